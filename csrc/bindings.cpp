@@ -1,0 +1,296 @@
+// What Python sees of the native core: a counter and trainer, and an encoder. Text comes in as bytes-like objects
+// without a copy, arrays go out without one, and the interpreter's lock is released while the work is done.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdlib>
+#include <memory>
+#include <system_error>
+
+#include "count.hpp"
+#include "encoder.hpp"
+#include "trainer.hpp"
+#include "validity.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using fledge::Byte;
+
+// The bytes of a `bytes`, `bytearray`, `memoryview` or array, held for as long as this lives.
+class View {
+public:
+    explicit View(nb::handle object) {
+        if (PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_SIMPLE) != 0) throw nb::python_error();
+    }
+    ~View() { PyBuffer_Release(&buffer_); }
+    View(const View&) = delete;
+    View& operator=(const View&) = delete;
+    std::span<const Byte> bytes() const { return {static_cast<const Byte*>(buffer_.buf), static_cast<std::size_t>(buffer_.len)}; }
+
+private:
+    Py_buffer buffer_;
+};
+
+using Bounds = nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+std::span<const std::uint64_t> checked(const Bounds& bounds, std::size_t size) {
+    const std::span<const std::uint64_t> span(bounds.data(), bounds.size());
+    if (span.empty()) throw nb::value_error("offsets need at least one entry");
+    for (std::size_t i = 0; i + 1 < span.size(); ++i) {
+        if (span[i] > span[i + 1]) throw nb::value_error("offsets must not fall");
+    }
+    if (span.back() > size) throw nb::value_error("offsets reach past the buffer");
+    return span;
+}
+
+fledge::Pattern pattern_of(const std::string& name) {
+    if (name == "gpt2") return fledge::Pattern::gpt2;
+    if (name == "cl100k") return fledge::Pattern::cl100k;
+    if (name == "o200k") return fledge::Pattern::o200k;
+    throw nb::value_error("unknown pattern");
+}
+
+fledge::SpecialMode mode_of(const std::string& name) {
+    if (name == "recognise") return fledge::SpecialMode::recognise;
+    if (name == "text") return fledge::SpecialMode::text;
+    if (name == "refuse") return fledge::SpecialMode::refuse;
+    throw nb::value_error("unknown way to treat special tokens");
+}
+
+template <typename Id>
+nb::object to_array(fledge::Buffer<Id> ids) {
+    const std::size_t size = ids.size();
+    Id* data = ids.release();
+    nb::capsule owner(data, [](void* memory) noexcept { std::free(memory); });
+    return nb::cast(nb::ndarray<nb::numpy, Id, nb::ndim<1>>(data, {size}, owner));
+}
+
+class PythonEncoder {
+public:
+    PythonEncoder(std::vector<std::pair<nb::bytes, std::uint32_t>> tokens,
+                  std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>> merges,
+                  std::vector<std::pair<nb::bytes, std::uint32_t>> specials, const std::string& pattern, bool wide) {
+        if (wide) {
+            wide_ = std::make_unique<fledge::Encoder<std::uint32_t>>(settings(tokens, merges, specials, pattern));
+        } else {
+            narrow_ = std::make_unique<fledge::Encoder<std::uint16_t>>(settings(tokens, merges, specials, pattern));
+        }
+    }
+
+    nb::object encode(nb::handle text, const std::string& mode, unsigned threads) {
+        const View view(text);
+        return with_encoder([&](auto& encoder) { return encoder.encode(view.bytes(), mode_of(mode), threads); });
+    }
+
+    nb::object encode_spans(nb::handle buffer, const Bounds& offsets, const std::string& mode, unsigned threads) {
+        const View view(buffer);
+        const auto bounds = checked(offsets, view.bytes().size());
+        fledge::Buffer<std::uint64_t> starts;
+        starts.reserve(bounds.size());
+        starts.set_size(bounds.size());
+        nb::object ids = with_encoder([&](auto& encoder) {
+            return encoder.encode_spans(view.bytes(), bounds, mode_of(mode), threads, starts.data());
+        });
+        return nb::make_tuple(ids, to_array(std::move(starts)));
+    }
+
+    // How much of a text that goes on can be encoded now without changing the ids of the whole; 0: none of it yet.
+    std::size_t last_cut(nb::handle text, const std::string& mode) {
+        const View view(text);
+        const auto bytes = view.bytes();
+        nb::gil_scoped_release release;
+        return wide_ ? wide_->last_cut(bytes, mode_of(mode)) : narrow_->last_cut(bytes, mode_of(mode));
+    }
+
+    nb::object encode_words(nb::handle buffer, const Bounds& offsets) {
+        const View view(buffer);
+        const auto bounds = checked(offsets, view.bytes().size());
+        return with_encoder([&](auto& encoder) { return encoder.encode_words(view.bytes(), bounds); });
+    }
+
+private:
+    static fledge::Tokens to_tokens(const std::vector<std::pair<nb::bytes, std::uint32_t>>& tokens) {
+        fledge::Tokens out;
+        for (const auto& [bytes, id] : tokens) out.emplace_back(std::string(bytes.c_str(), bytes.size()), id);
+        return out;
+    }
+
+    static fledge::EncoderSettings settings(
+        const std::vector<std::pair<nb::bytes, std::uint32_t>>& tokens,
+        const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>>& merges,
+        const std::vector<std::pair<nb::bytes, std::uint32_t>>& specials, const std::string& pattern) {
+        fledge::EncoderSettings settings;
+        settings.tokens = to_tokens(tokens);
+        settings.specials = to_tokens(specials);
+        for (const auto& [left, right, result, rank] : merges) settings.merges.push_back({left, right, result, rank});
+        settings.pattern = pattern_of(pattern);
+        return settings;
+    }
+
+    template <typename Work>
+    nb::object with_encoder(Work&& work) {
+        if (wide_) return to_array(unlocked([&] { return work(*wide_); }));
+        return to_array(unlocked([&] { return work(*narrow_); }));
+    }
+
+    template <typename Work>
+    static auto unlocked(Work&& work) {
+        nb::gil_scoped_release release;
+        return work();
+    }
+
+    // One of the two: ids of 16 bits where all of them fit, else of 32.
+    std::unique_ptr<fledge::Encoder<std::uint16_t>> narrow_;
+    std::unique_ptr<fledge::Encoder<std::uint32_t>> wide_;
+};
+
+class PythonCounter {
+public:
+    PythonCounter(const std::string& pattern, std::vector<nb::bytes> specials, unsigned threads)
+        : counter_(pattern_of(pattern), to_strings(specials), threads) {}
+
+    void add_text(nb::handle text) {
+        const View view(text);
+        nb::gil_scoped_release release;
+        counter_.add_text(view.bytes());
+    }
+
+    void add_spans(nb::handle buffer, const Bounds& offsets) {
+        const View view(buffer);
+        const auto bounds = checked(offsets, view.bytes().size());
+        nb::gil_scoped_release release;
+        counter_.add_spans(view.bytes(), bounds);
+    }
+
+    void add_file(const std::string& path) {
+        nb::gil_scoped_release release;
+        counter_.add_file(path);
+    }
+
+    // Pre-tokens that a regular expression of the user's cut from a text of so many bytes.
+    void add_words(const std::vector<std::pair<nb::bytes, std::uint64_t>>& words, std::uint64_t source_bytes) {
+        counter_.add_source_bytes(source_bytes);
+        for (const auto& [word, count] : words) {
+            if (word.size() > 0) counter_.add_word({reinterpret_cast<const Byte*>(word.c_str()), word.size()}, count);
+        }
+    }
+
+    std::size_t last_cut(nb::handle text) {
+        const View view(text);
+        nb::gil_scoped_release release;
+        return counter_.last_cut(view.bytes());
+    }
+
+    void finish() {
+        nb::gil_scoped_release release;
+        counter_.total();
+    }
+
+    std::vector<std::pair<nb::bytes, std::uint64_t>> words() {
+        std::vector<std::pair<nb::bytes, std::uint64_t>> out;
+        counter_.total().each([&](const Byte* word, std::size_t length, std::uint64_t count) {
+            out.emplace_back(nb::bytes(reinterpret_cast<const char*>(word), length), count);
+        });
+        return out;
+    }
+
+    // [(left, right, result, count)]. `progress(merges)` may raise: then training ends with it.
+    nb::list train(std::uint64_t merges, std::uint64_t min_frequency, nb::object progress) {
+        const fledge::TrainRequest request{merges, min_frequency};
+        fledge::TrainResult result;
+        bool failed = false;
+        Call call{progress, failed};
+        {
+            nb::gil_scoped_release release;
+            result = fledge::train(counter_.total(), request, progress.is_none() ? nullptr : &Call::run, &call);
+        }
+        if (failed) throw nb::python_error();
+        nb::list list;
+        for (const auto& merge : result.merges) {
+            list.append(nb::make_tuple(merge.left, merge.right, merge.result, merge.count));
+        }
+        return list;
+    }
+
+    std::size_t distinct() { return counter_.total().size(); }
+    std::uint64_t source_bytes() const { return counter_.source_bytes(); }
+
+private:
+    struct Call {
+        nb::object& progress;
+        bool& failed;
+        static bool run(void* self, std::uint64_t merges) {
+            auto& call = *static_cast<Call*>(self);
+            nb::gil_scoped_acquire acquire;
+            PyObject* answer = PyObject_CallFunction(call.progress.ptr(), "K", static_cast<unsigned long long>(merges));
+            if (!answer) {
+                call.failed = true;
+                return false;
+            }
+            Py_DECREF(answer);
+            return true;
+        }
+    };
+
+    static std::vector<std::string> to_strings(const std::vector<nb::bytes>& list) {
+        std::vector<std::string> out;
+        for (const nb::bytes& item : list) out.emplace_back(item.c_str(), item.size());
+        return out;
+    }
+
+    fledge::PretokenCounter counter_;
+};
+
+}  // namespace
+
+NB_MODULE(_core, m) {
+    m.doc() = "The native text core.";
+    m.attr("unicode_version") = fledge::unicode::version;
+    m.def("count_invalid", [](nb::handle text) {
+        const View view(text);
+        nb::gil_scoped_release release;
+        return fledge::count_invalid(view.bytes());
+    }, "text"_a, "How many bytes of a text are not part of valid UTF-8.");
+
+    nb::register_exception_translator([](const std::exception_ptr& failure, void*) {
+        try {
+            std::rethrow_exception(failure);
+        } catch (const fledge::SpecialRefused& error) {
+            nb::object arguments = nb::make_tuple(nb::bytes(error.what(), std::strlen(error.what())), error.at);
+            PyErr_SetObject(PyExc_LookupError, arguments.ptr());
+        } catch (const std::system_error& error) {
+            nb::object arguments = nb::make_tuple(error.code().value(), error.code().message(), error.what());
+            PyErr_SetObject(PyExc_OSError, arguments.ptr());
+        }
+    });
+
+    nb::class_<PythonEncoder>(m, "Encoder")
+        .def(nb::init<std::vector<std::pair<nb::bytes, std::uint32_t>>,
+                      std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>>,
+                      std::vector<std::pair<nb::bytes, std::uint32_t>>, const std::string&, bool>(),
+             "tokens"_a, "merges"_a, "specials"_a, "pattern"_a, "wide"_a)
+        .def("encode", &PythonEncoder::encode, "text"_a, "special"_a, "threads"_a)
+        .def("encode_spans", &PythonEncoder::encode_spans, "buffer"_a, "offsets"_a, "special"_a, "threads"_a)
+        .def("last_cut", &PythonEncoder::last_cut, "text"_a, "special"_a)
+        .def("encode_words", &PythonEncoder::encode_words, "buffer"_a, "offsets"_a);
+
+    nb::class_<PythonCounter>(m, "PretokenCounter")
+        .def(nb::init<const std::string&, std::vector<nb::bytes>, unsigned>(), "pattern"_a, "specials"_a, "threads"_a)
+        .def("add_text", &PythonCounter::add_text, "text"_a)
+        .def("add_spans", &PythonCounter::add_spans, "buffer"_a, "offsets"_a)
+        .def("add_file", &PythonCounter::add_file, "path"_a)
+        .def("add_words", &PythonCounter::add_words, "words"_a, "source_bytes"_a)
+        .def("last_cut", &PythonCounter::last_cut, "text"_a)
+        .def("finish", &PythonCounter::finish)
+        .def("words", &PythonCounter::words)
+        .def("train", &PythonCounter::train, "merges"_a, "min_frequency"_a, "progress"_a.none())
+        .def_prop_ro("distinct", &PythonCounter::distinct)
+        .def_prop_ro("source_bytes", &PythonCounter::source_bytes);
+}

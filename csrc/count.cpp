@@ -1,0 +1,114 @@
+#include "count.hpp"
+
+#include <atomic>
+
+#include "cuts.hpp"
+#include "mapped_file.hpp"
+#include "parallel.hpp"
+#include "scanner.hpp"
+
+namespace fledge {
+namespace {
+
+constexpr std::size_t part_size = std::size_t{1} << 20;
+
+Specials with_numbers(const std::vector<std::string>& texts) {
+    std::vector<std::pair<std::string, std::uint32_t>> tokens;
+    for (const std::string& text : texts) tokens.emplace_back(text, static_cast<std::uint32_t>(tokens.size()));
+    return Specials(std::move(tokens));
+}
+
+// In rounds of a few words: first their places in the table are asked for, then they are counted.
+void count_batch(const Batch& batch, WordTable& table) {
+    constexpr std::size_t round = 32;
+    Key keys[round];
+    std::uint64_t hashes[round];
+    for (std::size_t first = 0; first < batch.count; first += round) {
+        const std::size_t last = std::min(first + round, batch.count), roomy = std::min(last, batch.roomy);
+        for (std::size_t i = first; i < roomy; ++i) {
+            const std::size_t length = batch.starts[i + 1] - batch.starts[i];
+            keys[i - first] = make_key(batch.base + batch.starts[i], std::min(length, short_length));
+            hashes[i - first] = hash_key(keys[i - first]);
+            table.prefetch(hashes[i - first]);
+        }
+        for (std::size_t i = first; i < last; ++i) {
+            const std::size_t length = batch.starts[i + 1] - batch.starts[i];
+            if (i < roomy && length <= short_length) {
+                table.add_short(keys[i - first], hashes[i - first], 1);
+            } else {
+                table.add(batch.base + batch.starts[i], length, 1);
+            }
+        }
+    }
+}
+
+}  // namespace
+
+PretokenCounter::PretokenCounter(Pattern pattern, const std::vector<std::string>& specials, unsigned threads)
+    : pattern_(pattern), specials_(with_numbers(specials)), threads_(threads), tables_(threads) {}
+
+void PretokenCounter::count_part(const Byte* text, const Byte* end, WordTable& table) const {
+    while (text < end) {
+        const Specials::Match special = specials_.find(text, end);
+        with_scanner(pattern_, text, special.at, [&](auto& scanner) {
+            Batch batch;
+            while (scanner.next(batch)) count_batch(batch, table);
+        });
+        text = special.at + special.length;
+    }
+}
+
+void PretokenCounter::count_parts(const std::vector<const Byte*>& bounds, const MappedFile* file) {
+    std::atomic<unsigned> worker{0};
+    run_parallel(bounds.size() - 1, threads_, [&] {
+        return [&, &table = tables_[worker++]](std::size_t i) {
+            count_part(bounds[i], bounds[i + 1], table);
+            if (file) file->done_with(std::span(bounds[i], bounds[i + 1]));
+        };
+    });
+}
+
+void PretokenCounter::add_text(std::span<const Byte> text) {
+    source_bytes_ += text.size();
+    count_parts(cut_into_parts(text.data(), text.data() + text.size(), part_size, specials_), nullptr);
+}
+
+void PretokenCounter::add_spans(std::span<const Byte> buffer, std::span<const std::uint64_t> bounds) {
+    const std::size_t spans = bounds.size() - 1;
+    std::vector<std::size_t> groups{0};
+    for (std::size_t i = 1; i <= spans; ++i) {
+        if (i == spans || bounds[i] - bounds[groups.back()] >= part_size) groups.push_back(i);
+    }
+    source_bytes_ += bounds[spans] - bounds[0];
+    std::atomic<unsigned> worker{0};
+    run_parallel(groups.size() - 1, threads_, [&] {
+        return [&, &table = tables_[worker++]](std::size_t group) {
+            for (std::size_t i = groups[group]; i < groups[group + 1]; ++i) {
+                count_part(buffer.data() + bounds[i], buffer.data() + bounds[i + 1], table);
+            }
+        };
+    });
+}
+
+void PretokenCounter::add_file(const std::string& path) {
+    const MappedFile file(path);
+    const std::span<const Byte> text = file.bytes();
+    source_bytes_ += text.size();
+    if (text.empty()) return;
+    count_parts(cut_into_parts(text.data(), text.data() + text.size(), part_size, specials_), &file);
+}
+
+const WordTable& PretokenCounter::total() {
+    for (std::size_t i = 1; i < tables_.size(); ++i) {
+        tables_[0].add_all(tables_[i]);
+        tables_[i].clear();
+    }
+    return tables_[0];
+}
+
+std::size_t PretokenCounter::last_cut(std::span<const Byte> text) const {
+    const Byte* start = text.data();
+    return static_cast<std::size_t>(fledge::last_cut(start, start + text.size(), specials_) - start);
+}
+
+}  // namespace fledge

@@ -1,0 +1,258 @@
+#include "encoder.hpp"
+
+#include <array>
+
+#include "cuts.hpp"
+#include "parallel.hpp"
+
+namespace fledge {
+namespace {
+
+constexpr std::size_t part_size = std::size_t{1} << 20;
+constexpr std::size_t longest_kept = 1 << 10;  // pre-tokens that are longer hardly come twice
+
+std::array<std::uint32_t, 256> byte_ids(const Tokens& tokens) {
+    std::array<std::uint32_t, 256> ids;
+    ids.fill(Merges::none);
+    for (const auto& [bytes, id] : tokens) {
+        if (bytes.size() == 1 && ids[static_cast<Byte>(bytes[0])] == Merges::none) ids[static_cast<Byte>(bytes[0])] = id;
+    }
+    return ids;
+}
+
+}  // namespace
+
+template <typename Id>
+class Encoder<Id>::Lease {
+public:
+    explicit Lease(Encoder& encoder) : encoder_(encoder) {
+        {
+            const std::lock_guard guard(encoder.lock_);
+            if (!encoder.idle_caches_.empty()) {
+                cache_ = std::move(encoder.idle_caches_.back());
+                encoder.idle_caches_.pop_back();
+            }
+        }
+        if (!cache_) cache_ = encoder.new_cache();
+    }
+    ~Lease() {
+        const std::lock_guard guard(encoder_.lock_);
+        encoder_.idle_caches_.push_back(std::move(cache_));
+    }
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+
+    WordCache<Id>& cache() { return *cache_; }
+
+private:
+    Encoder& encoder_;
+    std::unique_ptr<WordCache<Id>> cache_;
+};
+
+template <typename Id>
+Encoder<Id>::Encoder(EncoderSettings settings)
+    : pattern_(settings.pattern),
+      merges_(byte_ids(settings.tokens), settings.merges),
+      specials_(settings.specials) {
+    // The tokens themselves are the most frequent pre-tokens: those that the merges of their bytes lead to are entered
+    // into every table before it sees any text.
+    std::vector<std::uint32_t> ids;
+    for (const auto& [bytes, id] : settings.tokens) {
+        const auto* word = reinterpret_cast<const Byte*>(bytes.data());
+        if (bytes.empty() || bytes.size() > short_length || !merges_.knows_bytes_of(word, bytes.size())) continue;
+        ids.clear();
+        merges_.apply(word, bytes.size(), ids);
+        if (ids.size() == 1 && ids[0] == id) seeds_.emplace_back(make_key_at_end(word, bytes.size()), id);
+    }
+    idle_caches_.push_back(new_cache());
+}
+
+template <typename Id>
+std::unique_ptr<WordCache<Id>> Encoder<Id>::new_cache() const {
+    auto cache = std::make_unique<WordCache<Id>>(seeds_.size());
+    seed(*cache);
+    return cache;
+}
+
+template <typename Id>
+void Encoder<Id>::seed(WordCache<Id>& cache) const {
+    for (const auto& [key, id] : seeds_) cache.insert(key, hash_key(key), &id, 1);
+}
+
+template <typename Id>
+void Encoder<Id>::learn(const Byte* word, std::size_t length, std::uint64_t hash, WordCache<Id>& cache,
+                        Buffer<Id>& out) const {
+    thread_local std::vector<std::uint32_t> ids;
+    ids.clear();
+    merges_.apply(word, length, ids);
+    out.append(ids.data(), ids.size());
+    if (length > longest_kept) return;
+    if (cache.make_room()) seed(cache);
+    if (length <= short_length) {
+        cache.insert(make_key_at_end(word, length), hash, ids.data(), ids.size());
+    } else {
+        cache.insert_long(word, length, hash, ids.data(), ids.size());
+    }
+}
+
+template <typename Id>
+void Encoder<Id>::encode_word(const Byte* word, std::size_t length, WordCache<Id>& cache, Buffer<Id>& out) const {
+    const bool is_short = length <= short_length;
+    const Key key = is_short ? make_key_at_end(word, length) : Key{};
+    const std::uint64_t hash = is_short ? hash_key(key) : hash_bytes(word, length);
+    const auto* slot = is_short ? cache.find(key, hash) : cache.find_long(word, length, hash);
+    if (slot) {
+        out.append(cache.ids(*slot), slot->count);
+    } else {
+        learn(word, length, hash, cache, out);
+    }
+}
+
+// In rounds of a few words: first their places in the table are asked for, then the ids are taken from there. A round
+// leaves room for its ids before it starts, so that taking them needs no check.
+template <typename Id>
+void Encoder<Id>::encode_batch(const Batch& batch, WordCache<Id>& cache, Buffer<Id>& out) const {
+    constexpr std::size_t round = 64;
+    Key keys[round];
+    std::uint64_t hashes[round];
+    for (std::size_t first = 0; first < batch.roomy; first += round) {
+        const std::size_t count = std::min(round, batch.roomy - first);
+        const std::uint32_t* starts = batch.starts + first;
+        for (std::size_t i = 0; i < count; ++i) {
+            const std::size_t length = starts[i + 1] - starts[i];
+            keys[i] = make_key(batch.base + starts[i], std::min(length, short_length));
+            if (length > short_length) keys[i].high = 0;  // no slot has this key: the slower way finds the word
+            hashes[i] = hash_key(keys[i]);
+            cache.prefetch(hashes[i]);
+        }
+        out.reserve(count * WordCache<Id>::copied_ids + WordCache<Id>::copied_ids);
+        Id* to = out.data() + out.size();
+        for (std::size_t i = 0; i < count; ++i) {
+            const auto& slot = cache.home(hashes[i]);
+            if (slot.is(keys[i])) [[likely]] {
+                slot.copy_ids(to);
+                to += slot.count;
+            } else {
+                out.set_size(static_cast<std::size_t>(to - out.data()));
+                encode_word(batch.base + starts[i], starts[i + 1] - starts[i], cache, out);
+                out.reserve(count * WordCache<Id>::copied_ids + WordCache<Id>::copied_ids);
+                to = out.data() + out.size();
+            }
+        }
+        out.set_size(static_cast<std::size_t>(to - out.data()));
+    }
+    for (std::size_t i = batch.roomy; i < batch.count; ++i) {
+        encode_word(batch.base + batch.starts[i], batch.starts[i + 1] - batch.starts[i], cache, out);
+    }
+}
+
+template <typename Id>
+void Encoder<Id>::encode_segment(const Byte* text, const Byte* end, WordCache<Id>& cache, Buffer<Id>& out) const {
+    with_scanner(pattern_, text, end, [&](auto& scanner) {
+        Batch batch;
+        while (scanner.next(batch)) encode_batch(batch, cache, out);
+    });
+}
+
+template <typename Id>
+void Encoder<Id>::encode_part(std::span<const Byte> text, SpecialMode mode, WordCache<Id>& cache, Buffer<Id>& out) const {
+    const Byte *at = text.data(), *end = at + text.size();
+    out.reserve(text.size() / 2 + 64);
+    const Specials& specials = specials_for(mode);
+    while (at < end) {
+        const Specials::Match special = specials.find(at, end);
+        encode_segment(at, special.at, cache, out);
+        if (special.at == end) break;
+        out.push_back(static_cast<Id>(special.id));
+        at = special.at + special.length;
+    }
+}
+
+template <typename Id>
+void Encoder<Id>::refuse_specials(std::span<const Byte> text) const {
+    const Byte* end = text.data() + text.size();
+    const Specials::Match found = specials_.find(text.data(), end);
+    if (found.at == end) return;
+    throw SpecialRefused(static_cast<std::size_t>(found.at - text.data()),
+                         std::string(reinterpret_cast<const char*>(found.at), found.length));
+}
+
+template <typename Id>
+Buffer<Id> Encoder<Id>::encode(std::span<const Byte> text, SpecialMode mode, unsigned threads) {
+    if (mode == SpecialMode::refuse) refuse_specials(text);
+    Buffer<Id> out;
+    if (threads <= 1 || text.size() < 2 * part_size) {
+        Lease lease(*this);
+        encode_part(text, mode, lease.cache(), out);
+        out.shrink();
+        return out;
+    }
+    const auto bounds = cut_into_parts(text.data(), text.data() + text.size(), part_size, specials_for(mode));
+    std::vector<Buffer<Id>> parts(bounds.size() - 1);
+    run_parallel(parts.size(), threads, [&] {
+        return [&, lease = std::make_unique<Lease>(*this)](std::size_t i) {
+            encode_part(std::span(bounds[i], bounds[i + 1]), mode, lease->cache(), parts[i]);
+            parts[i].shrink();
+        };
+    });
+    std::size_t total = 0;
+    for (const auto& part : parts) total += part.size();
+    out.reserve(total);
+    for (auto& part : parts) {
+        out.append(part.data(), part.size());
+        part = Buffer<Id>();
+    }
+    return out;
+}
+
+template <typename Id>
+Buffer<Id> Encoder<Id>::encode_spans(std::span<const Byte> buffer, std::span<const std::uint64_t> bounds,
+                                     SpecialMode mode, unsigned threads, std::uint64_t* starts) {
+    const std::size_t spans = bounds.size() - 1;
+    // A group is a run of spans of about a megabyte: one piece of work.
+    std::vector<std::size_t> groups{0};
+    for (std::size_t i = 1; i <= spans; ++i) {
+        if (i == spans || bounds[i] - bounds[groups.back()] >= part_size) groups.push_back(i);
+    }
+    std::vector<Buffer<Id>> parts(groups.size() - 1);
+    run_parallel(parts.size(), threads, [&] {
+        return [&, lease = std::make_unique<Lease>(*this)](std::size_t group) {
+            for (std::size_t i = groups[group]; i < groups[group + 1]; ++i) {
+                const auto text = buffer.subspan(bounds[i], bounds[i + 1] - bounds[i]);
+                if (mode == SpecialMode::refuse) refuse_specials(text);
+                starts[i] = parts[group].size();
+                encode_part(text, mode, lease->cache(), parts[group]);
+            }
+        };
+    });
+    Buffer<Id> out;
+    for (std::size_t group = 0; group < parts.size(); ++group) {
+        for (std::size_t i = groups[group]; i < groups[group + 1]; ++i) starts[i] += out.size();
+        out.append(parts[group].data(), parts[group].size());
+        parts[group] = Buffer<Id>();
+    }
+    starts[spans] = out.size();
+    return out;
+}
+
+template <typename Id>
+Buffer<Id> Encoder<Id>::encode_words(std::span<const Byte> buffer, std::span<const std::uint64_t> bounds) {
+    Buffer<Id> out;
+    Lease lease(*this);
+    for (std::size_t i = 0; i + 1 < bounds.size(); ++i) {
+        if (bounds[i + 1] == bounds[i]) continue;
+        encode_word(buffer.data() + bounds[i], bounds[i + 1] - bounds[i], lease.cache(), out);
+    }
+    return out;
+}
+
+template <typename Id>
+std::size_t Encoder<Id>::last_cut(std::span<const Byte> text, SpecialMode mode) const {
+    const Byte* start = text.data();
+    return static_cast<std::size_t>(fledge::last_cut(start, start + text.size(), specials_for(mode)) - start);
+}
+
+template class Encoder<std::uint16_t>;
+template class Encoder<std::uint32_t>;
+
+}  // namespace fledge

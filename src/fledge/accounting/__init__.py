@@ -1,0 +1,9 @@
+"""What a model costs, from its settings alone: parameters, FLOPs, memory, time; and diagrams of it."""
+
+from fledge.accounting import devices
+from fledge.accounting.budget import optimum
+from fledge.accounting.devices import peak_flops
+from fledge.accounting.ledger import Account, account
+from fledge.accounting.shapes import SHAPES, Shape
+
+__all__ = ["SHAPES", "Account", "Shape", "account", "devices", "optimum", "peak_flops"]

@@ -1,0 +1,105 @@
+"""What the backward pass needs of the forward pass: bytes per window, by part, for each architecture.
+
+These are the tensors that the compiler keeps for our models; what is cheap it computes again. A test holds
+the list against what torch saves. `size` is the bytes of an activation; statistics are always fp32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from fledge.accounting.parameters import RECURRENT_GATES, inner_size
+from fledge.config import ModelConfig
+
+FP32 = 4
+LOOKED_UP = ("token embeddings", "position embeddings")
+Bytes = Iterator[tuple[str, float]]
+
+
+def activations(config: ModelConfig, tokens: int, size: int, flash: bool = True) -> Bytes:
+    """What is saved, by part, in bytes per window."""
+    return _SAVED[config.architecture](config, tokens, size, flash)
+
+
+def recomputed(config: ModelConfig, tokens: int, size: int, flash: bool = True) -> Bytes:
+    """With recomputation: what enters each layer and the final norm; the first input is looked up again."""
+    if config.architecture != "transformer":
+        yield from activations(config, tokens, size, flash)
+        return
+    yield "inputs of the layers", tokens * config.layers * config.width * size
+
+
+def forward_work(config: ModelConfig, tokens: int, size: int) -> Bytes:
+    """What the last layer holds besides while it runs, where that is more than the loss needs."""
+    if config.architecture == "bdh":
+        yield "neurons of a head at work", 4 * tokens * _neurons(config) * size
+
+
+def backward_work(config: ModelConfig, tokens: int, size: int) -> Bytes:
+    """What a layer's backward pass holds besides: gradients of what it is working on."""
+    if config.architecture == "transformer":
+        gated = config.feed_forward == "swiglu"
+        yield (
+            "gradients of a layer",
+            tokens * size * (inner_size(config) * (3 if gated else 2) + 2 * config.width),
+        )
+    elif config.architecture == "bdh":
+        yield "neurons of a head at work", 6 * tokens * _neurons(config) * size
+    else:
+        yield "gradients of a layer", 2 * tokens * config.width * RECURRENT_GATES[config.architecture] * size
+
+
+def _transformer(config: ModelConfig, tokens: int, size: int, flash: bool) -> Bytes:
+    width, heads = config.width, config.heads
+    narrow = width // heads * (config.kv_heads or heads)
+    numbers = tokens * config.layers
+    normed, statistics = config.norm != "none", {"rms": 1, "layer": 2, "none": 0}[config.norm]
+    yield "inputs of the sub-layers", numbers * 2 * width * size
+    if normed:
+        yield "inputs and statistics of the norms", numbers * 2 * (width * size + statistics * FP32)
+    if flash:
+        yield "queries, keys, values", numbers * (width + 2 * narrow) * size
+        if config.position == "rope" or config.qk_norm:
+            yield "queries and keys, turned", numbers * (width + narrow) * size
+        if config.qk_norm:
+            yield "statistics of the QK-norm", numbers * (heads + (config.kv_heads or heads)) * FP32
+        yield "attention's output", numbers * (width * size + heads * FP32)
+    else:
+        yield "queries, keys, values", numbers * 3 * width * FP32
+        yield "attention's scores and output", numbers * (heads * tokens * FP32 + width * size)
+    yield "feed-forward", numbers * inner_size(config) * size * (3 if config.feed_forward == "swiglu" else 2)
+    if config.dropout:
+        yield "dropout", numbers * width * (size + 2)
+    if normed and config.norm_place == "pre":
+        yield "input of the final norm", tokens * (width * size + statistics * FP32)
+
+
+def _bdh(config: ModelConfig, tokens: int, size: int, flash: bool) -> Bytes:
+    """A head's neurons are computed again in the backward pass; scores and what they read are kept."""
+    width, heads = config.width, config.heads
+    numbers = tokens * config.layers
+    sums, statistics = (3, 4) if size < FP32 else (2, 2)
+    yield "residual stream and norms", numbers * (sums * width * size + statistics * FP32)
+    yield "scores", numbers * heads * tokens * size
+    yield "what the scores read", numbers * heads * width * size
+    yield "embedding and its norm", tokens * (width * size + statistics // 2 * FP32)
+
+
+def _recurrent(config: ModelConfig, tokens: int, size: int, flash: bool) -> Bytes:
+    width, numbers = config.width, tokens * config.layers
+    gates = RECURRENT_GATES[config.architecture]
+    yield "gates and states", numbers * (gates + 3) * width * size
+    yield "inputs of the layers", numbers * width * size
+
+
+def _neurons(config: ModelConfig) -> int:
+    return config.multiplier * config.width // config.heads
+
+
+_SAVED: dict[str, Callable[[ModelConfig, int, int, bool], Bytes]] = {
+    "transformer": _transformer,
+    "bdh": _bdh,
+    "rnn": _recurrent,
+    "gru": _recurrent,
+    "lstm": _recurrent,
+}

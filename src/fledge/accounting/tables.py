@@ -1,0 +1,274 @@
+"""Accounts as tables for a terminal and as plain values for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from fledge.accounting.bars import readable_flops
+from fledge.accounting.budget import TOKENS_PER_PARAMETER, optimum, readable_time
+from fledge.accounting.devices import PRECISIONS, Device
+from fledge.accounting.ledger import Account
+from fledge.accounting.memory import Memory
+from fledge.accounting.textbook import textbook
+from fledge.files import readable_bytes
+
+
+def account_values(account: Account, tokens: float, mfu: float, price: float | None = None) -> dict[str, Any]:
+    """All that an account says, as values that JSON can hold: FLOPs of one window, memory in bytes."""
+    notes = textbook(account.config, account.vocabulary_size, account.context_length).memory(account.batch)
+    best = optimum(tokens * account.flops_per_token)
+    values: dict[str, Any] = {
+        "model": account.config.model_dump(mode="json"),
+        "vocabulary_size": account.vocabulary_size,
+        "context_length": account.context_length,
+        "batch": account.batch,
+        "precision": account.precision,
+        "optimizer": account.optimizer,
+        "recompute": account.recompute,
+        "parameters": {"total": account.parameters.total, "by_component": account.parameters.by_component},
+        "products": [
+            {
+                "name": product.name,
+                "component": product.component,
+                "rows": product.rows,
+                "inner": product.inner,
+                "columns": product.columns,
+                "times": product.times,
+                "flops": product.flops,
+                "backward_flops": product.backward_flops,
+                "share": product.flops / account.forward_flops,
+            }
+            for product in account.products
+        ],
+        "forward_flops": account.forward_flops,
+        "backward_flops": account.backward_flops,
+        "flops_per_token": account.flops_per_token,
+        "step_flops": account.step_flops,
+        "optimizer_flops": account.optimizer_flops,
+        "memory": _memory_values(account.memory),
+        "textbook_memory": _memory_values(notes),
+        "tokens": tokens,
+        "chinchilla": {
+            "tokens_for_this_size": TOKENS_PER_PARAMETER * account.parameters.total,
+            "parameters_for_this_budget": best.parameters,
+            "tokens_for_this_budget": best.tokens,
+        },
+    }
+    if account.device is not None:
+        time, bound = account.time(tokens, mfu), account.bound()
+        values["device"] = device_values(account.device)
+        values["largest_batch"] = account.memory.largest_batch(account.device.memory)
+        values["time"] = {
+            "mfu": mfu,
+            "seconds": time.seconds,
+            "days": time.days,
+            "tokens_per_second": time.tokens_per_second,
+            "bound": bound.name,
+            "cost": None if price is None else time.cost(price),
+        }
+    return values
+
+
+def _memory_values(memory: Memory) -> dict[str, Any]:
+    return {
+        "total": memory.total,
+        "per_window": memory.slope,
+        "constant": memory.intercept,
+        "parts": [
+            {"name": part.name, "per_window": part.per_window, "constant": part.constant}
+            for part in memory.parts
+        ],
+    }
+
+
+def device_values(device: Device) -> dict[str, Any]:
+    return {
+        "name": device.name,
+        "title": device.title,
+        "peaks": device.peaks,
+        "memory": device.memory,
+        "bandwidth": device.bandwidth,
+        "source": device.source,
+    }
+
+
+def show_account(
+    console: Console, account: Account, title: str, tokens: float, mfu: float, price: float | None = None
+) -> None:
+    """The account as a page: parameters, products, memory, time."""
+    config = account.config
+    console.print(
+        f"\n[bold]{title}[/bold]: {config.architecture}, {config.layers} layers, {config.width} wide, "
+        f"vocabulary {account.vocabulary_size:,}, context {account.context_length:,}\n"
+    )
+    console.print(_parameter_table(account))
+    console.print(_product_table(account))
+    console.print(
+        f"The backward pass takes {account.backward_flops:,}. "
+        f"Training costs {readable_flops(account.flops_per_token)} a token, forward and backward; "
+        f"a step of {account.batch} × {account.context_length:,} tokens {readable_flops(account.step_flops)}"
+        f" (and AdamW's own arithmetic {readable_flops(account.optimizer_flops)}).\n"
+    )
+    _show_memory(
+        console, account.memory, f"Memory of a training step, {account.precision}, batch {account.batch}"
+    )
+    if account.device is None:
+        console.print(
+            "Name a device for the largest batch, time and cost: --device h200, or --device auto.\n"
+        )
+    else:
+        _show_time(console, account, tokens, mfu, price)
+    best = optimum(tokens * account.flops_per_token)
+    console.print(
+        f"Hint: by the rule of {TOKENS_PER_PARAMETER} tokens per parameter (Hoffmann et al. 2022) this size "
+        f"wants {_count(TOKENS_PER_PARAMETER * account.parameters.total)} tokens; the FLOPs of "
+        f"{_count(tokens)} tokens here would train {_count(best.parameters)} parameters on "
+        f"{_count(best.tokens)} tokens."
+    )
+
+
+def show_textbook(console: Console, account: Account) -> None:
+    """The notes' list with its formula, and what it says of this batch and device."""
+    notes = textbook(account.config, account.vocabulary_size, account.context_length)
+    memory = notes.memory(account.batch)
+    title = "By hand, as in the notes: AdamW, fp32, d_ff = 4·d"
+    table = _table(title, "fp32 numbers", "formula", "each", "times", "in all")
+    for heading, lines in (("parameters", notes.parameter_lines), ("activations", notes.activation_lines)):
+        table.add_section()
+        for line in lines:
+            table.add_row(
+                f"{heading}: {line.name}", line.formula, f"{line.value:,}", f"{line.times}", f"{line.total:,}"
+            )
+    console.print(table)
+    console.print(notes.formula, highlight=False)
+    limit = account.device.memory if account.device else 80e9
+    console.print(
+        f"\nAt batch {account.batch}: {readable_bytes(memory.total)}. "
+        f"The largest batch in {readable_bytes(limit)}: {memory.largest_batch(limit)}."
+    )
+
+
+def show_shares(console: Console, rows: list[dict[str, Any]]) -> None:
+    """Models down, components across, one table per context length."""
+    components = list(dict.fromkeys(component for row in rows for component in row["shares"]))
+    for context_length in dict.fromkeys(row["context_length"] for row in rows):
+        title = f"Shares of the forward FLOPs at a context of {context_length:,} tokens"
+        table = _table(title, "model", "size", "forward", *map(_short, components))
+        for row in rows:
+            if row["context_length"] == context_length:
+                shares = [f"{row['shares'][c]:.1%}" if c in row["shares"] else "–" for c in components]
+                size, flops = _count(row["parameters"]), readable_flops(row["forward_flops"])
+                table.add_row(row["name"], size, flops, *shares)
+        console.print(table)
+
+
+def show_devices(console: Console, devices: Iterable[Device]) -> None:
+    """Dense peaks in TFLOP/s, and below the table where they are printed."""
+    devices = list(devices)
+    table = _table("Dense matrix peaks, TFLOP/s", "device", *PRECISIONS, "memory", "GB/s")
+    for device in devices:
+        peaks = [f"{device.peaks[p] / 1e12:,.5g}" if p in device.peaks else "–" for p in PRECISIONS]
+        memory, bandwidth = f"{device.memory / 1e9:.0f} GB", f"{device.bandwidth / 1e9:,.0f}"
+        table.add_row(device.name, *peaks, memory, bandwidth)
+    console.print(table)
+    for source in dict.fromkeys(device.source for device in devices):
+        names = ", ".join(device.name for device in devices if device.source == source)
+        console.print(f"{names}: {source}", highlight=False)
+
+
+def _table(title: str, *columns: str, left: int = 1) -> Table:
+    """A table without a frame, numbers to the right: it fits a terminal of 80 columns."""
+    table = Table(
+        *columns, title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+    )
+    for column in table.columns[left:]:
+        column.justify = "right"
+    return table
+
+
+def _parameter_table(account: Account) -> Table:
+    parameters = account.parameters
+    table = _table(f"Parameters: {parameters.total:,}", "component", "parameters", "share")
+    for name, count in parameters.by_component.items():
+        table.add_row(name, f"{count:,}", f"{count / parameters.total:.1%}")
+    return table
+
+
+def _product_table(account: Account) -> Table:
+    total = account.forward_flops
+    title = f"Matrix products of one window, forward: {total:,} FLOPs"
+    table = _table(title, "product", "component", "shapes", "times", "forward", "share", left=2)
+    for product in account.products:
+        table.add_row(
+            product.name,
+            _short(product.component),
+            product.shape,
+            f"{product.times:,}",
+            readable_flops(product.flops),
+            f"{product.flops / total:.1%}",
+        )
+    return table
+
+
+def _show_memory(console: Console, memory: Memory, title: str) -> None:
+    table = _table(title, "part", "per window", "at any batch", f"batch {memory.batch}")
+    for part in memory.parts:
+        window = readable_bytes(part.per_window) if part.per_window else ""
+        constant = readable_bytes(part.constant) if part.constant else ""
+        table.add_row(part.name, window, constant, readable_bytes(part.at(memory.batch)))
+    table.add_section()
+    table.add_row(
+        "at the peak",
+        readable_bytes(memory.slope),
+        readable_bytes(memory.intercept),
+        readable_bytes(memory.total),
+        style="bold",
+    )
+    console.print(table)
+    console.print(
+        f"bytes = {memory.slope:,.0f}·batch + {memory.intercept:,.0f}"
+        f" = {memory.slope / 1e9:.3f} GB·batch + {memory.intercept / 1e9:.3f} GB\n",
+        highlight=False,
+    )
+
+
+def _show_time(console: Console, account: Account, tokens: float, mfu: float, price: float | None) -> None:
+    device = account.device
+    assert device is not None
+    time, bound = account.time(tokens, mfu), account.bound()
+    peak = time.peak / 1e12
+    console.print(
+        f"[bold]{device.title}[/bold]: {peak:,.4g} TFLOP/s {account.precision}, "
+        f"{readable_bytes(device.memory)}, {device.bandwidth / 1e9:,.0f} GB/s. Source: {device.source}."
+    )
+    console.print(f"Largest batch in its memory: {account.memory.largest_batch(device.memory):,} windows.")
+    console.print(
+        f"A step is {bound.name}-bound: its products take at least {readable_time(bound.product_seconds)}, "
+        f"its memory traffic at least {readable_time(bound.traffic_seconds)}."
+    )
+    cost = f", {time.cost(price):,.2f} at {price:g} an hour" if price is not None else ""
+    console.print(
+        f"{_count(tokens)} tokens at {mfu:.0%} of the peak: {readable_time(time.seconds)} "
+        f"({time.tokens_per_second:,.0f} tokens/s){cost}.\n"
+    )
+
+
+def _short(component: str) -> str:
+    """For narrow columns: attention's three kinds of products are told apart by their second word."""
+    return component.removeprefix("attention ")
+
+
+def _count(number: float) -> str:
+    """
+    >>> _count(327_680_000)
+    '328 M'
+    """
+    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.0f}"

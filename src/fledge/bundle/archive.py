@@ -1,0 +1,183 @@
+"""One file instead of a folder: a bundle as `.zip` (stored, nothing to unpack with) or `.tar.zst` (smaller).
+
+An archive is read like a stranger's: only files its manifest lists come out, and none longer than the manifest says.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from fledge.bundle.card import CARD
+from fledge.bundle.manifest import (
+    LARGEST_MANIFEST,
+    MANIFEST,
+    Manifest,
+    manifest_bytes,
+    read_manifest,
+    verify_files,
+)
+from fledge.errors import FledgeError
+from fledge.files import atomic_write, readable_bytes, require_space
+
+SUFFIXES = (".zip", ".tar.zst")
+LARGEST_CARD = 1_000_000
+LARGEST_RATIO = 200  # a bundle that unpacks to more than this many times its size is no bundle of weights
+SLACK = 64_000_000
+BLOCK = 1 << 20
+
+
+def is_archive(path: Path) -> bool:
+    return path.is_file() and path.name.endswith(SUFFIXES)
+
+
+def pack(folder: Path, target: Path, training: bool = True) -> Path:
+    """The bundle in `folder` as one file; without `training`, only what is needed to use the model."""
+    if not target.name.endswith(SUFFIXES):
+        raise FledgeError(f"{target} must end in {' or '.join(SUFFIXES)}.")
+    if target.exists():
+        raise FledgeError(f"{target} exists already. Choose another name, or remove it first.")
+    manifest = read_manifest(folder)
+    verify_files(folder, manifest.files)
+    if not training:
+        kept = {name: entry for name, entry in manifest.files.items() if not name.startswith("training/")}
+        manifest = manifest.model_copy(update={"files": kept})
+    files = [folder / name for name in ([CARD] if (folder / CARD).is_file() else []) + list(manifest.files)]
+    require_space(target.parent, sum(path.stat().st_size for path in files), f"Packing {folder.name}")
+    with atomic_write(target) as file, _writer(target, file) as add:
+        add(MANIFEST, io.BytesIO(manifest_bytes(manifest)), len(manifest_bytes(manifest)))
+        for path in files:
+            with open(path, "rb") as source:
+                add(path.relative_to(folder).as_posix(), source, path.stat().st_size)
+    return target
+
+
+Add = Callable[[str, IO[bytes], int], None]
+
+
+@contextmanager
+def _writer(target: Path, file: IO[bytes]) -> Iterator[Add]:
+    """How a file of this kind takes in one more member. Times are left out: the same bundle packs to the same bytes."""
+    if target.name.endswith(".zip"):
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+
+            def add_to_zip(name: str, source: IO[bytes], size: int) -> None:
+                info = zipfile.ZipInfo(name)
+                info.file_size = size
+                with archive.open(info, "w") as member:
+                    shutil.copyfileobj(source, member, BLOCK)
+
+            yield add_to_zip
+        return
+    with (
+        zstandard().ZstdCompressor(level=3, threads=-1).stream_writer(file, closefd=False) as stream,
+        tarfile.open(fileobj=stream, mode="w|") as tar,
+    ):
+
+        def add_to_tar(name: str, source: IO[bytes], size: int) -> None:
+            info = tarfile.TarInfo(name)
+            info.size = size
+            tar.addfile(info, source)
+
+        yield add_to_tar
+
+
+def unpack(path: Path, folder: Path) -> Path:
+    """The files of a packed bundle in a new `folder`, as many and as long as the manifest allows."""
+    folder.mkdir(parents=True)
+    try:
+        with members(path) as entries:
+            manifest: Manifest | None = None
+            budget = {MANIFEST: LARGEST_MANIFEST}
+            for name, stream in entries:
+                if manifest is None and name != MANIFEST:
+                    raise FledgeError(
+                        f"{path} is not a packed bundle: its first file is {name!r}, not {MANIFEST}."
+                    )
+                if name not in budget:
+                    raise FledgeError(
+                        f"{path} holds {name!r}, which its manifest does not list. Do not trust it."
+                    )
+                copy_limited(stream, folder / name, budget.pop(name), path)
+                if manifest is None:
+                    manifest = read_manifest(folder)
+                    check_total(path, manifest, folder)
+                    budget = {name: entry.size for name, entry in manifest.files.items()} | {
+                        CARD: LARGEST_CARD
+                    }
+    except FledgeError:
+        raise
+    except broken_archive_errors() as error:
+        raise FledgeError(f"{path} is not a whole packed bundle ({error}).") from None
+    if manifest is None:
+        raise FledgeError(f"{path} is empty: it is no packed bundle.")
+    return folder
+
+
+@contextmanager
+def members(path: Path) -> Iterator[Iterator[tuple[str, IO[bytes]]]]:
+    """The plain files of an archive in order, each to be read before the next; links and devices are refused."""
+    if path.name.endswith(".zip"):
+        with zipfile.ZipFile(path) as archive:
+            yield ((info.filename, archive.open(info)) for info in archive.infolist())
+        return
+    with (
+        open(path, "rb") as file,
+        zstandard().ZstdDecompressor(max_window_size=1 << 27).stream_reader(file) as raw,
+    ):
+        with tarfile.open(fileobj=io.BufferedReader(raw, BLOCK), mode="r|") as tar:
+            yield (_plain(path, tar, info) for info in tar)
+
+
+def _plain(path: Path, archive: tarfile.TarFile, info: tarfile.TarInfo) -> tuple[str, IO[bytes]]:
+    stream = archive.extractfile(info) if info.isreg() else None
+    if stream is None:
+        raise FledgeError(f"{path} holds {info.name!r}, which is no plain file. Do not trust it.")
+    return info.name, stream
+
+
+def copy_limited(stream: IO[bytes], target: Path, limit: int, where: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    copied = 0
+    with open(target, "wb") as file:
+        while block := stream.read(BLOCK):
+            copied += len(block)
+            if copied > limit:
+                raise FledgeError(
+                    f"{where}: {target.name} is longer than the {limit:,} bytes its manifest allows."
+                )
+            file.write(block)
+
+
+def check_total(path: Path, manifest: Manifest, folder: Path) -> None:
+    total = sum(entry.size for entry in manifest.files.values())
+    if total > LARGEST_RATIO * path.stat().st_size + SLACK:
+        raise FledgeError(
+            f"{path} claims to unpack from {readable_bytes(path.stat().st_size)} to {readable_bytes(total)}. Do not trust it."
+        )
+    require_space(folder, total, f"Unpacking {path.name}")
+
+
+def zstandard() -> Any:
+    try:
+        import zstandard as module
+    except ModuleNotFoundError:
+        raise FledgeError("A .tar.zst needs zstandard: pip install 'fledge[data]', or use .zip.") from None
+    return module
+
+
+def broken_archive_errors() -> tuple[type[Exception], ...]:
+    """What the readers raise on a cut or forged archive, zstandard's own among them where it is installed."""
+    errors = (zipfile.BadZipFile, tarfile.TarError, zlib.error, struct.error, EOFError, RuntimeError, ValueError)
+    try:
+        return (*errors, zstandard().ZstdError)
+    except FledgeError:
+        return errors

@@ -1,0 +1,175 @@
+"""Reading a bundle: checked first, then built. `load_bundle` takes a folder, a run, or a packed bundle."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from fledge.bundle.archive import is_archive, unpack
+from fledge.bundle.manifest import MANIFEST, Manifest, read_manifest, verify_files
+from fledge.bundle.save import MODEL, STATE, TRAINING, TrainingState
+from fledge.bundle.weights import check_shapes, read_headers, read_tensors, tensor_files, total_bytes
+from fledge.config import RunConfig, parse
+from fledge.errors import FledgeError
+from fledge.files import read_json, readable_bytes
+
+if TYPE_CHECKING:
+    from fledge.model import Model
+    from fledge.tokenizer import Tokenizer
+
+LARGEST_BUFFERS = 1 << 30  # bytes of tables (rotary angles and the like) that no file vouches for
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A model with its tokenizer and settings, ready to use."""
+
+    path: Path
+    manifest: Manifest
+    config: RunConfig
+    tokenizer: Tokenizer
+    model: Model
+    _home: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False)
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """What was measured when the bundle was written: step, losses, tokens seen."""
+        return self.manifest.metrics
+
+    @cached_property
+    def training(self) -> TrainingState | None:
+        """Optimizer tensors and counters, read and verified when first asked for; None in a bundle without them."""
+        return read_training(self.path, self.manifest)
+
+
+def load_bundle(
+    path: Path | str,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | None = None,
+    verify: bool = True,
+) -> Bundle:
+    """The bundle at `path`: its folder, the folder of a run (then its newest checkpoint), or a .zip or .tar.zst of it.
+
+    Weights are memory-mapped. `verify=False` skips the checksums' pass over them; sizes and shapes are always checked.
+    """
+    from fledge.tokenizer import load_tokenizer
+
+    home = None
+    if is_archive(Path(path)):
+        home = tempfile.TemporaryDirectory(prefix="fledge-")
+        folder = unpack(Path(path), Path(home.name) / "bundle")
+    else:
+        folder = find_bundle(path)
+    manifest = read_manifest(folder)
+    files = {name: entry for name, entry in manifest.files.items() if not name.startswith(f"{TRAINING}/")}
+    verify_files(folder, files, contents=verify)
+    config = parse(RunConfig, manifest.config, where=str(folder / MANIFEST))
+    tokenizer = load_tokenizer(folder)
+    if tokenizer.fingerprint != manifest.tokenizer.fingerprint:
+        raise FledgeError(
+            f"The tokenizer in {folder} is not the one this model was trained with: its fingerprint differs from the "
+            "one in the manifest. Copy the tokenizer's files from the original bundle."
+        )
+    if tokenizer.vocab_size > manifest.model.vocabulary_size:
+        raise FledgeError(
+            f"The tokenizer in {folder} has {tokenizer.vocab_size:,} ids and the model "
+            f"{manifest.model.vocabulary_size:,}: they do not belong together."
+        )
+    model = load_model(folder, config, manifest, device, dtype)
+    return Bundle(folder, manifest, config, tokenizer, model, home)
+
+
+def load_model(
+    folder: Path,
+    config: RunConfig,
+    manifest: Manifest,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | None = None,
+) -> Model:
+    """The model with its weights. It is first laid out without memory, and compared with the file's header."""
+    from fledge.model import build_model
+
+    paths = tensor_files(folder, MODEL)
+    listed = {path.name for path in paths} - set(manifest.files)
+    if listed:
+        raise FledgeError(f"{folder / min(listed)} is not in the bundle's manifest. Do not trust it.")
+    shapes = read_headers(paths)
+    facts = manifest.model
+    if config.model.layers > max(len(shapes), 4096):
+        raise FledgeError(
+            f"{folder / MANIFEST} asks for {config.model.layers:,} layers, and there are no weights for them."
+        )
+    try:
+        with torch.device("meta"), _Unfilled():
+            model = build_model(config.model, facts.vocabulary_size, facts.context_length)
+        wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+        buffers = sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
+    except (RuntimeError, OverflowError, TypeError) as error:
+        raise FledgeError(f"{folder / MANIFEST} describes a model that can't be built ({error}).") from None
+    check_shapes(shapes, wanted, paths[0])
+    if buffers > max(LARGEST_BUFFERS, 4 * total_bytes(shapes)):
+        raise FledgeError(
+            f"{folder / MANIFEST} describes a model that needs tables of {readable_bytes(buffers)}."
+        )
+    # Random values that the file's own replace would cost seconds to draw: the weights start as empty memory.
+    attributes = {name: dict(vars(parameter)) for name, parameter in model.named_parameters()}
+    model.to_empty(device="cpu")
+    for name, parameter in model.named_parameters():
+        vars(parameter).update(attributes[name])
+    model.load_state_dict(read_tensors(paths))
+    model.make_tables()
+    model = model.to(device=device, dtype=dtype)
+    return model.eval()
+
+
+class _Unfilled(TorchFunctionMode):
+    """Skips filling weights that have no memory yet: torch would load a second's worth of modules to do nothing."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name.endswith("_") and not name.endswith("__"):
+            return args[0] if args else (kwargs or {}).get("tensor")
+        return func(*args, **(kwargs or {}))
+
+
+def read_training(folder: Path, manifest: Manifest) -> TrainingState | None:
+    files = {name: entry for name, entry in manifest.files.items() if name.startswith(f"{TRAINING}/")}
+    if not files:
+        return None
+    verify_files(folder, files)
+    paths = tensor_files(folder / TRAINING, STATE)
+    read_headers(paths)
+    return TrainingState(read_tensors(paths), read_json(folder / TRAINING / f"{STATE}.json"))
+
+
+def find_bundle(path: Path | str) -> Path:
+    """The folder that holds the manifest: `path` itself, or the newest checkpoint of the run at `path`."""
+    path = Path(path)
+    if path.name == MANIFEST and path.is_file():
+        return path.parent
+    if (path / MANIFEST).is_file():
+        return path
+    steps = checkpoints(path)
+    return steps[-1] if steps else path
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """The whole checkpoints of a run, oldest first."""
+    folder = run / "checkpoints"
+    if not folder.is_dir():
+        return []
+    found = [
+        path
+        for path in folder.iterdir()
+        if re.fullmatch(r"step-\d+", path.name) and (path / MANIFEST).is_file()
+    ]
+    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))

@@ -1,0 +1,118 @@
+"""Writing a bundle: a folder that holds all that is needed to use a model, and with `training` to go on training it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor
+
+from fledge.bundle.card import CARD, model_card
+from fledge.bundle.manifest import (
+    MANIFEST,
+    Entry,
+    Manifest,
+    ModelFacts,
+    TokenizerFacts,
+    describe_file,
+    machine,
+    manifest_bytes,
+    now,
+    software,
+)
+from fledge.bundle.weights import SHARD_BYTES, write_sharded
+from fledge.config import RunConfig
+from fledge.errors import FledgeError
+from fledge.files import atomic_folder, require_space, write_json
+
+if TYPE_CHECKING:
+    from fledge.model import Model
+    from fledge.tokenizer import Tokenizer
+
+MODEL = "model"
+TRAINING = "training"
+STATE = "state"
+
+
+class TrainingState(NamedTuple):
+    """What training needs besides the weights: tensors (moments, carried states) and plain values (steps, samples)."""
+
+    tensors: Mapping[str, Tensor]
+    values: Mapping[str, Any]
+
+
+def save_bundle(
+    folder: Path | str,
+    config: RunConfig,
+    tokenizer: Tokenizer,
+    model: Model,
+    *,
+    training: TrainingState | None = None,
+    metrics: Mapping[str, Any] | None = None,
+    replace: bool = False,
+    shard_bytes: int = SHARD_BYTES,
+) -> Path:
+    """Write a bundle into `folder`, whole or not at all; with `replace`, in the place of an older one."""
+    folder = Path(folder)
+    if folder.exists() and not replace:
+        raise FledgeError(f"{folder} exists already. Choose another name, or remove it first.")
+    weights = model.state_dict()
+    tensors = [*weights.values(), *(training.tensors.values() if training else ())]
+    needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    require_space(folder.parent, needed + 1_000_000, f"The bundle {folder.name}")
+    with put_in_place(folder, replace) as work:
+        tokenizer.save(work)
+        files = {path.name: describe_file(path) for path in sorted(work.iterdir())}
+        files.update(write_sharded(work, MODEL, weights, shard_bytes))
+        if training is not None:
+            files.update(_write_training(work, training, shard_bytes))
+        manifest = Manifest(
+            created=now(),
+            software=software(),
+            machine=machine(),
+            config=config.model_dump(mode="json"),
+            model=ModelFacts(
+                vocabulary_size=model.vocabulary_size,
+                context_length=model.context_length,
+                parameters=model.parameters_count(),
+                dtype=str(next(iter(weights.values())).dtype).removeprefix("torch."),
+            ),
+            tokenizer=TokenizerFacts(
+                kind=tokenizer.kind, vocabulary_size=tokenizer.vocab_size, fingerprint=tokenizer.fingerprint
+            ),
+            metrics=dict(metrics or {}),
+            files=files,
+        )
+        (work / CARD).write_text(model_card(config, manifest), encoding="utf-8")
+        (work / MANIFEST).write_bytes(manifest_bytes(manifest))
+    return folder
+
+
+def _write_training(work: Path, training: TrainingState, shard_bytes: int) -> dict[str, Entry]:
+    place = work / TRAINING
+    place.mkdir()
+    files = write_sharded(place, STATE, training.tensors, shard_bytes)
+    write_json(place / f"{STATE}.json", dict(training.values))
+    files[f"{STATE}.json"] = describe_file(place / f"{STATE}.json")
+    return {f"{TRAINING}/{name}": entry for name, entry in files.items()}
+
+
+@contextmanager
+def put_in_place(folder: Path, replace: bool) -> Iterator[Path]:
+    """A folder to fill, which then takes its name; the one it replaces is moved aside first and removed last."""
+    if not (replace and folder.exists()):
+        with atomic_folder(folder) as work:
+            yield work
+        return
+    fresh, former = folder.with_name(f"{folder.name}.new"), folder.with_name(f"{folder.name}.old")
+    shutil.rmtree(fresh, ignore_errors=True)
+    shutil.rmtree(former, ignore_errors=True)
+    with atomic_folder(fresh) as work:
+        yield work
+    os.rename(folder, former)
+    os.rename(fresh, folder)
+    shutil.rmtree(former)

@@ -1,0 +1,74 @@
+"""`fledge demo`: the whole walk, from the text of the Bible to a model that writes verses, in a few minutes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="The run's folder.")] = Path("runs/akjv-demo"),
+    set_: Annotated[list[str], typer.Option("--set", metavar="a.b=c", help="Change a setting of the recipe.")] = [],  # noqa: B006
+) -> None:
+    """Text → tokenizer → tokens → model → training → bundle → verses → report, on this machine, in a few minutes.
+
+    Interrupted with Ctrl-C or killed, the same command goes on where it stopped.
+    """
+    from fledge.experiments.report import report_run
+    from fledge.run import Run
+    from fledge.training import find_checkpoint, load_checkpoint
+
+    console = Console(highlight=False, soft_wrap=True)
+    run = Run("akjv-demo", out, overrides=set_)
+    run.claim()
+    say = _Steps(console)
+    documents = list(run.corpus.documents())
+    say("text", f"{len(documents):,} verses, {sum(map(len, documents)) / 1e6:.1f} MB, one in ten held out")
+    tokenizer = run.tokenizer
+    say("tokenizer", f"BPE with {tokenizer.vocab_size:,} tokens, trained on the training part alone")
+    train, validation = (run.tokens.split(name) for name in ("train", "validation"))
+    ratio = train.source_bytes / len(train.tokens)
+    say("tokens", f"{len(train.tokens):,} to train on, {len(validation.tokens):,} held out, {ratio:.2f} bytes each")
+    model = run.config.model
+    say("model", f"Transformer, {model.layers} layers × {model.width}, {run.model.parameters_count():,} parameters")
+    say("training", f"{run.config.steps:,} steps of {run.config.training.batch_size} × {run.config.tokens.context_length} tokens")
+    begun = (out / "checkpoints").is_dir() and any((out / "checkpoints").glob("step-*/bundle.json"))
+    result = run.train(resume=load_checkpoint(out) if begun else None)
+    if result.stopped:
+        console.print(
+            f"\nStopped at step {result.step:,} of {result.steps:,}. The model so far is whole: fledge generate {out}\n"
+            f"To go on where it stopped: fledge demo{f' --out {out}' if out != Path('runs/akjv-demo') else ''}"
+        )
+        raise typer.Exit(130)
+    report = report_run(run, result)
+    say("bundle", f"{find_checkpoint(out)}: weights, tokenizer and settings, checked and self-contained")
+    loss, bigram, trigram = report.evaluation.loss, report.baselines["bigram"], report.baselines["trigram"]
+    say("result", f"{loss:.3f} nats per held-out token; a bigram model needs {bigram:.3f}, a trigram model {trigram:.3f}")
+    say("report", str(report.path))
+    console.print()
+    for prompt, text in report.samples:
+        console.print(f"[bold]{prompt}[/bold]{_plain(text)}\n")
+    console.print(f"""Worth trying next:
+  fledge generate {out} --prompt "And God said" --set sampling.temperature=0.6
+  fledge evaluate {out} --tokens {out}/tokens
+  fledge train akjv""")
+
+
+class _Steps:
+    """Numbers the steps as they are done."""
+
+    def __init__(self, console: Console) -> None:
+        self.console, self.count = console, 0
+
+    def __call__(self, name: str, fact: str) -> None:
+        self.count += 1
+        self.console.print(f"[bold]{self.count} {name:<10}[/bold] {fact}")
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

@@ -1,0 +1,70 @@
+"""`fledge doctor`: what this machine has, and what is missing for what."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+
+from rich.console import Console
+from rich.table import Table
+
+CORE = ("torch", "numpy", "safetensors", "pydantic", "typer", "rich", "matplotlib")
+EXTRAS = {
+    "data": ("pyarrow", "zstandard", "fsspec", "regex"),
+    "demo": ("pythonbible_akjv",),
+    "hub": ("gguf", "huggingface_hub"),
+    "ray": ("ray",),
+    "sweep": ("optuna",),
+    "web": ("fastapi", "uvicorn"),
+}
+
+
+def doctor() -> None:
+    """Print versions, cores, memory, devices, and which extras are present."""
+    import torch
+
+    from fledge import __version__
+    from fledge.files import readable_bytes
+
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_row("fledge", __version__)
+    table.add_row("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    for name in CORE:
+        table.add_row(name, importlib.metadata.version(name))
+    table.add_row("text core", text_core())
+    table.add_row("cores", f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()}")
+    table.add_row("memory", readable_bytes(memory()) if memory() else "unknown")
+    table.add_row("disk", f"{readable_bytes(shutil.disk_usage('.').free)} free here")
+    for index in range(torch.cuda.device_count()):
+        device = torch.cuda.get_device_properties(index)
+        table.add_row(f"cuda:{index}", f"{device.name}, {readable_bytes(device.total_memory)}")
+    if torch.backends.mps.is_available():
+        table.add_row("mps", "Apple GPU")
+    if not torch.cuda.is_available() and not torch.backends.mps.is_available():
+        table.add_row("GPU", "none: training runs on the CPU")
+    for extra, modules in EXTRAS.items():
+        missing = [module for module in modules if importlib.util.find_spec(module) is None]
+        table.add_row(f"\\[{extra}]", f"missing: pip install 'fledge\\[{extra}]'" if missing else "present")
+    Console().print(table)
+
+
+def text_core() -> str:
+    try:
+        importlib.import_module("fledge._core")
+    except ImportError as error:
+        return f"missing ({error}): install fledge again with a C++ compiler present"
+    return "present"
+
+
+def memory() -> int | None:
+    """Bytes of memory in all, where the system says."""
+    if sys.platform == "win32":
+        return None
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return None

@@ -1,0 +1,50 @@
+"""`fledge serve`: the workshop, a local page to see tokens, runs and models."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fledge.errors import FledgeError
+
+SHORTEST_TOKEN = 16
+
+
+def serve(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="Folders of runs, single runs or bundles, tokenizer files. Default: runs.",
+            show_default=False,
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="The address to listen on; any but this machine's own needs --token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8765,
+    token: Annotated[
+        str | None,
+        typer.Option(help="A secret that every request must bring; `new` makes one.", show_default=False),
+    ] = None,
+    device: Annotated[str, typer.Option(help="Where models run: cpu, cuda, mps.")] = "cpu",
+    open_page: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
+) -> None:
+    """Open the workshop: colour tokens, watch runs, generate, and see what a model costs. Nothing leaves
+    the machine."""
+    try:
+        from fledge.web.server import start
+    except ModuleNotFoundError as error:
+        if error.name not in ("fastapi", "uvicorn", "starlette"):
+            raise
+        raise FledgeError("The page needs two more packages: pip install 'fledge[web]'") from None
+
+    if token == "new":
+        token = secrets.token_urlsafe(24)
+    if token is not None and len(token) < SHORTEST_TOKEN:
+        raise FledgeError(
+            f"--token needs at least {SHORTEST_TOKEN} characters, so that nobody guesses it; `new` makes one."
+        )
+    start(runs or [Path("runs")], host=host, port=port, token=token, device=device, open_page=open_page)

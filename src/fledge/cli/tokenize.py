@@ -1,0 +1,70 @@
+"""`fledge tokenize`: text of any size into a token store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fledge.cli.corpus import Field, Format, Fraction, HeldOut, Separator, SkipBad, Sources, Titles
+
+
+def tokenize(
+    source: Sources,
+    tokenizer: Annotated[
+        str, typer.Option(help="A tokenizer's folder or file (fledge tokenizer train makes one).")
+    ],
+    out: Annotated[str, typer.Option(help="The store's folder; with --engine ray, any fsspec address.")],
+    format: Format = "auto",
+    separator: Separator = "<|endoftext|>",
+    field: Field = "text",
+    validation_fraction: Fraction = 0.1,
+    validation: HeldOut = None,
+    book_titles: Titles = False,
+    skip_bad: SkipBad = False,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads; as many as there are cores by default.")
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(help="local, or ray to spread the work over a Ray cluster.")
+    ] = "local",
+    restart: Annotated[bool, typer.Option(help="Throw away what is in the folder and begin again.")] = False,
+    quiet: Annotated[bool, typer.Option(help="Print the result only.")] = False,
+) -> None:
+    """Write a token store. Interrupted at any moment, the same command goes on where it stopped."""
+    from fledge.corpus import Corpus
+    from fledge.errors import FledgeError, nearest
+    from fledge.files import readable_bytes
+    from fledge.tokenizer import load_tokenizer
+    from fledge.tokens import write_store
+
+    if engine not in ("local", "ray"):
+        raise FledgeError(f"--engine {engine} is not known. {nearest(engine, ['local', 'ray'])}")
+    loaded = load_tokenizer(tokenizer)
+    corpus = Corpus.open(
+        *source,
+        format=format,
+        separator=separator,
+        field=field,
+        book_titles=book_titles,
+        validation_fraction=validation_fraction,
+        validation_source=validation or (),
+        skip_bad=skip_bad,
+    )
+    if engine == "ray":
+        from fledge.tokens.cluster import write_store_on_ray
+
+        manifest = write_store_on_ray(corpus, loaded, out, progress=not quiet, restart=restart)
+    else:
+        store = write_store(corpus, loaded, Path(out), threads, progress=not quiet, restart=restart)
+        manifest = store.manifest
+    for name, facts in manifest["splits"].items():
+        ratio = f"{facts['source_bytes'] / facts['tokens']:.2f} bytes a token" if facts["tokens"] else "empty"
+        print(
+            f"{name:10} {facts['tokens']:>15,} tokens {facts['documents']:>12,} documents "
+            f"{readable_bytes(facts['source_bytes']):>10}  {ratio}"
+        )
+    if manifest["skipped"]:
+        print(f"{manifest['skipped']:,} bad lines skipped")
+    print(f"{out} is whole. Look into it: fledge tokens show {out}")

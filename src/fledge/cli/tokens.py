@@ -1,0 +1,117 @@
+"""`fledge tokens`: check a token store, look into it, adopt a foreign token file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Check, show and import token stores.", no_args_is_help=True)
+
+Store = Annotated[Path, typer.Argument(help="The store's folder.")]
+
+
+@app.command()
+def check(store: Store) -> None:
+    """Compare every block with its checksum, and every id with the vocabulary."""
+    from fledge.tokens import TokenStore
+
+    opened = TokenStore.open(store)
+    opened.verify()
+    counts = " and ".join(
+        f"{len(opened.split(name).tokens):,} {name} tokens" for name in ("train", "validation")
+    )
+    print(f"{store} is sound: {counts}.")
+
+
+@app.command()
+def show(
+    store: Store,
+    window: Annotated[int | None, typer.Option(min=0, help="Decode this window; none for a summary.")] = None,
+    split: Annotated[str, typer.Option(help="train or validation.")] = "train",
+    policy: Annotated[
+        str, typer.Option(help="stream, packed, slide-in, slide-through, full, aligned, …")
+    ] = "packed",
+    context_length: Annotated[int, typer.Option(min=1, help="Tokens in a window.")] = 64,
+    best_fit: Annotated[bool, typer.Option(help="For packed: fill windows by best fit.")] = False,
+    mask: Annotated[
+        Path | None, typer.Option(help="Draw the attention mask into this .svg or .png file.")
+    ] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="The tokenizer, if the store holds none.")] = None,
+) -> None:
+    """Print what is in a store; with --window, a window's text, its documents and its attention mask."""
+    from rich.console import Console
+
+    from fledge.config import TokensConfig, parse
+    from fledge.tokenizer import load_tokenizer
+    from fledge.tokens import TokenStore, make_windows
+    from fledge.tokens.show import draw_picture, draw_text, view_window
+
+    opened = TokenStore.open(store)
+    console = Console(highlight=False, soft_wrap=True)
+    given = {"policy": policy, "context_length": context_length, "best_fit": best_fit}
+    config = parse(TokensConfig, given, where="fledge tokens show")
+    if window is None and mask is None:
+        _summary(console, opened)
+        windows = make_windows(opened.split(split), config, opened.roles, seed=0, shuffle=False, lanes=1)
+        facts = windows.describe()
+        waste = f", {facts['waste']:.1%} padding" if "waste" in facts else ""
+        console.print(f"{facts['windows']:,} windows of {context_length} tokens in {split} ({policy}){waste}")
+        return
+    loaded = load_tokenizer(tokenizer) if tokenizer else opened.tokenizer
+    view = view_window(opened, loaded, split, config, window or 0)
+    console.print(f"window {view.number:,} of {view.count:,} ({split}, {policy})", markup=False)
+    for stretch in view.stretches:
+        places = (
+            f"places {stretch.first}–{stretch.last}, positions {stretch.positions[0]}–{stretch.positions[1]}"
+        )
+        title = "padding" if stretch.document < 0 else f"document {stretch.document}"
+        console.print(f"── {title} ({places})", markup=False)
+        if stretch.text:
+            console.print(stretch.text, markup=False)
+    if mask is None:
+        console.print("attention mask (down: place, across: what it attends to)")
+        console.print(draw_text(view.mask), markup=False)
+    else:
+        draw_picture(view, mask)
+        console.print(f"attention mask: {mask}", markup=False)
+
+
+@app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(help="Raw little-endian ids, as nanoGPT's train.bin.")],
+    tokenizer: Annotated[Path, typer.Option(help="The tokenizer that wrote the ids.")],
+    out: Annotated[Path, typer.Option(help="The new store's folder.")],
+    validation: Annotated[
+        Path | None, typer.Option(help="A file of held-out ids, as nanoGPT's val.bin.")
+    ] = None,
+    width: Annotated[int | None, typer.Option(help="Bytes of an id in the files: 2 or 4.")] = None,
+    quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
+) -> None:
+    """Adopt a foreign token file: its ids are checked, and its documents found by the end token."""
+    from rich.console import Console
+
+    from fledge.errors import FledgeError
+    from fledge.tokenizer import load_tokenizer
+    from fledge.tokens.adopt import import_tokens
+
+    if width not in (None, 2, 4):
+        raise FledgeError(f"--width {width} is not a width of ids: 2 or 4 bytes.")
+    store = import_tokens(file, load_tokenizer(tokenizer), out, validation, width, progress=not quiet)
+    _summary(Console(highlight=False), store)
+
+
+def _summary(console, store) -> None:  # type: ignore[no-untyped-def]
+    from rich.table import Table
+
+    from fledge.files import readable_bytes
+
+    bits = 8 * store.dtype.itemsize
+    title = f"{store.folder}: {store.vocabulary_size:,} ids of {bits} bits, {store.layout} documents"
+    table = Table("split", "tokens", "documents", "text", "bytes a token", title=title, title_justify="left")
+    for name, facts in store.manifest["splits"].items():
+        ratio = f"{facts['source_bytes'] / facts['tokens']:.2f}" if facts["tokens"] else "–"
+        size = readable_bytes(facts["source_bytes"])
+        table.add_row(name, f"{facts['tokens']:,}", f"{facts['documents']:,}", size, ratio)
+    console.print(table)

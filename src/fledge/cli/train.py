@@ -1,0 +1,129 @@
+"""`fledge train`: a recipe into a run; a run further on; a bundle's weights into a new run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from fledge.bundle import Bundle
+    from fledge.run import Run
+    from fledge.training import TrainingResult
+
+
+def train(
+    recipe: Annotated[
+        str | None, typer.Argument(help="A packaged recipe's name, or a TOML file. Not needed with --resume.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="A.B=C", help="Change a setting, such as model.layers=6."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; runs/NAME where none is given.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="The folder of a run to go on with.")] = None,
+    at: Annotated[
+        int | None, typer.Option(help="With --resume: go on from the checkpoint of this step.")
+    ] = None,
+    from_: Annotated[
+        Path | None,
+        typer.Option("--from", help="A bundle whose weights and tokenizer the new run starts from."),
+    ] = None,
+    time_limit: Annotated[
+        str | None, typer.Option(help="Stop, saved, within this time, such as 8h50m.")
+    ] = None,
+    profile: Annotated[
+        bool, typer.Option(help="Write a trace of a few steps, and print where their time goes.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option(help="Print the result only.")] = False,
+) -> None:
+    """Train a model. Ctrl-C finishes the step, saves, and says how to go on."""
+    from fledge.errors import FledgeError
+    from fledge.training import join_ranks, parse_duration
+
+    limit = parse_duration(time_limit) if time_limit is not None else None
+    if resume is not None and (recipe or from_ or out):
+        raise FledgeError("--resume goes on with a run as it is: leave out the recipe, --from and --out.")
+    if at is not None and resume is None:
+        raise FledgeError("--at names a step of the run given with --resume.")
+    checkpoint: Bundle | None = None
+    if resume is not None:
+        run, checkpoint = resumed(resume, at, set_ or [], quiet)
+    elif from_ is not None:
+        run = fine_tuned(recipe, from_, set_ or [], out, quiet)
+    elif recipe is not None:
+        from fledge.run import Run
+
+        run = Run(recipe, out, overrides=set_ or [], quiet=quiet)
+    else:
+        raise FledgeError(
+            "Name a recipe, such as: fledge train akjv-demo. Or go on with a run: fledge train --resume runs/NAME"
+        )
+    with join_ranks(run.config.training.device) as ranks:
+        run.quiet = run.quiet or not ranks.main
+        with ranks.main_first():
+            _ = run.tokens
+        result = run.train(resume=checkpoint, time_limit=limit, profile=profile)
+        if ranks.main:
+            summarise(result)
+
+
+def resumed(folder: Path, at: int | None, overrides: list[str], quiet: bool) -> tuple[Run, Bundle]:
+    """The run in a folder, with the checkpoint to go on from."""
+    from fledge.files import write_json
+    from fledge.run import CONFIG, Run
+    from fledge.training import load_checkpoint
+    from fledge.training.session import check_same_model
+
+    run = Run.open(folder, overrides, quiet=quiet)
+    checkpoint = load_checkpoint(folder, at)
+    check_same_model(run.config, checkpoint)
+    write_json(run.folder / CONFIG, run.config.model_dump(mode="json"))
+    return run, checkpoint
+
+
+def fine_tuned(recipe: str | None, source: Path, overrides: list[str], out: Path | None, quiet: bool) -> Run:
+    """A new run that starts from a bundle's weights: its model and tokenizer, and the recipe's everything else."""
+    from fledge.bundle import load_bundle
+    from fledge.config import load_recipe, override_config
+    from fledge.errors import FledgeError
+    from fledge.run import Run
+
+    bundle = load_bundle(source)
+    fixed = [text for text in overrides if text.startswith(("model.", "tokenizer.", "tokens.context_length"))]
+    if fixed:
+        raise FledgeError(
+            f"--set {fixed[0]}: the model and the tokenizer are those of {source}. Leave the setting out."
+        )
+    config = load_recipe(recipe) if recipe is not None else bundle.config
+    length = min(config.tokens.context_length, bundle.model.context_length)
+    config = config.model_copy(
+        update={
+            "model": bundle.config.model,
+            "tokenizer": bundle.config.tokenizer,
+            "tokens": config.tokens.model_copy(
+                update={"context_length": length, "store": config.tokens.store}
+            ),
+        }
+    )
+    folder = out if out is not None else Path("runs") / f"{config.name}-from-{source.name}"
+    return Run(override_config(config, overrides), folder, bundle=bundle, quiet=quiet)
+
+
+def summarise(result: TrainingResult) -> None:
+    """The end of a run in a few lines, with what to do next."""
+    parts = [f"step {result.step} of {result.steps}", f"{result.tokens:,} tokens"]
+    if result.loss is not None:
+        parts.append(f"loss {result.loss:.4f}")
+    if result.validation_loss is not None:
+        parts.append(f"validation loss {result.validation_loss:.4f}")
+    if result.bits_per_byte is not None:
+        parts.append(f"{result.bits_per_byte:.4f} bits per byte")
+    parts.append(f"{result.tokens_per_second:,.0f} tokens/s")
+    print(", ".join(parts))
+    print(f"bundle: {result.checkpoint}")
+    if result.stopped is not None:
+        print(f"go on:  fledge train --resume {result.folder}")
+    else:
+        print(f"try it: fledge generate {result.folder}")

@@ -1,0 +1,425 @@
+"""The one shared state: a tree of validated, frozen settings from which every part of a run is built.
+
+Settings, their defaults and their documentation live here and nowhere else: the text under a field is its help on the
+command line and its entry in the handbook. A recipe is a TOML file of these names.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fledge.errors import FledgeError, nearest
+from fledge.files import read_json
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Positive = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Settings(BaseModel):
+    """A group of settings: unknown names are refused, values are checked, and nothing changes afterwards."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
+
+
+class CorpusConfig(Settings):
+    """Where the text comes from, and which part of it is held out."""
+
+    source: tuple[str, ...] = ("akjv",)
+    "Files, folders, globs or fsspec addresses, `-` for standard input, or the name of a corpus (`akjv`)."
+    format: Literal["auto", "text", "files", "lines", "jsonl", "parquet", "akjv"] = "auto"
+    "How documents lie in the source: one text with separators, one per file, one per line, JSONL, Parquet, verses."
+    separator: str = "<|endoftext|>"
+    "What stands between documents in a text file."
+    field: str = "text"
+    "The field of a JSONL line, or the column of a Parquet file, that holds the text."
+    book_titles: bool = False
+    "For `akjv`: begin each verse with the title of its book."
+    validation_fraction: Annotated[float, Field(ge=0, le=0.5)] = 0.1
+    "The share of the documents held out, chosen by a hash of each document."
+    validation_source: tuple[str, ...] = ()
+    "Sources held out as they are, instead of a share of the documents."
+    skip_bad: bool = False
+    "Skip broken JSON lines, and count them, instead of stopping at the first."
+    max_document_bytes: Positive = 1 << 28
+    "A longer document is refused, for a document has to fit in memory; a text without separators may be of any size."
+
+
+class TokenizerConfig(Settings):
+    """How text becomes ids."""
+
+    kind: Literal["bpe", "word", "character"] = "bpe"
+    "Byte-pair encoding, whole words with spelled-out rest, or characters."
+    path: str | None = None
+    "An existing tokenizer (a folder, `tokenizer.json`, a `.tiktoken` file) to use instead of training one."
+    vocabulary_size: Annotated[int, Field(ge=2)] | None = 4096
+    "Ids in all, special tokens and bytes included; for BPE, none merges until no pair occurs twice."
+    special_tokens: tuple[str, ...] = ("<|endoftext|>",)
+    "For BPE: texts that are one id each, never split and never merged across. Their ids come first."
+    pattern: str = "gpt2"
+    "Pre-tokenization: `gpt2`, `cl100k`, `o200k`, or a regular expression of your own (slower)."
+    min_frequency: Positive = 1
+    "Leave out words (word tokenizer) or pairs (BPE) seen fewer times than this."
+    fit_on: Literal["train", "all"] = "train"
+    "Train the tokenizer on the training part alone, or on all of the text."
+
+
+Policy = Literal[
+    "stream", "packed", "slide-in", "slide-through", "full", "aligned", "longest", "lanes"
+]
+
+
+class TokensConfig(Settings):
+    """How windows are cut from the token store."""
+
+    context_length: Positive = 256
+    "Tokens in a window: what the model sees at once."
+    policy: Policy = "stream"
+    "How windows lie on documents: see the handbook's page on data."
+    best_fit: bool = False
+    "For `packed`: fill windows by best fit instead of cutting documents at their edges; the waste is reported."
+    position_offset: Count = 0
+    "For `packed`: start each document's positions at a random offset of up to this many."
+    remainder: Literal["cut", "pad"] = "pad"
+    "For `aligned`: drop what is left over at a document's end, or pad it once on the right."
+    store: str | None = None
+    "An existing token store to use instead of tokenizing the corpus."
+
+
+class ModelConfig(Settings):
+    """The model's shape. A setting that the chosen architecture does not use is named when the model is built."""
+
+    architecture: str = "transformer"
+    "`transformer`, `bdh`, `rnn`, `gru`, `lstm`, or one you registered."
+    layers: Positive = 4
+    "Blocks, one after the other."
+    width: Positive = 256
+    "Size of the residual stream (for recurrent networks: of the hidden state)."
+    heads: Positive = 4
+    "Attention heads; must divide the width."
+    kv_heads: Positive | None = None
+    "Heads of keys and values, shared by groups of query heads; none for one per query head."
+    hidden: Positive | None = None
+    "Inner size of the feed-forward; none for the usual one (8/3 of the width where gated, to a multiple of 64; else 4)."
+    feed_forward: Literal["swiglu", "silu", "gelu", "gelu_tanh", "relu2"] = "swiglu"
+    "Gated SiLU, or a plain activation between two matrices."
+    norm: Literal["rms", "layer", "none"] = "rms"
+    "Root-mean-square norm, LayerNorm, or none."
+    norm_place: Literal["pre", "post"] = "pre"
+    "Before each sub-layer, or after the residual addition as in 2017."
+    norm_epsilon: PositiveFloat = 1e-5
+    "Added to the variance inside each norm."
+    position: Literal["rope", "learned", "sinusoidal", "none"] = "rope"
+    "How the model knows where a token stands."
+    rope_theta: PositiveFloat = 10_000.0
+    "Base of the rotary frequencies."
+    qk_norm: bool = False
+    "Normalise queries and keys of each head before their product."
+    tied: bool = False
+    "Use the embedding matrix as the output head too."
+    bias: bool = False
+    "Give linear layers and LayerNorms a bias."
+    dropout: Fraction = 0.0
+    "Share of activations dropped while training."
+    initialisation: Literal["scaled", "gpt2"] = "scaled"
+    "Truncated normal of variance 2/(in+out), or GPT-2's 0.02 with scaled-down residual outputs."
+    embedding_deviation: PositiveFloat | None = None
+    "Standard deviation of fresh embeddings; none for 0.02 (`gpt2`), or 1 (1/√width where tied)."
+    residual_scaling: bool | None = None
+    "Divide fresh residual outputs by √(2·layers); none to do so with `gpt2` only."
+    multiplier: Positive = 128
+    "For `bdh`: neurons in all, as a multiple of the width."
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> ModelConfig:
+        if self.architecture in ("transformer", "bdh") and self.width % self.heads:
+            near = sorted((h for h in range(1, self.width + 1) if self.width % h == 0), key=lambda h: abs(h - self.heads))
+            below = self.width - self.width % self.heads
+            widths = f", or set model.width={below or self.heads}"
+            raise ValueError(
+                f"model.heads = {self.heads} does not divide model.width = {self.width}. "
+                f"Try {' or '.join(map(str, sorted(near[:2])))}{widths}."
+            )
+        if self.kv_heads and self.heads % self.kv_heads:
+            raise ValueError(f"model.kv_heads = {self.kv_heads} does not divide model.heads = {self.heads}.")
+        if self.architecture == "transformer" and self.position == "rope" and (self.width // self.heads) % 2:
+            raise ValueError(
+                f"model.position = rope needs an even head size, and {self.width} / {self.heads} = "
+                f"{self.width // self.heads} is odd. Change model.heads or model.width."
+            )
+        return self
+
+
+class OptimizerConfig(Settings):
+    """How weights follow gradients."""
+
+    name: Literal["adamw", "sgd", "muon"] = "adamw"
+    "AdamW, SGD with momentum, or Muon for the matrices and AdamW for the rest."
+    learning_rate: PositiveFloat = 1e-3
+    "Peak learning rate, reached after warm-up. Sweeps start a factor of 30 below and end where training diverges."
+    weight_decay: NonNegativeFloat = 0.1
+    "Decoupled decay of the matrices."
+    decay_all: bool = False
+    "Decay norms, biases and embeddings too."
+    beta1: Fraction = 0.9
+    "AdamW: memory of the gradient's mean."
+    beta2: Fraction = 0.95
+    "AdamW: memory of the gradient's square."
+    epsilon: PositiveFloat = 1e-8
+    "AdamW: added to the denominator."
+    momentum: Fraction = 0.95
+    "SGD and Muon: memory of the update."
+    nesterov: bool = True
+    "SGD and Muon: look ahead along the momentum."
+    matrix_learning_rate: PositiveFloat = 0.02
+    "Muon: learning rate of the matrices (the rest uses `learning_rate`)."
+    clip_norm: PositiveFloat | None = 1.0
+    "Scale gradients down to this global norm; none to leave them."
+
+
+class ScheduleConfig(Settings):
+    """How the learning rate moves over the run, as a factor of its peak."""
+
+    name: Literal["cosine", "stable", "linear", "constant"] = "cosine"
+    "Cosine decay, warm-up–stable–decay, linear decay, or none."
+    warmup_steps: Count = 100
+    "Steps of linear rise from zero."
+    final_fraction: Annotated[float, Field(ge=0, le=1)] = 0.1
+    "What is left of the peak at the end."
+    decay_fraction: Annotated[float, Field(gt=0, le=1)] = 0.2
+    "For `stable`: the share of the steps spent on the final decay."
+
+
+class TrainingConfig(Settings):
+    """The loop: how long, how much at once, and what is kept."""
+
+    steps: Positive | None = None
+    "Optimizer steps; none to follow `tokens`."
+    tokens: Positive | None = None
+    "Tokens to train on in all (steps = tokens / batch size / context length); none to follow `steps`."
+    batch_size: Positive = 32
+    "Windows per optimizer step, over all devices."
+    micro_batch: Positive | None = None
+    "Windows per device at once; none to find what fits the memory."
+    seed: Count = 0
+    "Everything random follows from it: weights, order of the data, dropout, samples."
+    device: str = "auto"
+    "`auto`, `cpu`, `mps`, `cuda` or `cuda:N`."
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
+    "Of the activations; `auto` takes bf16 where it is fast, fp16 with scaling on older GPUs, fp32 on CPU and MPS."
+    compile: Literal["auto", "on", "off"] = "auto"
+    "Compile the model; `auto` does so on a GPU."
+    threads: Positive | None = None
+    "CPU threads for the mathematics; none for one per core. Bits are promised for an equal number."
+    recompute: bool = False
+    "Recompute activations in the backward pass: less memory, about a third more work."
+    parallel: Literal["auto", "ddp", "fsdp"] = "auto"
+    "Under torchrun: replicate the model, or shard it; `auto` replicates."
+    label_smoothing: Fraction = 0.0
+    "Share of the target spread over the whole vocabulary."
+    z_loss: NonNegativeFloat = 0.0
+    "Weight of the squared log-normaliser, which keeps logits from drifting."
+    evaluate_every: Count = 250
+    "Steps between evaluations on the validation split; 0 for only at the end."
+    evaluate_windows: Positive = 512
+    "Validation windows per evaluation: the same ones each time."
+    save_every: Count = 250
+    "Steps between checkpoints; 0 for only at the end."
+    keep_last: Positive = 2
+    "Newest checkpoints kept."
+    keep_best: bool = True
+    "Keep the checkpoint with the lowest validation loss."
+    keep_every: Count = 0
+    "Keep every checkpoint at a multiple of this many steps; 0 for none."
+    sample_every: Count = 500
+    "Steps between generated samples; 0 for only at the end."
+    log_every: Positive = 10
+    "Steps between lines of metrics."
+    on_divergence: Literal["stop", "skip"] = "stop"
+    "When the loss is not finite or jumps: stop with a message, or go back to the last checkpoint and skip the batch."
+    spike: PositiveFloat | None = None
+    "A loss this many nats above its recent mean counts as divergence; none to look for non-finite values only."
+
+    @model_validator(mode="after")
+    def _one_length(self) -> TrainingConfig:
+        if self.steps is not None and self.tokens is not None:
+            raise ValueError(
+                f"training.steps = {self.steps} and training.tokens = {self.tokens} are both set. Set one of them."
+            )
+        return self
+
+
+class SamplingConfig(Settings):
+    """How text is drawn from the model."""
+
+    temperature: NonNegativeFloat = 0.8
+    "0 takes the likeliest token each time; 1 samples from the model as it is."
+    top_k: Positive | None = None
+    "Keep this many of the likeliest tokens."
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    "Keep the likeliest tokens that together reach this probability."
+    min_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    "Keep tokens at least this likely relative to the likeliest."
+    repetition_penalty: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    "Divide the scores of tokens that already occurred; 1 for none."
+    max_tokens: Positive = 128
+    "Tokens to generate at most."
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    "Texts at which generation ends, besides the end token; the text of a special token stands for that token."
+    stop_at_end: bool = True
+    "End at the tokenizer's end token; off to go on with a new document."
+    seed: Count = 0
+    "The same seed, prompt and model give the same text."
+    samples: Positive = 1
+    "Texts to generate for each prompt."
+    prompt: str = ""
+    "The text to go on from; empty to begin a new document."
+
+
+class RunConfig(Settings):
+    """Everything a run needs, from text to samples."""
+
+    name: str = "run"
+    "The run's folder below `runs/`."
+    corpus: CorpusConfig = CorpusConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    tokens: TokensConfig = TokensConfig()
+    model: ModelConfig = ModelConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    training: TrainingConfig = TrainingConfig()
+    sampling: SamplingConfig = SamplingConfig()
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps in all, whichever way the length was given."""
+        if self.training.tokens is not None:
+            return max(1, self.training.tokens // (self.training.batch_size * self.tokens.context_length))
+        return self.training.steps or 1000
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def parse(kind: type[S], values: Mapping[str, Any], where: str = "") -> S:
+    """`values` as settings of a kind; every mistake is one sentence that names the key, the value and what is allowed."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        prefix = f"{where}: " if where else ""
+        raise FledgeError(prefix + " ".join(_sentence(kind, e) for e in error.errors())) from None
+
+
+def load_recipe(recipe: str, overrides: Iterable[str] = ()) -> RunConfig:
+    """A packaged recipe by name, or a TOML file (or a run's config.json) by path, with `a.b=c` overrides applied.
+
+    >>> load_recipe("akjv-demo", ["model.layers=2"]).model.layers
+    2
+    """
+    values = recipe_values(recipe)
+    for override in overrides:
+        _apply(values, override)
+    return parse(RunConfig, values, where=recipe)
+
+
+def recipe_names() -> list[str]:
+    """The packaged recipes."""
+    folder = resources.files("fledge") / "recipes"
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def recipe_values(recipe: str) -> dict[str, Any]:
+    """The plain values of a packaged recipe or of a TOML file, not yet checked."""
+    if recipe in recipe_names():
+        text = (resources.files("fledge") / "recipes" / f"{recipe}.toml").read_bytes()
+    elif recipe.endswith((".toml", ".json")) or "/" in recipe or Path(recipe).is_file():
+        if not Path(recipe).is_file():
+            raise FledgeError(f"There is no recipe file {recipe}. Packaged recipes: {', '.join(recipe_names())}.")
+        if recipe.endswith(".json"):  # the config.json that a run keeps is a recipe too
+            values = read_json(recipe)
+            return values if isinstance(values, dict) else {"name": values}
+        text = Path(recipe).read_bytes()
+    else:
+        raise FledgeError(f"There is no recipe called {recipe!r}. {nearest(recipe, recipe_names())}")
+    try:
+        return tomllib.loads(text.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FledgeError(f"{recipe} is not valid TOML: {error}.") from None
+
+
+def override_config(config: RunConfig, overrides: Iterable[str]) -> RunConfig:
+    """The same settings with `a.b=c` overrides applied and everything checked again."""
+    values = config.model_dump(mode="json")
+    for override in overrides:
+        _apply(values, override)
+    return parse(RunConfig, values)
+
+
+def _apply(values: dict[str, Any], override: str) -> None:
+    path, equals, text = override.partition("=")
+    *groups, leaf = path.strip().split(".")
+    if not equals or not leaf:
+        raise FledgeError(f"--set {override!r} is not of the form group.name=value, such as model.layers=6.")
+    for group in groups:
+        values = values.setdefault(group, {})
+        if not isinstance(values, dict):
+            raise FledgeError(f"--set {override!r}: {group} is a value, not a group of settings.")
+    values[leaf] = _value(text.strip())
+
+
+def _value(text: str) -> Any:
+    """A TOML value where the text is one, `none` for nothing, and the text itself elsewhere."""
+    if text.lower() in ("none", "null"):
+        return None
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _sentence(kind: type[Settings], error: Any) -> str:
+    path = [str(part) for part in error["loc"]]
+    name, value = ".".join(path), error.get("input")
+    if error["type"] == "extra_forbidden":
+        group = _group(kind, path[:-1])
+        known = [".".join([*path[:-1], key]) for key in group.model_fields]
+        return f"There is no setting {name}. {nearest(name, known)}"
+    if error["type"] == "value_error":
+        message = str(error["ctx"]["error"])
+        return message if not name or name.split(".")[0] in message else f"{name}: {message}"
+    return f"{name} = {value!r} is not allowed: {error['msg'][0].lower()}{error['msg'][1:]}."
+
+
+def _group(kind: type[Settings], path: list[str]) -> type[Settings]:
+    for part in path:
+        annotation = kind.model_fields[part].annotation if part in kind.model_fields else None
+        for candidate in (annotation, *get_args(annotation)):
+            if isinstance(candidate, type) and issubclass(candidate, Settings):
+                kind = candidate
+                break
+    return kind
+
+
+def setting_paths(kind: type[Settings] = RunConfig, prefix: str = "") -> dict[str, str]:
+    """Every leaf setting by its dotted name, with its documentation: for help texts and the handbook."""
+    found: dict[str, str] = {}
+    for name, field in kind.model_fields.items():
+        annotation = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, Settings):
+            found.update(setting_paths(annotation, f"{prefix}{name}."))
+        else:
+            found[prefix + name] = field.description or ""
+    return found

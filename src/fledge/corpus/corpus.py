@@ -1,0 +1,335 @@
+"""`Corpus`: documents out of any text, in order, each in the training or the validation part.
+
+Nothing is held but the block at hand. The same sources always give the same documents and the same parts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fledge.config import CorpusConfig
+from fledge.corpus import akjv
+from fledge.corpus.readers import BLOCK, Options, read, to_bytes
+from fledge.corpus.sources import BUFFER, Source, find_sources
+from fledge.corpus.split import ENOUGH, held_out
+from fledge.errors import FledgeError
+
+Split = Literal["train", "validation"]
+LISTED = 1000  # sources named one by one in a description; more are summed up by a checksum
+
+
+class Block(NamedTuple):
+    """Documents side by side: number i is `buffer[offsets[i]:offsets[i + 1]]`."""
+
+    buffer: bytes
+    offsets: npt.NDArray[np.uint64]
+    validation: npt.NDArray[np.bool_]
+
+
+class Cursor(NamedTuple):
+    """A place between two documents: the source's number, and the reader's position in it."""
+
+    source: int = 0
+    position: tuple[int, ...] = ()
+
+
+class Batch(NamedTuple):
+    """Documents as separate pieces, which are held out, and the cursor from which reading would go on."""
+
+    documents: list[bytes]
+    validation: npt.NDArray[np.bool_]
+    cursor: Cursor
+    consumed: int
+    skipped: int
+
+
+class Corpus:
+    """Documents of text, split into training and validation.
+
+    >>> corpus = Corpus.from_documents(["In the beginning", "And the earth"], validation_fraction=0)
+    >>> [document.decode() for document in corpus.documents("train")]
+    ['In the beginning', 'And the earth']
+    """
+
+    def __init__(self, sources: Sequence[Source], options: Options) -> None:
+        self.sources = list(sources)
+        self.options = options
+        self._counted: tuple[int, dict[int, int | None]] | None = None
+        self._said = False
+
+    @classmethod
+    def open(
+        cls,
+        *sources: str | Path,
+        format: str = "auto",
+        separator: str = "<|endoftext|>",
+        field: str = "text",
+        book_titles: bool = False,
+        validation_fraction: float = 0.1,
+        validation_source: Sequence[str | Path] = (),
+        skip_bad: bool = False,
+        max_document_bytes: int = 1 << 28,
+    ) -> Corpus:
+        """The documents of files, folders, globs, fsspec addresses, `-`, or named corpora, one after the
+        other.
+        """
+        config = CorpusConfig(
+            source=tuple(map(str, sources)),
+            format=format,  # type: ignore[arg-type]
+            separator=separator,
+            field=field,
+            book_titles=book_titles,
+            validation_fraction=validation_fraction,
+            validation_source=tuple(map(str, validation_source)),
+            skip_bad=skip_bad,
+            max_document_bytes=max_document_bytes,
+        )
+        return cls.from_config(config)
+
+    @classmethod
+    def from_config(cls, config: CorpusConfig) -> Corpus:
+        """The corpus that the settings describe."""
+        options = Options(
+            separator=config.separator.encode(),
+            field=config.field,
+            book_titles=config.book_titles,
+            validation_fraction=config.validation_fraction,
+            skip_bad=config.skip_bad,
+            max_document_bytes=config.max_document_bytes,
+        )
+        if not config.source:
+            raise FledgeError("corpus.source is empty. Name a file, a folder or a corpus such as akjv.")
+        found = _find(config.source, config.format, options, held_out=False)
+        found += _find(config.validation_source, config.format, options, held_out=True)
+        return cls(found, options)
+
+    @classmethod
+    def from_documents(cls, documents: Iterable[str | bytes], validation_fraction: float = 0.1) -> Corpus:
+        """A corpus of texts that are in memory, one document each."""
+        texts = tuple(to_bytes(text) if isinstance(text, str) else bytes(text) for text in documents)
+        return cls([_memory("memory", texts)], Options(validation_fraction=validation_fraction))
+
+    @property
+    def special(self) -> Literal["recognise", "text"]:
+        """How documents are to be encoded: special tokens count only in text files, whose author wrote them
+        there.
+        """
+        return "recognise" if all(source.format == "text" for source in self.sources) else "text"
+
+    @property
+    def size(self) -> int | None:
+        """Bytes of the sources as they lie, compressed or not; None where that is unknown."""
+        sizes = [source.size for source in self.sources]
+        return None if None in sizes else sum(size for size in sizes if size is not None)
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether there are too few documents to hold some out, so that blocks of their text are held out
+        instead.
+        """
+        if not self.options.validation_fraction or any(source.held_out for source in self.sources):
+            return False
+        return self._count()[0] < ENOUGH
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What a manifest keeps of the corpus: enough to see that another one is different."""
+        listed: list[dict[str, Any]] = [
+            {
+                "address": source.address if "://" in source.address else os.path.basename(source.address),
+                "format": source.format,
+                "bytes": source.size,
+                **({"held_out": True} if source.held_out else {}),
+            }
+            for source in self.sources[:LISTED]
+        ]
+        settings = {
+            "separator": self.options.separator.decode(),
+            "field": self.options.field,
+            "book_titles": self.options.book_titles,
+            "validation_fraction": self.options.validation_fraction,
+            "skip_bad": self.options.skip_bad,
+            "split": "contiguous" if self.contiguous else "documents",
+        }
+        return {"sources": listed, "count": len(self.sources), "bytes": self.size, **settings}
+
+    @property
+    def identity(self) -> str:
+        """A checksum over names, sizes, times of change and settings: it differs when a source has
+        changed.
+        """
+        digest = hashlib.sha256(repr(self.options).encode())
+        for source in self.sources:
+            stamp = source.modified
+            if source.documents:
+                stamp = hashlib.sha256(b"\0".join(source.documents)).hexdigest()
+            digest.update(repr((source.address, source.format, source.size, stamp, source.held_out)).encode())
+        return digest.hexdigest()
+
+    def blocks(self, split: Split | None = None) -> Iterator[Block]:
+        """The documents, some megabytes at a time; of one split, or of both."""
+        for batch in self.batches():
+            documents, validation = batch.documents, batch.validation
+            if split is not None:
+                wanted = validation if split == "validation" else ~validation
+                documents = [text for text, keep in zip(documents, wanted.tolist(), strict=True) if keep]
+                validation = validation[wanted]
+            if documents:
+                offsets = np.zeros(len(documents) + 1, np.uint64)
+                np.cumsum(np.fromiter(map(len, documents), np.uint64, len(documents)), out=offsets[1:])
+                yield Block(b"".join(documents), offsets, validation)
+
+    def documents(self, split: Split | None = None) -> Iterator[bytes]:
+        """The documents one by one."""
+        for batch in self.batches():
+            for document, validation in zip(batch.documents, batch.validation.tolist(), strict=True):
+                if split is None or validation == (split == "validation"):
+                    yield document
+
+    def batches(self, start: Cursor | None = None) -> Iterator[Batch]:
+        """The documents from a cursor on, in pieces of about eight megabytes, and the cursor after each
+        piece.
+        """
+        start = start or Cursor()
+        contiguous = self._announce() if self.contiguous else False
+        before = sum(source.size or 0 for source in self.sources[: start.source])
+        documents: list[bytes] = []
+        flags: list[npt.NDArray[np.bool_]] = []
+        size = skipped = consumed = 0
+        for number in range(start.source, len(self.sources)):
+            source = self.sources[number]
+            position = list(start.position) if number == start.source else []
+            spans: int | bool = False
+            if contiguous:
+                known = self._count()[1][number]
+                spans = True if known is None else max(known, 1)
+            for found in read(source, self.options, position, spans):
+                documents += found.documents
+                flags.append(self._flags(source, found.documents, found.validation))
+                size += sum(map(len, found.documents))
+                skipped += found.skipped
+                consumed = before + (
+                    found.consumed if source.size is None else min(found.consumed, source.size)
+                )
+                if size >= BLOCK:
+                    yield Batch(
+                        documents,
+                        np.concatenate(flags),
+                        Cursor(number, tuple(found.position)),
+                        consumed,
+                        skipped,
+                    )
+                    documents, flags, size, skipped = [], [], 0, 0
+            before += source.size or 0
+        if documents or skipped:
+            end = Cursor(len(self.sources), ())
+            yield Batch(documents, np.concatenate(flags), end, max(consumed, before), skipped)
+
+    def _flags(
+        self, source: Source, documents: list[bytes], given: list[bool] | None
+    ) -> npt.NDArray[np.bool_]:
+        if given is not None:
+            return np.array(given, np.bool_)
+        if any(other.held_out for other in self.sources):
+            return np.full(len(documents), source.held_out, np.bool_)
+        return held_out(documents, self.options.validation_fraction)
+
+    def _announce(self) -> bool:
+        if not self._said:
+            self._said = True
+            count = self._count()[0]
+            texts = "one document" if count == 1 else f"only {count} documents"
+            warnings.warn(
+                f"{self.name} holds {texts}: {self.options.validation_fraction:.0%} of the text is held out "
+                "for validation "
+                f"as contiguous blocks cut at line ends. (With {ENOUGH} documents or more, whole documents "
+                "are held out.)"
+            )
+        return True
+
+    @property
+    def name(self) -> str:
+        """The sources in a few words."""
+        first = self.sources[0].address if self.sources else "nothing"
+        first = "standard input" if first == "-" else first
+        return first if len(self.sources) == 1 else f"{first} and {len(self.sources) - 1} more"
+
+    def _count(self) -> tuple[int, dict[int, int | None]]:
+        """The number of documents, as far as it matters, and, where they are few, the size of each source's
+        text.
+        """
+        if self._counted is None:
+            documents, sizes = 0, {}
+            for number, source in enumerate(self.sources):
+                count, sizes[number] = _survey(source, self.options)
+                documents += count
+                if documents >= ENOUGH:
+                    break
+            if not documents:
+                raise FledgeError(
+                    f"{self.name} holds no documents: no text but white space. Check corpus.source and "
+                    "corpus.format."
+                )
+            self._counted = documents, sizes
+        return self._counted
+
+    def __repr__(self) -> str:
+        return f"Corpus({self.name})"
+
+
+def _find(names: Sequence[str], format: str, options: Options, held_out: bool) -> list[Source]:
+    from fledge.corpus.fetch import located
+
+    found: list[Source] = []
+    for name in names:
+        if name == akjv.NAME or format == akjv.NAME:
+            found.append(_memory(akjv.NAME, tuple(akjv.verses(options.book_titles)), held_out))
+            continue
+        for place, part_held_out in located(name):
+            found += find_sources([place], format, options.separator, held_out or part_held_out)
+    return found
+
+
+def _memory(name: str, documents: tuple[bytes, ...], held_out: bool = False) -> Source:
+    return Source(name, "memory", sum(map(len, documents)), None, held_out, documents)
+
+
+def _survey(source: Source, options: Options) -> tuple[int, int | None]:
+    """How many documents a source holds, counted up to `ENOUGH`, and the size of its text if that needed all
+    of it.
+    """
+    if source.format not in ("text", "files"):
+        count = 0
+        for found in read(source, options, []):
+            count += len(found.documents)
+            if count >= ENOUGH:
+                return count, None
+        return count, None
+    separator = options.separator if source.format == "text" else b""
+    count, size, inked, tail = 0, 0, False, b""
+    with source.open() as stream:
+        while data := stream.read(BUFFER):
+            size += len(data)
+            parts = (tail + data).split(separator) if separator else [tail + data]
+            for part in parts[:-1]:
+                count += inked or (bool(part) and not part.isspace())
+                inked = False
+            keep = len(separator) - 1 if separator else 0
+            last = parts[-1]
+            tail = last[max(0, len(last) - keep) :] if keep else b""
+            inked = inked or bool(last[: len(last) - len(tail)].strip())
+            if count >= ENOUGH:
+                return count, None
+            if source.head is not None and not source.head.whole and size >= len(source.head.head):
+                return (
+                    ENOUGH if count else 1
+                ), None  # more is to come: separators there are, or there are none
+        return count + (inked or bool(tail.strip())), size

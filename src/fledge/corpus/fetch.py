@@ -1,0 +1,226 @@
+"""Named public corpora: fetched with a check of the disk first, resumed where they stopped, verified at the
+end.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+from fledge.errors import FledgeError, nearest
+from fledge.files import PARTIAL, readable_bytes, require_space, sha256, sync_file, sync_folder
+from fledge.progress import progress_bar
+
+ATTEMPTS = 5  # times that a lost connection is taken up again before giving up
+PAUSE = 1.0  # seconds before the second attempt; doubled each time
+CHUNK = 1 << 20
+TIMEOUT = 60.0
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A file at an address, with what is known of it."""
+
+    address: str
+    size: int | None = None
+    sha256: str | None = None
+    held_out: bool = False
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(urllib.parse.urlsplit(self.address).path)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A public corpus: what it is, and its files."""
+
+    about: str
+    files: tuple[Remote, ...]
+
+
+_STORIES = "https://huggingface.co/datasets/roneneldan/TinyStories/resolve/main/TinyStoriesV2-GPT4-"
+_WEB = "https://huggingface.co/datasets/stanford-cs336/owt-sample/resolve/main/owt_"
+NAMED = {
+    "tinystories": Named(
+        "2.7 million short stories in simple words (CDLA-Sharing-1.0)",
+        (
+            Remote(
+                f"{_STORIES}train.txt",
+                2_227_753_162,
+                "6418d412de72888f52b5142c761ac21a582f7d1166f0bfbdb5f03ccfdec90443",
+            ),
+            Remote(
+                f"{_STORIES}valid.txt",
+                22_502_601,
+                "6874bae9a4c1a4e7edcf0e53b86c17817e9cf881fc75ff2368da457b80c0585d",
+                held_out=True,
+            ),
+        ),
+    ),
+    "openwebtext": Named(
+        "a sample of OpenWebText, 11.9 GB of pages when unpacked (CC0)",
+        (Remote(f"{_WEB}train.txt.gz"), Remote(f"{_WEB}valid.txt.gz", held_out=True)),
+    ),
+    "tinyshakespeare": Named(
+        "1.1 MB of Shakespeare, one text without separators (public domain)",
+        (
+            Remote(
+                "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
+                1_115_394,
+                "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+            ),
+        ),
+    ),
+    "fineweb-edu": Named(
+        "one Parquet file of the 10-billion-token sample of FineWeb-Edu, 2 GB (ODC-By)",
+        (
+            Remote(
+                "https://huggingface.co/datasets/HuggingFaceFW/fineweb-edu/resolve/main/sample/10BT/000_00000.parquet"
+            ),
+        ),
+    ),
+}
+
+
+def corpora_folder() -> Path:
+    """Where fetched corpora lie: $FLEDGE_CORPORA, or the user's cache."""
+    if chosen := os.environ.get("FLEDGE_CORPORA"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fledge" / "corpora"
+
+
+def located(name: str) -> list[tuple[str, bool]]:
+    """The files behind a corpus name, and whether each is held out; any other name stands for itself."""
+    if name not in NAMED or os.path.exists(name):
+        return [(name, False)]
+    folder = corpora_folder() / name
+    found = [(str(folder / file.name), file.held_out) for file in NAMED[name].files]
+    if not all(os.path.exists(path) for path, _ in found):
+        raise FledgeError(
+            f"The corpus {name} is not on this machine yet. Fetch it: fledge corpus fetch {name}"
+        )
+    return found
+
+
+def fetch(name: str, folder: Path | str | None = None, progress: bool = True) -> list[Path]:
+    """Fetch a named corpus, or the file at an http(s) address; what is already there and whole is left
+    alone.
+    """
+    if name.startswith(("http://", "https://")):
+        return [download(Remote(name), Path(folder or "."), progress)]
+    if name not in NAMED:
+        raise FledgeError(f"There is no public corpus named {name!r}. {nearest(name, NAMED)}")
+    place = Path(folder) if folder is not None else corpora_folder() / name
+    return [download(file, place, progress) for file in NAMED[name].files]
+
+
+def download(file: Remote, folder: Path, progress: bool = True) -> Path:
+    """Fetch one file into a folder. It appears under its name only when it is whole and its checksum is
+    right.
+    """
+    path = folder / file.name
+    if path.exists():
+        _verify(file, path, path)
+        return path
+    folder.mkdir(parents=True, exist_ok=True)
+    partial, stamp = path.with_name(path.name + PARTIAL), path.with_name(path.name + PARTIAL + ".tag")
+    if file.size is not None:
+        require_space(folder, file.size - (partial.stat().st_size if partial.exists() else 0), file.name)
+    with progress_bar(f"fetching {file.name}", file.size, shown=progress) as bar:
+        for attempt in range(ATTEMPTS):
+            try:
+                if _attempt(file, partial, stamp, bar):
+                    break
+                problem = "the connection was lost"
+            except urllib.error.HTTPError as error:
+                if error.code < 500:
+                    raise FledgeError(f"{file.address} answers {error.code} {error.reason}.") from None
+                problem = f"the server answers {error.code} {error.reason}"
+            except (OSError, HTTPException) as error:
+                if isinstance(error, OSError) and error.filename:  # the disk, not the network
+                    raise
+                problem = str(getattr(error, "reason", error)) or type(error).__name__
+            if attempt + 1 < ATTEMPTS:
+                time.sleep(PAUSE * 2**attempt)
+        else:
+            have = readable_bytes(partial.stat().st_size if partial.exists() else 0)
+            raise FledgeError(
+                f"{file.address} can't be fetched now: {problem}. {have} are kept; the same command goes on "
+                "from there."
+            )
+    _verify(file, partial, path)
+    sync_file(partial)
+    os.replace(partial, path)
+    stamp.unlink(missing_ok=True)
+    sync_folder(folder)
+    return path
+
+
+def _attempt(file: Remote, partial: Path, stamp: Path, bar: Any) -> bool:
+    """One connection: go on where the last one stopped. True when everything has come."""
+    have = partial.stat().st_size if partial.exists() else 0
+    request = urllib.request.Request(
+        file.address, headers={"User-Agent": "fledge", "Accept-Encoding": "identity"}
+    )
+    if have:
+        request.add_header("Range", f"bytes={have}-")
+        if stamp.exists():  # if the file at the address has changed, the server sends all of it
+            request.add_header("If-Range", stamp.read_text())
+    try:
+        response = urllib.request.urlopen(request, timeout=TIMEOUT)
+    except urllib.error.HTTPError as error:
+        if error.code == 416 and have:  # nothing after what we have
+            whole = (error.headers.get("Content-Range") or "").rpartition("/")[2]
+            if whole == str(have):
+                return True
+            partial.unlink()
+            return False
+        raise
+    with response:
+        going_on = response.status == 206
+        start = have if going_on else 0
+        length = response.headers.get("Content-Length")
+        total = start + int(length) if length is not None else None
+        if file.size is not None and total is not None and total != file.size:
+            raise FledgeError(
+                f"{file.address} has {total:,} bytes, and {file.size:,} are expected: the file there was "
+                "replaced. "
+                "Fetch it by hand if you trust it."
+            )
+        if total is not None:
+            bar.total = total
+            require_space(partial.parent, total - start, file.name)
+        if tag := response.headers.get("ETag") or response.headers.get("Last-Modified"):
+            stamp.write_text(tag)
+        if bar.done < start:
+            bar.advance(start - bar.done)
+        with open(partial, "r+b" if going_on else "wb") as out:
+            out.seek(start)
+            while data := response.read(CHUNK):
+                out.write(data)
+                bar.advance(len(data))
+            end = out.tell()
+        return total is None or bool(end >= total)
+
+
+def _verify(file: Remote, path: Path, name: Path) -> None:
+    """Refuse a file that is not the one expected; a fetched one is removed, for going on with it is no
+    use.
+    """
+    problem = ""
+    if file.size is not None and path.stat().st_size != file.size:
+        problem = f"has {path.stat().st_size:,} bytes instead of {file.size:,}"
+    elif file.sha256 is not None and sha256(path) != file.sha256:
+        problem = "does not have the expected SHA-256"
+    if problem:
+        if path != name:
+            path.unlink()
+        raise FledgeError(f"{name} {problem}: it was changed or damaged. Remove it and fetch it again.")

@@ -1,0 +1,314 @@
+"""Documents out of a source, some megabytes at a time, from any position on: one function per format.
+
+A position is a short list of numbers that a reader understands (bytes, lines or rows done); reading from it
+gives exactly the documents that were still to come, so interrupted work can go on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from fledge.corpus.sources import Source, Stream
+from fledge.corpus.split import Spans, cut_document, cut_place
+from fledge.errors import FledgeError, nearest
+from fledge.files import readable_bytes
+
+BLOCK = 8 << 20  # bytes of text per step: large enough to keep every core busy, small enough to forget
+ROWS = 4096  # rows of a Parquet file per step
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the formats need to know beyond the source."""
+
+    separator: bytes = b"<|endoftext|>"
+    field: str = "text"
+    book_titles: bool = False
+    validation_fraction: float = 0.1
+    skip_bad: bool = False
+    max_document_bytes: int = 1 << 28
+
+
+class Read(NamedTuple):
+    """Some documents, the position after them, the source bytes consumed, and how many bad lines were
+    skipped.
+    """
+
+    documents: list[bytes]
+    position: list[int]
+    consumed: int
+    skipped: int = 0
+    validation: list[bool] | None = None  # None: decided by the documents' hashes
+
+
+def read(
+    source: Source, options: Options, position: list[int], contiguous: int | bool = False
+) -> Iterator[Read]:
+    """The documents of a source after `position` ([] for its start).
+
+    `contiguous` cuts texts into training and validation spans: its value is the text's size, or True if
+    unknown.
+    """
+    size = None if contiguous is True else contiguous
+    if contiguous and source.format in ("text", "files"):
+        separator = options.separator if source.format == "text" else b""
+        spans = Spans.of(size, options.validation_fraction)
+        yield from _spans(source, separator, spans, position)
+        return
+    for found in READERS[source.format](source, options, position):
+        yield _cut(found, options.validation_fraction) if contiguous else found
+
+
+def _cut(found: Read, fraction: float) -> Read:
+    parts = [part for document in found.documents for part in cut_document(document, fraction)]
+    return found._replace(documents=[text for text, _ in parts], validation=[held for _, held in parts])
+
+
+def read_text(source: Source, options: Options, position: list[int]) -> Iterator[Read]:
+    """One text with a separator between documents. Documents of nothing but white space are left out."""
+    yield from _separated(source, options.separator, options, position, lines=False)
+
+
+def read_lines(source: Source, options: Options, position: list[int]) -> Iterator[Read]:
+    """One document per line, without its line end."""
+    yield from _separated(source, b"\n", options, position, lines=True)
+
+
+def read_file(source: Source, options: Options, position: list[int]) -> Iterator[Read]:
+    """The whole source as one document."""
+    if position:
+        return
+    with source.open() as stream:
+        data = stream.read(options.max_document_bytes + 1)
+        if len(data) > options.max_document_bytes:
+            raise FledgeError(_too_long(source, "byte 0", options))
+        yield Read([data] if data.strip() else [], [1], stream.consumed)
+
+
+def _separated(
+    source: Source, mark: bytes, options: Options, position: list[int], lines: bool
+) -> Iterator[Read]:
+    if not mark:
+        raise FledgeError(
+            "corpus.separator is empty. Name a separator, or set corpus.format to files or lines."
+        )
+    done = position[0] if position else 0
+    with source.open() as stream:
+        stream.skip(done)
+        rest, ended = b"", False
+        while not ended:
+            want = max(
+                BLOCK, len(rest)
+            )  # doubling: a long document is searched a few times, not once per block
+            more = stream.read(want)
+            ended = len(more) < want
+            data = rest + more
+            end = len(data) if ended else data.rfind(mark, max(0, len(rest) - len(mark) + 1)) + len(mark)
+            if end < len(mark) and not ended:
+                end = 0
+            parts = data[:end].split(mark)
+            rest = data[end:]
+            if len(data) > options.max_document_bytes < max(len(rest), *map(len, parts)):
+                raise FledgeError(_too_long(source, f"byte {done + end:,}", options))
+            if lines:
+                parts = [part.removesuffix(b"\r") for part in parts]
+            documents = [part for part in parts if part and not part.isspace()]
+            done += end
+            yield Read(documents, [done], stream.consumed)
+
+
+def _spans(source: Source, separator: bytes, spans: Spans, position: list[int]) -> Iterator[Read]:
+    """A text of few documents as alternating training and validation spans, cut at line ends and at
+    separators.
+    """
+    done = position[0] if position else 0
+    with source.open() as stream:
+        stream.skip(done)
+        data, ended = b"", False
+        while True:
+            place, validation = spans.next(done)
+            need = place - done + spans.slack + 4  # and the rest of a character
+            if not ended and len(data) < need:
+                more = stream.read(need - len(data))
+                ended = len(data) + len(more) < need
+                data += more
+            if not data:
+                return
+            end = cut_place(data, place - done, spans.slack) if place - done < len(data) else len(data)
+            parts = data[:end].split(separator) if separator else [data[:end]]
+            documents = [part for part in parts if part and not part.isspace()]
+            data = data[end:]
+            done += end
+            yield Read(documents, [done], stream.consumed, 0, [validation] * len(documents))
+
+
+def _too_long(source: Source, place: str, options: Options) -> str:
+    return (
+        f"{source.address}: the document at {place} is longer than "
+        f"{readable_bytes(options.max_document_bytes)}. "
+        "Check corpus.separator and corpus.format, or raise corpus.max_document_bytes if there is memory "
+        "for it."
+    )
+
+
+def read_jsonl(source: Source, options: Options, position: list[int]) -> Iterator[Read]:
+    """One JSON object per line; the document is the text in one of its fields."""
+    done, line = position or (0, 0)
+    with source.open() as stream:
+        stream.skip(done)
+        for lines, size in _whole_lines(stream, source, options, done):
+            documents, skipped = [], 0
+            for text in lines:
+                line += 1
+                if not text or text.isspace():
+                    continue
+                try:
+                    document = _field(text, options.field)
+                except ValueError as error:
+                    if not options.skip_bad:
+                        raise FledgeError(
+                            f"{source.address}, line {line:,}: {error}. Correct the line, or leave such "
+                            "lines out with --skip-bad."
+                        ) from None
+                    skipped += 1
+                    continue
+                if document and not document.isspace():
+                    documents.append(document)
+            done += size
+            yield Read(documents, [done, line], stream.consumed, skipped)
+
+
+def _whole_lines(
+    stream: Stream, source: Source, options: Options, done: int
+) -> Iterator[tuple[list[bytes], int]]:
+    rest, ended = b"", False
+    while not ended:
+        want = max(BLOCK, len(rest))
+        more = stream.read(want)
+        ended = len(more) < want
+        data = rest + more
+        end = len(data) if ended else data.rfind(b"\n") + 1
+        rest = data[end:]
+        if len(rest) > options.max_document_bytes:
+            raise FledgeError(_too_long(source, f"byte {done + end:,}", options))
+        lines = data[:end].split(b"\n")
+        if lines and not lines[-1]:
+            lines.pop()
+        done += end
+        yield lines, end
+
+
+def _field(line: bytes, field: str) -> bytes:
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not valid JSON ({error.msg} at column {error.colno})") from None
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"not valid JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"a JSON object is needed, and this is {_kind(value)}")
+    if field not in value:
+        raise ValueError(
+            f"there is no field {field!r}. "
+            f"{nearest(field, value) if value else 'The object is empty'}".rstrip(".")
+        )
+    text = value[field]
+    if not isinstance(text, str):
+        raise ValueError(f"the field {field!r} holds {_kind(text)}, not text")
+    return to_bytes(text)
+
+
+def to_bytes(text: str) -> bytes:
+    """UTF-8; lone surrogates, which JSON can write and UTF-8 forbids, keep their three-byte form."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def read_parquet(source: Source, options: Options, position: list[int]) -> Iterator[Read]:
+    """One row per document; the text is in one column. Rows without a text (null) are left out."""
+    try:
+        import pyarrow as arrow
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise FledgeError(
+            "Reading Parquet files needs the package pyarrow: pip install 'fledge[data]'."
+        ) from None
+    done = position[0] if position else 0
+    with source.open() as stream:
+        try:
+            file = parquet.ParquetFile(stream.raw)
+            names = file.schema_arrow.names
+            if options.field not in names:
+                raise FledgeError(
+                    f"{source.address} has no column {options.field!r}. {nearest(options.field, names)} Set "
+                    "corpus.field."
+                )
+            kind = file.schema_arrow.field(options.field).type
+            value_kind = kind.value_type if arrow.types.is_dictionary(kind) else kind
+            texts = (
+                arrow.types.is_string,
+                arrow.types.is_large_string,
+                arrow.types.is_binary,
+                arrow.types.is_large_binary,
+            )
+            if not any(check(value_kind) for check in texts):
+                raise FledgeError(
+                    f"{source.address}: the column {options.field!r} holds {kind}, not text. Set "
+                    "corpus.field."
+                )
+            first = 0
+            for group in range(file.num_row_groups):
+                rows = file.metadata.row_group(group).num_rows
+                skip = max(0, done - first)
+                first += rows
+                if skip >= rows:
+                    continue
+                for batch in file.iter_batches(batch_size=ROWS, row_groups=[group], columns=[options.field]):
+                    if skip >= batch.num_rows:
+                        skip -= batch.num_rows
+                        continue
+                    column = batch.column(0)[skip:].cast(value_kind).cast(arrow.large_binary())
+                    skip = 0
+                    done += len(column)
+                    documents = [text for text in column.to_pylist() if text and not text.isspace()]
+                    if max(map(len, documents), default=0) > options.max_document_bytes:
+                        raise FledgeError(_too_long(source, f"or before row {done:,}", options))
+                    yield Read(documents, [done], stream.consumed)
+        except arrow.ArrowException as error:
+            reason = str(error).splitlines()[0]
+            raise FledgeError(
+                f"{source.address} is not a whole Parquet file ({reason}). Fetch it again."
+            ) from None
+
+
+def read_memory(source: Source, options: Options, position: list[int]) -> Iterator[Read]:
+    """Documents that are already in memory: the verses of the AKJV, or a list given by the caller."""
+    done = position[0] if position else 0
+    while done < len(source.documents):
+        size, end = 0, done
+        while end < len(source.documents) and size < BLOCK:
+            size += len(source.documents[end])
+            end += 1
+        documents = [text for text in source.documents[done:end] if text and not text.isspace()]
+        done = end
+        yield Read(documents, [done], sum(map(len, source.documents[:done])))
+
+
+READERS: dict[str, Callable[[Source, Options, list[int]], Iterator[Read]]] = {
+    "text": read_text,
+    "lines": read_lines,
+    "files": read_file,
+    "jsonl": read_jsonl,
+    "parquet": read_parquet,
+    "memory": read_memory,
+}

@@ -1,0 +1,356 @@
+"""Where bytes come from: paths, folders, globs, fsspec addresses, standard input; plain or compressed.
+
+A `Source` is one stream of bytes with a format. What is compressed is told by the end of its name.
+"""
+
+from __future__ import annotations
+
+import bz2
+import glob
+import gzip
+import io
+import lzma
+import os
+import sys
+import warnings
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, cast
+
+from fledge.errors import FledgeError
+
+COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
+FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
+STANDARD_INPUT = "-"
+HEAD = 64 << 20  # of standard input, kept in memory to see how its documents lie
+BUFFER = 1 << 20
+ZSTD_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True)
+class Source:
+    """One stream of bytes: its address, the format of its documents, and what identifies its content."""
+
+    address: str
+    format: str
+    size: int | None = None
+    modified: str | None = None
+    held_out: bool = False
+    documents: tuple[bytes, ...] = field(default=(), repr=False)  # for corpora that live in memory
+    head: StandardInput | None = field(default=None, repr=False)
+
+    @contextmanager
+    def open(self) -> Iterator[Stream]:
+        """The decompressed bytes from the start; a cut or damaged file is refused by name."""
+        with _raw(self) as raw:
+            try:
+                yield Stream(raw, _decompressed(raw, self.address), self.address)
+            except (EOFError, lzma.LZMAError, gzip.BadGzipFile) as error:
+                raise FledgeError(damaged(self.address, error)) from None
+
+
+class Stream:
+    """Decompressed bytes, and how far the file below has been read."""
+
+    def __init__(self, raw: IO[bytes], bytes_in: IO[bytes], address: str) -> None:
+        self.raw, self._bytes, self._address = raw, bytes_in, address
+        self._plain = raw is bytes_in
+
+    def read(self, size: int) -> bytes:
+        """Exactly `size` bytes, or fewer at the end."""
+        try:
+            data = self._bytes.read(size)
+            while len(data) < size and (more := self._bytes.read(size - len(data))):
+                data += more
+        except OSError as error:
+            if error.errno is not None or self._plain:
+                raise
+            raise FledgeError(
+                damaged(self._address, error)
+            ) from None  # bz2 says "Invalid data stream" this way
+        return data
+
+    def skip(self, count: int) -> None:
+        """Go `count` bytes on: by seeking in a plain file, by reading elsewhere."""
+        if self._plain and self.raw.seekable():
+            self.raw.seek(count, os.SEEK_CUR)
+            return
+        while count > 0:
+            data = self.read(min(count, BUFFER))
+            if not data:
+                raise FledgeError(f"{self._address} ends earlier than it did before: it has changed.")
+            count -= len(data)
+
+    @property
+    def consumed(self) -> int:
+        """Bytes of the file itself, compressed or not, that have been read."""
+        return self.raw.tell()
+
+
+class StandardInput:
+    """Standard input can be read once: its head is kept, so that the documents can be counted first."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self.head = stream.read(HEAD)
+        self.whole = len(self.head) < HEAD
+        self._taken = False
+
+    def open(self) -> IO[bytes]:
+        if self._taken and not self.whole:
+            raise FledgeError("Standard input can be read only once. Write it to a file first.")
+        self._taken = True
+        return cast(IO[bytes], _Joined(self.head, self._stream))
+
+
+class _Joined(io.RawIOBase):
+    """The kept head, then the rest of the stream."""
+
+    def __init__(self, head: bytes, rest: IO[bytes]) -> None:
+        self._head, self._rest, self._position = io.BytesIO(head), rest, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._head.read(size) or self._rest.read(size)
+        self._position += len(data)
+        return data
+
+    def tell(self) -> int:
+        return self._position
+
+
+class _Zstandard(io.RawIOBase):
+    """Zstandard frames one after the other. Unlike the library's reader, it refuses a frame that was cut."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        try:
+            import zstandard
+        except ImportError:
+            raise FledgeError(
+                "Reading .zst files needs the package zstandard: pip install 'fledge[data]'."
+            ) from None
+        self._library, self._raw = zstandard, raw
+        self._frame: Any = None
+        self._ready = b""
+        self._position = 0
+        self._ended = False
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        parts, have = [], 0
+        while size < 0 or have < size:
+            if self._position >= len(self._ready):
+                if self._ended or not self._more():
+                    break
+                continue
+            part = self._ready[self._position : None if size < 0 else self._position + size - have]
+            self._position += len(part)
+            have += len(part)
+            parts.append(part)
+        return b"".join(parts)
+
+    def _more(self) -> bool:
+        rest = self._frame.unused_data if self._frame is not None and self._frame.eof else b""
+        data = rest or self._raw.read(ZSTD_CHUNK)
+        if not data:
+            if self._frame is not None and not self._frame.eof:
+                raise EOFError("the last frame is not complete")
+            self._ended = True
+            return False
+        if self._frame is None or self._frame.eof:
+            self._frame = self._library.ZstdDecompressor().decompressobj()
+        try:
+            self._ready, self._position = self._frame.decompress(data), 0
+        except self._library.ZstdError as error:
+            raise EOFError(str(error)) from None
+        return True
+
+
+def damaged(address: str, error: BaseException) -> str:
+    return (
+        f"{address} can't be decompressed to its end ({error}): the file was cut or damaged. "
+        "Fetch it again, or check where it came from."
+    )
+
+
+@contextmanager
+def _raw(source: Source) -> Iterator[IO[bytes]]:
+    if source.head is not None:
+        yield source.head.open()
+    elif "://" in source.address:
+        with _fsspec().open(source.address, "rb") as file:
+            yield file
+    else:
+        with open(source.address, "rb", buffering=BUFFER) as file:
+            yield file
+
+
+def _decompressed(raw: IO[bytes], name: str) -> IO[bytes]:
+    if name.endswith(".gz"):
+        return cast(IO[bytes], gzip.GzipFile(fileobj=raw))
+    if name.endswith(".xz"):
+        return cast(IO[bytes], lzma.LZMAFile(raw))
+    if name.endswith(".bz2"):
+        return cast(IO[bytes], bz2.BZ2File(raw))
+    if name.endswith(".zst"):
+        return cast(IO[bytes], _Zstandard(raw))
+    return raw
+
+
+def _fsspec() -> Any:
+    try:
+        import fsspec
+    except ImportError:
+        raise FledgeError("Remote addresses need the package fsspec: pip install 'fledge[data]'.") from None
+    return fsspec
+
+
+def find_sources(
+    names: Sequence[str | Path], format: str, separator: bytes, held_out: bool = False
+) -> list[Source]:
+    """Every stream behind the given paths, folders, globs and addresses, in the order given and sorted
+    within each.
+    """
+    found: list[Source] = []
+    for name in names:
+        address = os.path.expanduser(str(name))
+        if address == STANDARD_INPUT:
+            kept = StandardInput(sys.stdin.buffer)
+            chosen = "text" if format == "auto" else format
+            size = len(kept.head) if kept.whole else None
+            stamp = f"{zlib.crc32(kept.head):08x}"
+            found.append(Source("-", chosen, size, stamp, held_out, head=kept))
+            continue
+        files, single = _remote(address) if "://" in address else _local(address)
+        found += _with_formats(files, single, format, separator, held_out)
+    return found
+
+
+def _local(address: str) -> tuple[list[tuple[str, int, str]], bool]:
+    path = Path(address)
+    if path.is_dir():
+        names = sorted(
+            os.path.join(folder, file)
+            for folder, folders, files in os.walk(path)
+            for file in files
+            if not file.startswith(".")
+            and not any(part.startswith(".") for part in Path(folder).relative_to(path).parts)
+        )
+        if not names:
+            raise FledgeError(
+                f"The folder {address} holds no files. Put text files into it, or name another one."
+            )
+        names = _without_binaries(names, address)
+        return [_stat(name) for name in names], False
+    if not path.exists() and glob.has_magic(address):
+        names = sorted(name for name in glob.glob(address, recursive=True) if os.path.isfile(name))
+        if not names:
+            raise FledgeError(
+                f"No file matches {address}. Check the pattern (quotes keep the shell from expanding it)."
+            )
+        return [_stat(name) for name in names], False
+    return [_stat(address)], True
+
+
+def _stat(name: str) -> tuple[str, int, str]:
+    try:
+        found = os.stat(name)
+    except FileNotFoundError:
+        from fledge.corpus.fetch import NAMED
+        from fledge.errors import nearest
+
+        known = ["akjv", *NAMED]
+        hint = f" {nearest(name, known)}" if os.sep not in name and "." not in name else ""
+        raise FledgeError(f"There is no file or folder {name}.{hint or ' Check the path.'}") from None
+    return name, found.st_size, str(found.st_mtime_ns)
+
+
+def _without_binaries(names: list[str], folder: str) -> list[str]:
+    """A folder of text often holds a picture or two: files with a zero byte near their start are left out,
+    aloud.
+    """
+    kept: list[str] = []
+    left: list[str] = []
+    for name in names:
+        (kept if name.endswith((*COMPRESSED, *FORMATS)) or not _binary(name) else left).append(name)
+    if left:
+        shown = ", ".join(Path(name).name for name in left[:3])
+        more = f" and {len(left) - 3} more" if len(left) > 3 else ""
+        warnings.warn(f"{folder}: left out {shown}{more}: not text (zero bytes near the start).")
+    if not kept:
+        raise FledgeError(
+            f"The folder {folder} holds no text files: all {len(left)} files in it look binary."
+        )
+    return kept
+
+
+def _binary(name: str) -> bool:
+    with open(name, "rb") as file:
+        return b"\0" in file.read(4096)
+
+
+def _remote(address: str) -> tuple[list[tuple[str, int, str]], bool]:
+    fsspec = _fsspec()
+    try:
+        system, path = fsspec.core.url_to_fs(address)
+        single = False
+        if glob.has_magic(path):
+            paths = sorted(system.glob(path))
+        elif system.isdir(path):
+            paths = sorted(name for name in system.find(path) if not Path(name).name.startswith("."))
+        else:
+            paths, single = [path], True
+        found = []
+        for name in paths:
+            info = system.info(name)
+            stamp = next(
+                (
+                    str(info[key])
+                    for key in ("ETag", "etag", "mtime", "LastModified", "created")
+                    if info.get(key)
+                ),
+                "",
+            )
+            found.append((system.unstrip_protocol(name), int(info.get("size") or 0), stamp))
+    except (ImportError, ValueError) as error:
+        raise FledgeError(f"{address} can't be read: {error}.") from None
+    except FileNotFoundError:
+        raise FledgeError(f"There is nothing at {address}. Check the address.") from None
+    if not found:
+        raise FledgeError(f"No file matches {address}. Check the address.")
+    return found, single
+
+
+def _with_formats(
+    files: list[tuple[str, int, str]], single: bool, format: str, separator: bytes, held_out: bool
+) -> Iterator[Source]:
+    """Formats by the end of the name; text files of a folder are one document each unless they hold
+    separators.
+    """
+    plain = None
+    for name, size, modified in files:
+        chosen = format
+        if format == "auto":
+            stem = name
+            while stem.endswith(COMPRESSED):
+                stem = os.path.splitext(stem)[0]
+            chosen = FORMATS.get(os.path.splitext(stem)[1].lower(), "")
+            if not chosen:
+                if plain is None:
+                    plain = "text" if single or _holds(Source(name, "text"), separator) else "files"
+                chosen = plain
+        yield Source(name, chosen, size, modified, held_out)
+
+
+def _holds(source: Source, separator: bytes) -> bool:
+    if not separator:
+        return False
+    with source.open() as stream:
+        return separator in stream.read(BUFFER)

@@ -1,0 +1,102 @@
+"""Which documents are held out: by a hash of each, or, where there are too few of them, as contiguous blocks.
+
+The hash depends on the document's bytes alone, so a document stays on its side when others are added.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+ENOUGH = 20  # documents; with fewer, a share chosen by hash may well be empty
+BLOCKS = 10  # held-out blocks per text, spread over it, so that they resemble all of it
+SMALLEST_PERIOD = 4096  # bytes of text per held-out block, at least
+LARGEST_PERIOD = 32 << 20  # and at most: it bounds the memory that a text without separators needs
+LINE_SEARCH = 1 << 16  # how far past the chosen place a line may end
+
+
+def held_out(documents: Sequence[bytes], fraction: float) -> npt.NDArray[np.bool_]:
+    """True for each document that belongs to the validation part.
+
+    >>> bool(held_out([b"a verse"], 0.0)[0])
+    False
+    """
+    if not fraction:
+        return np.zeros(len(documents), np.bool_)
+    checks = np.fromiter(map(zlib.crc32, documents), np.uint64, len(documents))
+    return _mixed(checks) < np.uint64(int(fraction * 2**64))
+
+
+def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Spread 32 bits over 64, so that near checksums are not near (the finaliser of splitmix64)."""
+    values = (values + np.uint64(0x9E3779B97F4A7C15)) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+@dataclass(frozen=True)
+class Spans:
+    """The places where a text changes between training and validation, found one after the other.
+
+    The text is a row of equal periods; the last `held` bytes of each are held out.
+    """
+
+    period: int
+    held: int
+
+    @classmethod
+    def of(cls, size: int | None, fraction: float) -> Spans:
+        """The spans of a text of `size` bytes; of one whose size is unknown, the largest periods."""
+        period = LARGEST_PERIOD
+        if size is not None:
+            periods = max(1, min(BLOCKS, size // SMALLEST_PERIOD), -(-size // LARGEST_PERIOD))
+            period = max(1, -(-size // periods))
+        return cls(period, max(1, round(period * fraction)))
+
+    @property
+    def slack(self) -> int:
+        """How far past its place a cut may move to find the end of a line, without reaching the next
+        place.
+        """
+        return min(LINE_SEARCH, self.held // 2, (self.period - self.held) // 2)
+
+    def next(self, position: int) -> tuple[int, bool]:
+        """Where the span that holds byte `position` should end, and whether it is held out.
+
+        >>> Spans(period=100, held=10).next(0), Spans(period=100, held=10).next(92)
+        ((90, False), (100, True))
+        """
+        end = (position // self.period + 1) * self.period
+        if position < end - self.held:
+            return end - self.held, False
+        return end, True
+
+
+def cut_place(data: bytes | memoryview, place: int, slack: int) -> int:
+    """The cut nearest after `place`: past a line's end, else past a blank, else between two characters."""
+    window = bytes(data[place : place + slack])
+    for mark in (b"\n", b" "):
+        if (found := window.find(mark)) >= 0:
+            return place + found + 1
+    end = place
+    while end < len(data) and data[end] & 0xC0 == 0x80:  # a UTF-8 continuation byte: stay with its character
+        end += 1
+    return min(end, len(data))
+
+
+def cut_document(document: bytes, fraction: float) -> list[tuple[bytes, bool]]:
+    """One document as alternating training and validation parts."""
+    spans = Spans.of(len(document), fraction)
+    parts: list[tuple[bytes, bool]] = []
+    position = 0
+    while position < len(document):
+        place, validation = spans.next(position)
+        end = cut_place(document, place, spans.slack) if place < len(document) else len(document)
+        if document[position:end].strip():
+            parts.append((document[position:end], validation))
+        position = end
+    return parts

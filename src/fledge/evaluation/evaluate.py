@@ -1,0 +1,220 @@
+"""How well a model predicts text: nats per token, perplexity, bits per byte and per character.
+
+Bits per byte compare models with different tokenizers: all have to account for the same bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fledge.errors import FledgeError
+from fledge.evaluation.losses import TokenLosses, token_losses, windows_over
+
+if TYPE_CHECKING:
+    from fledge.model import Model
+    from fledge.tokenizer import Roles, Tokenizer
+    from fledge.tokens import TokenSplit
+
+Documents = Literal["stream", "alone"]
+LN2 = math.log(2)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What was measured. Each predicted token counts once, with as much context as the windows gave it."""
+
+    loss: float
+    "Nats per token."
+    tokens: int
+    bits_per_byte: float | None
+    bits_per_character: float | None
+    bytes: int | None
+    characters: int | None
+    stride: int
+    context_length: int
+    by_position: NDArray[np.float64] = field(repr=False)
+    "Mean loss of the tokens that were predicted from 1, 2, … tokens of context; NaN where there were none."
+    by_document: NDArray[np.float64] = field(repr=False)
+    "Mean loss of each document, NaN for one without a predicted token."
+    mean_context: float = 0.0
+
+    @property
+    def perplexity(self) -> float:
+        """e to the loss: among how many equally likely tokens the model hesitates."""
+        return math.exp(min(self.loss, 700))
+
+    def summary(self) -> dict[str, float]:
+        """The numbers alone, by name, as a manifest or a table wants them."""
+        values = {
+            "loss": self.loss,
+            "perplexity": self.perplexity,
+            "bits_per_byte": self.bits_per_byte,
+            "bits_per_character": self.bits_per_character,
+            "tokens": self.tokens,
+            "mean_context": self.mean_context,
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def evaluate(
+    model: Model,
+    split: TokenSplit,
+    *,
+    roles: Roles | None = None,
+    tokenizer: Tokenizer | None = None,
+    stride: int | None = None,
+    documents: Documents = "stream",
+    max_tokens: int | None = None,
+    batch_tokens: int = 16_384,
+    progress: bool = False,
+) -> Evaluation:
+    """A split of a token store, as one stream or each document alone; windows move by `stride` (half the context).
+
+    With the tokenizer, characters are counted too; with it or its `roles`, the first document follows a separator, as all
+    others do. `max_tokens` evaluates the beginning only.
+    """
+    split.verify()
+    roles = tokenizer.roles if roles is None and tokenizer is not None else roles
+    separator = roles.separator if roles is not None and split.layout == "separated" else None
+    tokens, starts = np.asarray(split.tokens), np.asarray(split.documents, dtype=np.int64)
+    whole = max_tokens is None or max_tokens >= len(tokens)
+    if not whole:
+        tokens = tokens[:max_tokens]
+        starts = starts[starts < len(tokens)]
+    stretches = _stretches(tokens, starts, separator)
+    source_bytes, characters = (split.source_bytes if whole else None), None
+    if tokenizer is not None:
+        sizes, symbols = _sizes(tokenizer)
+        characters = int(symbols[tokens].sum())
+        source_bytes = source_bytes if whole else int(sizes[tokens].sum())
+    elif not whole:
+        source_bytes = round(split.source_bytes * len(tokens) / len(split.tokens))
+    return _measure(model, stretches, documents, stride, source_bytes, characters, batch_tokens, progress)
+
+
+def evaluate_texts(
+    model: Model,
+    tokenizer: Tokenizer,
+    texts: Iterable[str | bytes],
+    *,
+    stride: int | None = None,
+    documents: Documents = "stream",
+    batch_tokens: int = 16_384,
+    progress: bool = False,
+) -> Evaluation:
+    """Plain texts, one document each; the text of a special token in them does not become that token."""
+    if tokenizer.vocab_size > model.vocabulary_size:
+        raise FledgeError(
+            f"The tokenizer has {tokenizer.vocab_size:,} ids and the model {model.vocabulary_size:,}: "
+            "they do not belong together. Use the tokenizer that the model was trained with."
+        )
+    roles = tokenizer.roles
+    bounded = roles.start is not None and roles.end is not None and roles.start != roles.end
+    parts: list[NDArray[np.integer]] = []
+    starts: list[int] = []
+    length = source_bytes = characters = 0
+    for text in texts:
+        ids = tokenizer.encode_array(text, special="text")
+        before = [roles.start] if bounded else []
+        after = [roles.end] if bounded else [roles.separator] if roles.separator is not None else []
+        starts.append(length)
+        parts.append(np.concatenate([np.array(before, ids.dtype), ids, np.array(after, ids.dtype)]))
+        length += len(parts[-1])
+        data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+        source_bytes += len(data)
+        characters += _characters(data)
+    if not parts:
+        raise FledgeError("There is no text to evaluate.")
+    tokens = np.concatenate(parts)
+    stretches = _stretches(tokens, np.array(starts), None if bounded else roles.separator)
+    return _measure(model, stretches, documents, stride, source_bytes, characters, batch_tokens, progress)
+
+
+@dataclass(frozen=True)
+class _Stretches:
+    """A stream of ids; document i lies at starts[i]..ends[i], the token it is predicted after included."""
+
+    tokens: NDArray[np.integer]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    shift: int
+    "1 where a document begins with the separator before it, which is not its own."
+
+    def owners(self, places: NDArray[np.int64]) -> NDArray[np.intp]:
+        """The document that each place belongs to."""
+        return np.searchsorted(self.starts, places - self.shift, side="right") - 1
+
+
+def _stretches(tokens: NDArray[np.integer], starts: NDArray[np.int64], separator: int | None) -> _Stretches:
+    if separator is None:
+        return _Stretches(tokens, starts, np.append(starts[1:], len(tokens)), shift=0)
+    # One separator in front: now each document follows the separator of the one before it.
+    tokens = np.concatenate([np.array([separator], dtype=tokens.dtype), tokens])
+    return _Stretches(tokens, starts, np.append(starts[1:] + 1, len(tokens)), shift=1)
+
+
+def _measure(
+    model: Model,
+    stretches: _Stretches,
+    documents: Documents,
+    stride: int | None,
+    source_bytes: int | None,
+    characters: int | None,
+    batch_tokens: int,
+    progress: bool,
+) -> Evaluation:
+    context = model.context_length
+    stride = max(1, context // 2) if stride is None else stride
+    if not 1 <= stride <= context:
+        raise FledgeError(f"A stride of {stride} does not fit a context of {context}: choose one from 1 to {context}.")
+    if documents == "alone":
+        starts, ends = stretches.starts.tolist(), stretches.ends.tolist()
+    else:
+        starts, ends = [0], [len(stretches.tokens)]
+    windows = list(windows_over(starts, ends, context, stride))
+    found = token_losses(model, stretches.tokens, windows, batch_tokens, progress)
+    total = float(found.nats.sum(dtype=np.float64))
+    return Evaluation(
+        loss=total / len(found.nats),
+        tokens=len(found.nats),
+        bits_per_byte=total / LN2 / source_bytes if source_bytes else None,
+        bits_per_character=total / LN2 / characters if characters else None,
+        bytes=source_bytes,
+        characters=characters,
+        stride=stride,
+        context_length=context,
+        by_position=_means(found.contexts - 1, found, context),
+        by_document=_means(stretches.owners(found.places), found, len(stretches.starts)),
+        mean_context=float(found.contexts.mean()),
+    )
+
+
+def _means(groups: NDArray[np.integer], found: TokenLosses, count: int) -> NDArray[np.float64]:
+    sums = np.bincount(groups, weights=found.nats, minlength=count)
+    counts = np.bincount(groups, minlength=count)
+    with np.errstate(invalid="ignore"):
+        means: NDArray[np.float64] = sums / counts
+    return means
+
+
+def _sizes(tokenizer: Tokenizer) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Bytes and characters that each id stands for; special tokens stand for none."""
+    sizes = np.zeros(tokenizer.vocab_size, dtype=np.int64)
+    symbols = np.zeros(tokenizer.vocab_size, dtype=np.int64)
+    special = set(tokenizer.special_tokens.values())
+    for token, data in tokenizer.vocab.items():
+        if token not in special:
+            sizes[token] = len(data)
+            symbols[token] = _characters(data)
+    return sizes, symbols
+
+
+def _characters(data: bytes) -> int:
+    """Characters of UTF-8 text: bytes that do not continue one. It adds up over pieces, wherever they were cut."""
+    return int(((np.frombuffer(data, np.uint8) & 0xC0) != 0x80).sum())

@@ -1,0 +1,1 @@
+"""Sweeps, ablations, comparisons and the pages that report them."""

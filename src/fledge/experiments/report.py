@@ -1,0 +1,162 @@
+"""The report of one run: `report.html`, one file that opens offline and says what the numbers mean.
+
+The validation loss stands beside n-gram baselines on the same tokens: a loss alone says nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from fledge.experiments.page import Page
+from fledge.files import read_json, write_json
+from fledge.plot import curves
+
+if TYPE_CHECKING:
+    from fledge.evaluation import Evaluation
+    from fledge.run import Run
+    from fledge.training import TrainingResult
+
+BASELINES = "baselines.json"
+PROMPTS = ("", "In the beginning", "And he said unto them,")
+
+
+class RunReport(NamedTuple):
+    """Where the page lies, and the numbers on it."""
+
+    path: Path
+    evaluation: Evaluation
+    baselines: dict[str, float]
+    samples: list[tuple[str, str]]
+
+
+def report_run(run: Run, result: TrainingResult, prompts: tuple[str, ...] = PROMPTS) -> RunReport:
+    """Evaluate the trained model on the whole validation split, sample from it, and write the page into its folder."""
+    baselines = run_baselines(run)
+    evaluation = run.evaluate()
+    samples = [(prompt, text.text) for prompt, text in zip(prompts, run.generate(list(prompts)), strict=True)]
+    page = Page(run.config.name, lead(run, result, evaluation))
+    add_answer(page, run, evaluation, baselines)
+    add_curves(page, run, baselines)
+    add_samples(page, run, samples)
+    add_costs(page, run, result)
+    add_settings(page, run)
+    return RunReport(page.write(run.folder / "report.html"), evaluation, baselines, samples)
+
+
+def run_baselines(run: Run) -> dict[str, float]:
+    """Nats per token of the n-gram models on this run's validation tokens, computed once and kept."""
+    from fledge.evaluation import baselines
+
+    kept = run.folder / BASELINES
+    if not kept.is_file():
+        store = run.tokens
+        train, validation = (store.split(name).verify().tokens for name in ("train", "validation"))
+        found = baselines(train, validation, run.tokenizer.vocab_size)
+        write_json(kept, {"unigram": found.unigram, "bigram": found.bigram, "trigram": found.trigram})
+    return {str(name): float(value) for name, value in read_json(kept).items()}
+
+
+def lead(run: Run, result: TrainingResult, evaluation: Evaluation) -> str:
+    bits = f" and {evaluation.bits_per_byte:.3f} bits per byte" if evaluation.bits_per_byte else ""
+    return (
+        f"A {run.config.model.architecture} of {run.model.parameters_count():,} parameters, trained on {result.tokens:,} "
+        f"tokens of {run.corpus.name}: {evaluation.loss:.3f} nats per token{bits} on held-out text."
+    )
+
+
+def add_answer(page: Page, run: Run, evaluation: Evaluation, baselines: dict[str, float]) -> None:
+    page.heading("What the number means")
+    validation = run.tokens.split("validation")
+    bytes_per_token = validation.source_bytes / len(validation.tokens)
+    rows: list[tuple[str, float]] = [(f"{name} (Kneser–Ney)" if name != "unigram" else name, loss) for name, loss in baselines.items()]
+    rows = sorted([*rows, ("this model", evaluation.loss)], key=lambda row: -row[1])
+    page.table(
+        ["predicting the held-out text with", "nats per token", "perplexity", "bits per byte"],
+        [(name, loss, math.exp(loss), loss / math.log(2) / bytes_per_token) for name, loss in rows],
+        strong=[name for name, _ in rows].index("this model"),
+    )
+    best = min(baselines, key=lambda name: baselines[name])
+    beaten = [name for name, loss in baselines.items() if evaluation.loss < loss]
+    if best in beaten:
+        verdict = f"The model predicts held-out text better than every n-gram baseline, by {baselines[best] - evaluation.loss:.2f} nats over the {best}."
+    elif beaten:
+        verdict = f"The model beats the {' and the '.join(beaten)}, and not yet the {best}: train longer (fledge train akjv)."
+    else:
+        verdict = "The model is no better than counting words: it has not learned yet. Train longer, or look at the learning rate."
+    page.paragraph(
+        f"{verdict} All rows are measured on the same {evaluation.tokens:,} tokens that neither the model nor the counts have seen; "
+        f"the model saw {evaluation.mean_context:.0f} tokens of context on average."
+    )
+
+
+def add_curves(page: Page, run: Run, baselines: dict[str, float]) -> None:
+    from fledge.training.metrics import read_metrics
+
+    page.heading("How it learned")
+    rows = read_metrics(run.folder / "metrics.csv")
+    lines = {}
+    for name, column in (("training", "loss"), ("validation", "validation_loss")):
+        points = [(float(row["tokens"]), float(row[column])) for row in rows if row[column]]
+        if points:
+            lines[name] = ([x for x, _ in points], [y for _, y in points])
+    page.figure(
+        curves(lines, "tokens", "nats per token", levels=baselines),
+        "Loss against tokens seen; the dashed lines are the n-gram baselines.",
+    )
+
+
+def add_samples(page: Page, run: Run, samples: list[tuple[str, str]]) -> None:
+    page.heading("What it writes")
+    sampling = run.config.sampling
+    page.paragraph(f"Temperature {sampling.temperature:g}, seed {sampling.seed}; the prompt is followed by what the model added.")
+    for prompt, text in samples:
+        page.quote(f"{prompt}▸{text}" if prompt else f"▸{text}")
+
+
+def add_costs(page: Page, run: Run, result: TrainingResult) -> None:
+    from fledge.accounting import account
+
+    costs = account(
+        run.config.model, run.tokenizer.vocab_size, run.config.tokens.context_length, batch=run.config.training.batch_size
+    )
+    page.heading("What it cost")
+    page.table(["component", "parameters"], list(costs.parameters.by_component.items()))
+    page.table(
+        ["", ""],
+        [
+            ("parameters in all", costs.parameters.total),
+            ("FLOPs of one forward window", f"{costs.forward_flops:.4g}"),
+            ("FLOPs per trained token", f"{costs.flops_per_token:.4g}"),
+            ("tokens seen", result.tokens),
+            ("FLOPs of the whole training", f"{costs.flops_per_token * result.tokens:.4g}"),
+            ("tokens per second", round(result.tokens_per_second)),
+            ("seconds", round(result.seconds)),
+        ],
+    )
+
+
+def add_settings(page: Page, run: Run) -> None:
+    from importlib.metadata import version
+
+    from fledge import __version__
+    from fledge.config import setting_paths
+
+    page.heading("How to repeat it")
+    page.code(f"fledge train {shlex.quote(str(run.folder / 'config.json'))} --out runs/again")
+    page.paragraph(
+        f"fledge {__version__}, torch {version('torch')}, Python {platform.python_version()}, {platform.system()} {platform.machine()}. "
+        f"Tokenizer {run.tokenizer.fingerprint[:16]}."
+    )
+    values = run.config.model_dump(mode="json")
+
+    def leaf(path: str) -> str:
+        value = values
+        for part in path.split("."):
+            value = value[part]
+        return repr(value)
+
+    page.code("\n".join(f"{path} = {leaf(path)}" for path in setting_paths()), summary="every setting")

@@ -1,0 +1,118 @@
+"""Files that are either whole or absent: written under a temporary name, flushed, renamed; checked by SHA-256."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from fledge.errors import FledgeError
+
+PARTIAL = ".partial"
+
+
+@contextmanager
+def atomic_write(path: Path | str) -> Iterator[IO[bytes]]:
+    """A binary file that appears under its name only when the block ends without an error."""
+    path = Path(path)
+    temporary = path.with_name(path.name + PARTIAL)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with open(temporary, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+@contextmanager
+def atomic_folder(path: Path | str) -> Iterator[Path]:
+    """A folder that appears under its name only when the block ends without an error; `path` must not exist.
+
+    What an earlier, killed attempt left under the temporary name is removed first.
+    """
+    path = Path(path)
+    temporary = path.with_name(path.name + PARTIAL)
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        for folder, _, names in os.walk(temporary):
+            for name in names:
+                sync_file(Path(folder) / name)
+            sync_folder(Path(folder))
+        os.rename(temporary, path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync_folder(path.parent)
+
+
+def write_json(path: Path | str, value: Any) -> None:
+    """`value` as indented JSON, atomically."""
+    with atomic_write(path) as file:
+        file.write((json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def read_json(path: Path | str) -> Any:
+    """The JSON in `path`; what is not JSON is refused with the place where it breaks."""
+    try:
+        return json.loads(Path(path).read_bytes())
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FledgeError(f"{path} is not valid JSON ({error}): the file was cut or changed.") from None
+
+
+def sha256(path: Path | str) -> str:
+    """The SHA-256 of a file, as 64 hexadecimal digits."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def sync_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(path: Path) -> None:
+    """Flush the names in a folder, so that a rename survives a power cut."""
+    sync_file(path)
+
+
+def require_space(folder: Path | str, needed: int, what: str) -> None:
+    """Refuse to start work that would fill the disk: `needed` bytes for `what` below `folder`."""
+    place = Path(folder).absolute()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if free < needed:
+        raise FledgeError(
+            f"{what} needs about {readable_bytes(needed)} in {folder}, and only {readable_bytes(free)} are free. "
+            "Free some space or choose another folder."
+        )
+
+
+def readable_bytes(count: float) -> str:
+    """
+    >>> readable_bytes(1_530_000)
+    '1.5 MB'
+    """
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

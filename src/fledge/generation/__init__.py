@@ -1,0 +1,5 @@
+"""Text out of a model: sampling strategies and the decode loop."""
+
+from fledge.generation.generate import Alternative, Generation, Piece, Session, generate
+
+__all__ = ["Alternative", "Generation", "Piece", "Session", "generate"]

@@ -1,0 +1,276 @@
+"""The decode loop: prompts in, texts out, one token per row and step.
+
+Rows may have prompts of any length. A row that has ended is dropped from the batch once half of the rows have.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fledge.config import SamplingConfig
+from fledge.errors import FledgeError
+from fledge.generation.sampling import choose, uniforms
+from fledge.generation.text import TextStream
+
+if TYPE_CHECKING:
+    from fledge.model import Model, State
+    from fledge.tokenizer import Tokenizer
+
+Stopped = Literal["end", "stop", "length"]
+
+
+class Alternative(NamedTuple):
+    """A token the model could have chosen, and its log-probability."""
+
+    id: int
+    logprob: float
+
+
+@dataclass
+class Generation:
+    """One generated text: what follows the prompt, up to but without the end token or stop text that ended it."""
+
+    prompt: str
+    text: str = ""
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    "Log-probability of each id under the model itself, before temperature, penalties and filters."
+    alternatives: list[list[Alternative]] = field(default_factory=list)
+    "For each id the likeliest tokens at its place, where they were asked for."
+    stopped: Stopped = "length"
+
+
+class Piece(NamedTuple):
+    """Text that one row can show now."""
+
+    row: int
+    text: str
+
+
+def generate(
+    model: Model,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    sampling: SamplingConfig | None = None,
+    stream: Callable[[Piece], None] | None = None,
+    *,
+    alternatives: int = 0,
+) -> list[Generation]:
+    """Go on from each prompt: `sampling.samples` texts per prompt, those of the first prompt first.
+
+    `stream` is called with every piece of text as soon as it is certain: whole characters, and never a part of a stop
+    text. Prompts are plain text: the text of a special token in one does not become that token.
+    """
+    session = Session(model, tokenizer, prompts, sampling or SamplingConfig(), alternatives)
+    for piece in session.pieces():
+        if stream is not None:
+            stream(piece)
+    return session.results
+
+
+class Session:
+    """One call of `generate` while it runs; `pieces` drives it, and `results` fill up as it goes."""
+
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        prompts: Sequence[str],
+        sampling: SamplingConfig,
+        alternatives: int = 0,
+    ) -> None:
+        if isinstance(prompts, str):
+            raise FledgeError("The prompts are one text: give a list of texts, such as ['Once upon a time'].")
+        if tokenizer.vocab_size > model.vocabulary_size:
+            raise FledgeError(
+                f"The tokenizer has {tokenizer.vocab_size:,} ids and the model {model.vocabulary_size:,}: "
+                "they do not belong together. Use the tokenizer that the model was trained with."
+            )
+        self.model, self.tokenizer, self.sampling, self.alternatives = (
+            model,
+            tokenizer,
+            sampling,
+            alternatives,
+        )
+        self.stop_ids, self.stop_texts = stops_of(tokenizer, sampling)
+        self.histories = [list(ids) for ids in map(self.prompt_ids, prompts) for _ in range(sampling.samples)]
+        self.results = [Generation(prompt) for prompt in prompts for _ in range(sampling.samples)]
+        self.streams = [TextStream(tokenizer, self.stop_texts) for _ in self.results]
+        self.device = next(model.parameters()).device
+
+    def prompt_ids(self, prompt: str) -> list[int]:
+        """A prompt as the model meets it: after the start token where the tokenizer has one of its own."""
+        roles = self.tokenizer.roles
+        ids: list[int] = self.tokenizer.encode(prompt, special="text")
+        if not ids or (roles.start is not None and roles.start != roles.separator):
+            start = roles.start if roles.start is not None else roles.separator
+            if start is None and not ids:
+                raise FledgeError(
+                    "The prompt is empty, and this tokenizer has no token that begins a text. Give a prompt."
+                )
+            ids = ids if start is None else [start, *ids]
+        return ids
+
+    @torch.inference_mode()
+    def pieces(self) -> Iterator[Piece]:
+        """Decode until every row has ended, giving out text as it becomes certain."""
+        if not self.results:
+            return
+        rows = list(range(len(self.results)))
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            yield from self._decode(rows)
+        finally:
+            self.model.train(was_training)
+
+    def _decode(self, rows: list[int]) -> Iterator[Piece]:
+        sampling = self.sampling
+        numbers = uniforms(sampling.seed, sampling.samples, 0, sampling.max_tokens).to(self.device)
+        seen = self._seen() if sampling.repetition_penalty != 1 else None
+        state, logits = self._read(rows, share=sampling.samples)
+        for step in range(sampling.max_tokens):
+            samples = torch.tensor([row % sampling.samples for row in rows], device=self.device)
+            usable = logits[:, : self.tokenizer.vocab_size].float()
+            chosen = choose(usable, sampling, numbers[samples, step], None if seen is None else seen[rows])
+            if seen is not None:
+                seen[rows, chosen] = True
+            tokens = chosen.tolist()
+            self._note(rows, usable, chosen, tokens)
+            running = []
+            for place, (row, token) in enumerate(zip(rows, tokens, strict=True)):
+                text, ended = self._take(row, token)
+                if text:
+                    yield Piece(row, text)
+                if not ended:
+                    running.append(place)
+            if not running or step == sampling.max_tokens - 1:
+                break
+            if len(running) <= len(rows) // 2:
+                rows = [rows[place] for place in running]
+                chosen, state = chosen[running], state.select(running)
+            state, logits = self._step(rows, chosen, state)
+        for row in range(len(self.results)):
+            if self.results[row].stopped == "length" and (text := self.streams[row].finish()):
+                yield Piece(row, text)
+            self.results[row].text = self.streams[row].text
+
+    def _read(self, rows: list[int], share: int = 1) -> tuple[State, Tensor]:
+        """A state that has read the rows' tokens so far, and the scores of their next ones.
+
+        `share` neighbouring rows have the same tokens, which are read once.
+        """
+        histories = [self.histories[row] for row in rows[::share]]
+        limit = self.model.context_length
+        capacity = max(map(len, histories)) + self.sampling.max_tokens
+        state = self.model.init_state(len(histories), device=self.device, capacity=min(capacity, limit))
+        if state.capacity is not None:
+            if any(len(ids) > limit for ids in histories):
+                warnings.warn(
+                    f"The prompt is longer than the model's context: it goes on from its last {limit:,} tokens."
+                )
+            histories = [ids[-limit:] for ids in histories]
+        lengths = torch.tensor([len(ids) for ids in histories], device=self.device)
+        padded = torch.zeros(len(histories), int(lengths.max()), dtype=torch.long)
+        for place, ids in enumerate(histories):
+            padded[place, : len(ids)] = torch.tensor(ids)
+        self.model.check_ids(padded)
+        padded = padded.to(self.device)
+        even = bool((lengths == lengths[0]).all())
+        last = torch.empty(0)
+        for start in range(0, padded.shape[1], limit):
+            piece = padded[:, start : start + limit]
+            real = (lengths - start).clamp(0, piece.shape[1])
+            hidden, after = self.model.hidden(piece, state=state, lengths=None if even else real)
+            assert after is not None
+            state = after
+            found = hidden[torch.arange(len(histories), device=self.device), (real - 1).clamp(min=0)]
+            last = found if start == 0 else torch.where((real > 0)[:, None], found, last)
+        logits = self.model.head(last)
+        if share > 1:
+            copies = torch.arange(len(rows), device=self.device) // share
+            state, logits = state.select(copies), logits[copies]
+        return state, logits
+
+    def _step(self, rows: list[int], chosen: Tensor, state: State) -> tuple[State, Tensor]:
+        """The scores after one more token a row; a text that outgrows a context with fixed places starts again from
+        the last half of it."""
+        limit = self.model.context_length
+        if state.capacity is not None and state.longest == limit:
+            if self.model.endless:
+                _say_once(
+                    f"The text outgrows the context of {limit:,} tokens: from here on, only the last ones are seen."
+                )
+            else:
+                keep = max(1, limit // 2)
+                _say_once(
+                    f"The text outgrows the context of {limit:,} tokens, and this model's positions end there: "
+                    f"it is read again from its last {keep:,} tokens, each time the context is full."
+                )
+                for row in rows:
+                    self.histories[row] = self.histories[row][-keep:]
+                return self._read(rows)
+        hidden, after = self.model.hidden(chosen[:, None], state=state)
+        assert after is not None
+        return after, self.model.head(hidden[:, -1])
+
+    def _take(self, row: int, token: int) -> tuple[str, bool]:
+        """Add a token to a row: the text to show, and whether the row has ended with it."""
+        result, stream = self.results[row], self.streams[row]
+        if result.stopped != "length":
+            return "", True
+        if token in self.stop_ids:
+            result.stopped = "end" if token == self.tokenizer.roles.end else "stop"
+            for kept in (result.logprobs, result.alternatives):
+                del kept[len(result.ids) :]
+            return stream.finish(), True
+        result.ids.append(token)
+        self.histories[row].append(token)
+        text = stream.push(token)
+        if stream.stopped:
+            result.stopped = "stop"
+        return text, stream.stopped
+
+    def _note(self, rows: list[int], logits: Tensor, chosen: Tensor, tokens: list[int]) -> None:
+        """Keep each choice's log-probability, and the likeliest tokens where they are wanted."""
+        logprobs = logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(dim=-1)
+        for row, logprob in zip(rows, logprobs.tolist(), strict=True):
+            if self.results[row].stopped == "length":
+                self.results[row].logprobs.append(logprob)
+        if not self.alternatives:
+            return
+        best, ids = torch.log_softmax(logits, dim=-1).topk(min(self.alternatives, logits.shape[-1]))
+        for row, values, names in zip(rows, best.tolist(), ids.tolist(), strict=True):
+            if self.results[row].stopped == "length":
+                self.results[row].alternatives.append(
+                    [Alternative(*pair) for pair in zip(names, values, strict=True)]
+                )
+
+    def _seen(self) -> Tensor:
+        seen = torch.zeros(len(self.results), self.tokenizer.vocab_size, dtype=torch.bool)
+        for row, ids in enumerate(self.histories):
+            seen[row, ids] = True
+        return seen.to(self.device)
+
+
+def stops_of(tokenizer: Tokenizer, sampling: SamplingConfig) -> tuple[set[int], list[str]]:
+    """The ids that end a text, and the texts that do; a special token's own text stands for its id."""
+    ids = {tokenizer.special_tokens[stop] for stop in sampling.stop if stop in tokenizer.special_tokens}
+    if sampling.stop_at_end and tokenizer.roles.end is not None:
+        ids.add(tokenizer.roles.end)
+    return ids, [stop for stop in sampling.stop if stop not in tokenizer.special_tokens]
+
+
+_said: set[str] = set()
+
+
+def _say_once(sentence: str) -> None:
+    if sentence not in _said:
+        _said.add(sentence)
+        warnings.warn(sentence)

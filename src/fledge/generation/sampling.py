@@ -1,0 +1,97 @@
+"""From scores to the next token: penalty, temperature, top-k, top-p and min-p, then one draw per row.
+
+A draw is the inverse of the cumulative distribution at a uniform number that belongs to (seed, sample, position), so a
+row's text depends on neither the batch it stands in nor the device's generator.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fledge.config import SamplingConfig
+
+SHORTLIST = 256  # candidates tried first for top-p: they nearly always hold the share, and save sorting the vocabulary
+
+
+class Candidates(NamedTuple):
+    """What may be drawn: scores after all filters (−inf where dropped), and the ids they belong to (None: all, in order)."""
+
+    scores: Tensor
+    ids: Tensor | None
+
+
+def uniforms(seed: int, samples: int, start: int, count: int) -> Tensor:
+    """Numbers in [0, 1) for `count` positions from `start` on, one row per sample: a pure function of its arguments.
+
+    >>> bool((uniforms(7, 2, 3, 4) == uniforms(7, 2, 0, 7)[:, 3:]).all())
+    True
+    """
+    rows = []
+    for sample in range(samples):
+        stream = np.random.Philox(key=[seed & (2**64 - 1), sample])
+        stream.advance(start // 4)  # Philox counts in blocks of four
+        values = np.random.Generator(stream).random(count + start % 4)
+        rows.append(values[start % 4 :])
+    return torch.from_numpy(np.stack(rows))
+
+
+def penalise(logits_BV: Tensor, seen_BV: Tensor, penalty: float) -> Tensor:
+    """Scores of tokens that already occurred move towards the unlikely side: divided where positive, else multiplied."""
+    lowered = torch.where(logits_BV > 0, logits_BV / penalty, logits_BV * penalty)
+    return torch.where(seen_BV, lowered, logits_BV)
+
+
+def candidates(logits_BV: Tensor, config: SamplingConfig) -> Candidates:
+    """The tokens that survive the filters, in the order temperature, top-k, top-p, min-p. Needs temperature > 0."""
+    scores = logits_BV.float() / config.temperature
+    ids: Tensor | None = None
+    vocabulary = scores.shape[-1]
+    if config.top_k is not None and config.top_k < vocabulary:
+        scores, ids = torch.topk(scores, config.top_k)
+    if config.top_p is not None and config.top_p < 1:
+        scores, ids = _nucleus(scores, ids, config.top_p)
+    if config.min_p is not None:
+        floor = scores.max(dim=-1, keepdim=True).values + float(np.log(config.min_p))
+        scores = scores.masked_fill(scores < floor, -torch.inf)
+    return Candidates(scores, ids)
+
+
+def _nucleus(scores: Tensor, ids: Tensor | None, share: float) -> Candidates:
+    """The likeliest tokens up to and with the one that reaches `share`; the likeliest always stays."""
+    total = scores.logsumexp(dim=-1, keepdim=True)
+    if ids is None:
+        shortlist = min(SHORTLIST, scores.shape[-1])
+        best, ids = torch.topk(scores, shortlist)
+        on_device = (
+            scores.device.type == "cuda"
+        )  # looking at the sum would make the processor wait for the GPU
+        if on_device or (best - total).exp().sum(dim=-1).min() < share:
+            best, ids = torch.sort(scores, dim=-1, descending=True, stable=True)
+        scores = best
+    probabilities = (scores - total).exp()
+    before = probabilities.cumsum(dim=-1) - probabilities
+    before[..., 0] = 0
+    return Candidates(scores.masked_fill(before >= share, -torch.inf), ids)
+
+
+def draw(found: Candidates, uniforms_B: Tensor) -> Tensor:
+    """One id per row: the first whose cumulative probability exceeds the row's uniform number."""
+    cumulative = torch.softmax(found.scores.double(), dim=-1).cumsum(dim=-1)
+    threshold = uniforms_B.unsqueeze(-1) * cumulative[..., -1:]
+    place = torch.searchsorted(cumulative, threshold, right=True).clamp_(max=cumulative.shape[-1] - 1)
+    return (place if found.ids is None else found.ids.gather(-1, place)).squeeze(-1)
+
+
+def choose(
+    logits_BV: Tensor, config: SamplingConfig, uniforms_B: Tensor, seen_BV: Tensor | None = None
+) -> Tensor:
+    """The next id of each row; temperature 0 takes the likeliest, the lowest id among equals."""
+    if seen_BV is not None:
+        logits_BV = penalise(logits_BV, seen_BV, config.repetition_penalty)
+    if config.temperature == 0:
+        return logits_BV.argmax(dim=-1)
+    return draw(candidates(logits_BV, config), uniforms_B)

@@ -1,0 +1,197 @@
+"""Cross-entropy, plain and fused with the head: the sum over unmasked targets, and how many there are.
+
+The fused form goes through the tokens in chunks and takes the gradients on the way, while a chunk's logits are at
+hand: the logits of the whole batch never exist, in any precision, and nothing is computed twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fledge.model import Model
+
+MASKED = -100
+CHUNK_LOGITS = {
+    "cpu": 1 << 21,
+    "cuda": 1 << 29,
+}  # per chunk: about a core's cache, and products large enough for a GPU
+
+
+def cross_entropy(
+    logits_BTV: Tensor, targets_BT: Tensor, label_smoothing: float = 0.0, z_loss: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """The summed loss of the unmasked targets, in nats, and their count. Masked targets are −100.
+
+    >>> loss, count = cross_entropy(torch.zeros(1, 3, 8), torch.tensor([[5, 1, -100]]))
+    >>> int(count), round(float(loss / count), 4)  # the logarithm of 8
+    (2, 2.0794)
+    """
+    logits = _wide(logits_BTV).flatten(0, -2)
+    targets = targets_BT.flatten()
+    loss = functional.cross_entropy(
+        logits, targets, ignore_index=MASKED, reduction="sum", label_smoothing=label_smoothing
+    )
+    kept = targets != MASKED
+    if z_loss:
+        loss = loss + z_loss * (torch.logsumexp(logits, -1).square() * kept).sum()
+    return loss, kept.sum()
+
+
+def head_loss(
+    model: Model, hidden_BTD: Tensor, targets_BT: Tensor, label_smoothing: float = 0.0, z_loss: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """`cross_entropy(model.head(hidden), targets)` without the logits in memory."""
+    if type(model).head is not Model.head:  # a head of its own: not one matrix
+        return cross_entropy(model.head(hidden_BTD), targets_BT, label_smoothing, z_loss)
+    weight = model.head_weight
+    if hasattr(weight, "full_tensor"):  # sharded over devices: the product needs all of it
+        weight = weight.full_tensor()
+    grad = torch.is_grad_enabled() and (hidden_BTD.requires_grad or weight.requires_grad)
+    hidden, targets = hidden_BTD.flatten(0, -2), targets_BT.flatten()
+    loss = _head_cross_entropy(hidden, weight, targets, model.vocabulary_size, label_smoothing, z_loss, grad)[
+        0
+    ]
+    return loss, (targets != MASKED).sum()
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+@torch.library.custom_op("fledge::head_cross_entropy", mutates_args=())
+def _head_cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    vocabulary: int,
+    smoothing: float,
+    z_loss: float,
+    grad: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The summed loss and its gradients. `weight` may have padding rows: their probability and gradient are zero."""
+    loss = torch.zeros((), dtype=_wide(hidden[:0]).dtype, device=hidden.device)
+    hidden_grad = torch.empty_like(hidden if grad else hidden[:0])
+    weight_grad = torch.zeros_like(weight if grad else weight[:0])
+    narrow = weight.to(hidden.dtype)
+    if hidden.device.type == "cpu":
+        narrow = narrow[:vocabulary]  # the padding is for matrix units
+    step = max(128, CHUNK_LOGITS.get(hidden.device.type, 1 << 26) // weight.shape[0])
+    chunks = max(1, -(-hidden.shape[0] // step))
+    step = -(-hidden.shape[0] // chunks)
+    rows = narrow.shape[0]
+    with torch.autocast(hidden.device.type, enabled=False), torch.no_grad():
+        for start in range(0, hidden.shape[0], step):
+            here = slice(start, start + step)
+            some = hidden[here]
+            run = _chunk_in_place if hidden.device.type == "cpu" else _compiled_chunk(hidden.device)
+            part, slope = run(some @ narrow.T, targets[here], vocabulary, smoothing, z_loss, grad)
+            loss += part
+            if grad:
+                torch.mm(slope, narrow, out=hidden_grad[here])
+                if weight_grad.dtype == slope.dtype:
+                    weight_grad[:rows].addmm_(slope.T, some)
+                else:
+                    weight_grad[:rows] += slope.T @ some
+    return loss, hidden_grad, weight_grad
+
+
+@_head_cross_entropy.register_fake
+def _(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    vocabulary: int,
+    smoothing: float,
+    z_loss: float,
+    grad: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    loss = hidden.new_empty((), dtype=torch.float64 if hidden.dtype == torch.float64 else torch.float32)
+    return (
+        loss,
+        torch.empty_like(hidden if grad else hidden[:0]),
+        torch.empty_like(weight if grad else weight[:0]),
+    )
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(output[1], output[2])
+
+
+def _backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    hidden_grad, weight_grad = ctx.saved_tensors
+    return (
+        hidden_grad * grad.to(hidden_grad.dtype),
+        weight_grad * grad.to(weight_grad.dtype),
+        None,
+        None,
+        None,
+        None,
+        None,
+    )
+
+
+_head_cross_entropy.register_autograd(_backward, setup_context=_keep)
+
+
+def _chunk(
+    logits: Tensor, targets: Tensor, vocabulary: int, smoothing: float, z_loss: float, grad: bool
+) -> tuple[Tensor, Tensor]:
+    """A chunk's loss and its slope in the logits, written for a compiler that makes one kernel of it."""
+    column = torch.arange(logits.shape[1], device=logits.device)
+    real = column < vocabulary
+    wide = torch.where(real, _wide(logits), -torch.inf)
+    kept = targets != MASKED
+    normaliser = torch.logsumexp(wide, dim=-1)
+    chosen = column == targets[:, None]
+    picked = torch.where(chosen, _wide(logits), 0).sum(-1)
+    mean = torch.where(real, _wide(logits), 0).sum(-1) / vocabulary if smoothing else 0.0
+    loss = normaliser - (1 - smoothing) * picked - smoothing * mean + z_loss * normaliser.square()
+    loss = torch.where(kept, loss, 0).sum()
+    if not grad:
+        return loss, loss
+    slope = torch.exp(wide - normaliser[:, None]) * (1 + 2 * z_loss * normaliser[:, None])
+    slope = slope - torch.where(chosen, 1 - smoothing, 0.0)
+    if smoothing:
+        slope = slope - torch.where(real, smoothing / vocabulary, 0.0)
+    return loss, torch.where(kept[:, None], slope, 0).to(logits.dtype)
+
+
+def _chunk_in_place(
+    logits: Tensor, targets: Tensor, vocabulary: int, smoothing: float, z_loss: float, grad: bool
+) -> tuple[Tensor, Tensor]:
+    """The same step by step, each step in place: for the CPU, where a pass over the chunk is what costs."""
+    logits = _wide(logits) if logits.dtype not in (torch.float32, torch.float64) else logits
+    kept = targets != MASKED
+    chosen = torch.where(kept, targets, 0)[:, None]
+    normaliser = torch.logsumexp(logits, dim=-1)
+    loss = normaliser - (1 - smoothing) * logits.gather(1, chosen)[:, 0] + z_loss * normaliser.square()
+    if smoothing:
+        loss -= smoothing * logits.mean(-1)
+    loss = torch.where(kept, loss, 0).sum()
+    if not grad:
+        return loss, loss
+    # A masked row is divided by infinity, and so has no slope.
+    logits.sub_(torch.where(kept, normaliser, torch.inf)[:, None]).exp_()
+    if z_loss:
+        logits.mul_((1 + 2 * z_loss * normaliser)[:, None])
+    if smoothing:
+        logits.sub_((kept.to(logits.dtype) * (smoothing / vocabulary))[:, None])
+    logits.scatter_add_(1, chosen, (kept.to(logits.dtype) * (smoothing - 1))[:, None])
+    return loss, logits
+
+
+_compiled: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {}
+
+
+def _compiled_chunk(device: torch.device) -> Callable[..., tuple[Tensor, Tensor]]:
+    """The chunk's step compiled, once per process; as it is on devices without a compiler."""
+    if device.type != "cuda":
+        return _chunk
+    if device.type not in _compiled:
+        _compiled[device.type] = torch.compile(_chunk, dynamic=False)
+    return _compiled[device.type]

@@ -1,0 +1,291 @@
+"""What every model is to the other rooms: ids in, hidden states out, a head, a plan for documents, a state for decoding.
+
+An architecture subclasses `Model` and fills in `hidden`; whoever needs documents fills in `plan`, whoever can decode
+`init_state`. Nothing here knows text, losses, optimizers or sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fledge.config import ModelConfig
+from fledge.errors import FledgeError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Documents(Protocol):
+    """The part of a batch that a plan is made from; padding has document −1."""
+
+    @property
+    def inputs_BT(self) -> Tensor: ...
+    @property
+    def positions_BT(self) -> Tensor | None: ...
+    @property
+    def documents_BT(self) -> Tensor | None: ...
+
+
+class Pieces(NamedTuple):
+    """Runs of one document, longest first, in the order that a packed sequence wants them."""
+
+    order: Tensor
+    "Where each entry of the packed sequence lies in the flattened batch."
+    inverse: Tensor
+    "Where each place of the flattened batch lies in the packed sequence."
+    sizes: Tensor
+    "Pieces that are still running at each step (on the CPU, as torch wants it)."
+    carried_row: Tensor
+    "The row whose state a piece goes on from, or −1 for a fresh start."
+    last_piece: Tensor
+    "The piece whose final state each row keeps, or −1 where the row has padding only."
+    counts: Tensor
+    "Tokens of each row that are not padding."
+
+
+class Plan(NamedTuple):
+    """What one batch's documents mean to a model, made once, outside the compiled graph. Each architecture uses its own."""
+
+    positions_BT: Tensor | None = None
+    rotation: tuple[Tensor, Tensor] | None = None
+    "Cosines and sines of the rotary positions."
+    mask: Tensor | None = None
+    "True where a token may look."
+    blocks: Any = None
+    "FlexAttention's block mask, where the device has it."
+    pieces: Pieces | None = None
+
+
+class State:
+    """What a model remembers of the tokens it has seen, one row per sequence.
+
+    A state is spent by `model.hidden(…, state=state)`: go on with the one it returns, and `clone` first to keep both.
+    `tensors` have the rows first, so that selecting rows, copying and saving are the same for every architecture.
+    """
+
+    def __init__(
+        self,
+        tensors: dict[str, Tensor],
+        lengths: Tensor,
+        capacity: int | None,
+        longest: int = 0,
+        even: bool = True,
+    ) -> None:
+        self.tensors = tensors
+        self.lengths = lengths
+        self.capacity = capacity
+        self.longest = longest  # known without asking the device, as is `even`: decoding never waits for it
+        self.even = even
+
+    @property
+    def batch_size(self) -> int:
+        return int(self.lengths.shape[0])
+
+    def _with(self, tensors: dict[str, Tensor], lengths: Tensor) -> State:
+        return State(tensors, lengths, self.capacity, self.longest, self.even)
+
+    def select(self, rows: Tensor | Sequence[int]) -> State:
+        """The state of these rows, in this order; a row may be named more than once."""
+        rows = torch.as_tensor(rows, device=self.lengths.device, dtype=torch.long)
+        return self._with({name: tensor[rows] for name, tensor in self.tensors.items()}, self.lengths[rows])
+
+    def clone(self) -> State:
+        """A copy that shares nothing."""
+        return self._with(
+            {name: tensor.clone() for name, tensor in self.tensors.items()}, self.lengths.clone()
+        )
+
+    def detach(self) -> State:
+        """The same values, cut off from the graph: what is carried from one training window to the next."""
+        return self._with({name: tensor.detach() for name, tensor in self.tensors.items()}, self.lengths)
+
+    def load(self, tensors: dict[str, Tensor], lengths: Tensor) -> State:
+        """This state with saved `tensors` and `lengths` in place of its own."""
+        if tensors.keys() != self.tensors.keys() or any(
+            tensors[n].shape != t.shape for n, t in self.tensors.items()
+        ):
+            raise FledgeError(
+                "The saved state is of another model or another batch size; start from an empty one."
+            )
+        like = self.lengths
+        loaded = {name: tensors[name].to(tensor) for name, tensor in self.tensors.items()}
+        longest = int(lengths.max()) if len(lengths) else 0
+        even = bool((lengths == longest).all())
+        return State(loaded, lengths.to(like), self.capacity, longest, even)
+
+    def advance(self, steps: int, lengths: Tensor | None = None) -> None:
+        """Count `steps` more tokens in every row, or `lengths` of them row by row."""
+        self.lengths = self.lengths + (steps if lengths is None else lengths)
+        self.longest += steps
+        self.even = self.even and lengths is None
+
+
+class VocabularyMatrix(nn.Module):
+    """One row per id, padded in memory to a size that matrix units like. The padding is zero and is never saved."""
+
+    def __init__(self, vocabulary_size: int, width: int) -> None:
+        super().__init__()
+        self.vocabulary_size = vocabulary_size
+        step = 128 if vocabulary_size >= 2048 else 8
+        self.weight = nn.Parameter(torch.zeros(-(-vocabulary_size // step) * step, width))
+        self.register_state_dict_post_hook(VocabularyMatrix._cut)
+        self.register_load_state_dict_pre_hook(VocabularyMatrix._pad)
+
+    @property
+    def used(self) -> Tensor:
+        """The rows that stand for ids."""
+        return self.weight[: self.vocabulary_size]
+
+    @property
+    def padding_count(self) -> int:
+        return (self.weight.shape[0] - self.vocabulary_size) * self.weight.shape[1]
+
+    def _cut(self, state: dict[str, Any], prefix: str, _: Any) -> None:
+        name = prefix + "weight"
+        if name in state:
+            state[name] = state[name][: self.vocabulary_size]
+
+    def _pad(self, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        name = prefix + "weight"
+        rows = self.weight.shape[0]
+        if name in state and state[name].shape[0] == self.vocabulary_size != rows:
+            state[name] = functional.pad(state[name], (0, 0, 0, rows - self.vocabulary_size))
+
+    def forward(self, inputs_BT: Tensor) -> Tensor:
+        return functional.embedding(inputs_BT, self.weight)
+
+
+class Model(nn.Module):
+    """Token ids to logits. Built by `build_model` from its settings, a vocabulary size and a context length."""
+
+    settings: ClassVar[frozenset[str]] = frozenset()
+    "The fields of `ModelConfig` that this architecture reads."
+    endless: bool = True
+    "Whether decoding may go on past the context length (with the oldest tokens forgotten, where there is a window)."
+    token_embeddings: VocabularyMatrix
+    lm_head: VocabularyMatrix | None
+
+    def __init__(self, config: ModelConfig, vocabulary_size: int, context_length: int) -> None:
+        super().__init__()
+        self.config = config
+        self.vocabulary_size = vocabulary_size
+        self.context_length = context_length
+        self.recompute = False
+        "Set by training: keep only what enters each layer, and compute the rest again in the backward pass."
+
+    def hidden(
+        self,
+        inputs_BT: Tensor,
+        plan: Plan | None = None,
+        state: State | None = None,
+        lengths: Tensor | None = None,
+    ) -> tuple[Tensor, State | None]:
+        """Hidden states before the head, and the state after these tokens where one was given.
+
+        With a state, `lengths` says how many tokens of each row are real; the rest, on the right, is padding whose
+        output means nothing, and the state goes on after the real ones.
+        """
+        raise NotImplementedError
+
+    def head(self, hidden_BTD: Tensor) -> Tensor:
+        """Logits over the vocabulary, without the padding."""
+        logits = functional.linear(hidden_BTD, self.head_weight.to(hidden_BTD.dtype))
+        return logits[..., : self.vocabulary_size]
+
+    def forward(self, inputs_BT: Tensor, plan: Plan | None = None) -> Tensor:
+        return self.head(self.hidden(inputs_BT, plan)[0])
+
+    @property
+    def head_weight(self) -> Tensor:
+        """The matrix of the head, one row per id and then padding rows, for a loss that fuses it."""
+        return (self.lm_head or self.token_embeddings).weight
+
+    def tables(self) -> dict[str, Tensor]:
+        """Constants that follow from the settings (angles and the like): made once, kept as buffers, never saved."""
+        return {}
+
+    def make_tables(self) -> None:
+        """Compute the tables again, where the model is: after it left the meta device, or changed its precision."""
+        device = self.token_embeddings.weight.device
+        for name, table in self.tables().items():
+            self.register_buffer(name, table.to(device), persistent=False)
+
+    def _apply(self, function: Any, recurse: bool = True) -> Self:
+        super()._apply(function, recurse)
+        if any(
+            buffer.dtype in (torch.bfloat16, torch.float16)
+            for buffer in self._buffers.values()
+            if buffer is not None
+        ):
+            self.make_tables()  # 8 bits cannot hold the angle of a far position
+        return self
+
+    def plan(self, batch: Documents) -> Plan | None:
+        """What this batch's positions and documents mean here; None when it has neither."""
+        if batch.positions_BT is None and batch.documents_BT is None:
+            return None
+        raise FledgeError(
+            f"model.architecture = {self.config.architecture} does not separate documents. "
+            "Use tokens.policy = stream, or an architecture with a plan."
+        )
+
+    def init_state(
+        self,
+        batch_size: int,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        capacity: int | None = None,
+    ) -> State:
+        """An empty state for `batch_size` sequences; `capacity` tokens are remembered where there is a window."""
+        raise FledgeError(f"model.architecture = {self.config.architecture} cannot decode token by token.")
+
+    def parameters_count(self) -> int:
+        """Trainable numbers, vocabulary padding left out."""
+        padding = sum(m.padding_count for m in self.modules() if isinstance(m, VocabularyMatrix))
+        return sum(parameter.numel() for parameter in self.parameters()) - padding
+
+    def check_ids(self, ids: Tensor) -> None:
+        """Refuse ids outside the vocabulary: for where they enter, never inside `forward`."""
+        if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < self.vocabulary_size:
+            bad = ids[(ids < 0) | (ids >= self.vocabulary_size)].flatten()[0]
+            raise FledgeError(
+                f"The id {int(bad)} is outside the model's vocabulary of {self.vocabulary_size}. "
+                "Encode the text with the tokenizer that the model was trained with."
+            )
+
+    def check_inputs(self, inputs_BT: Tensor, state: State | None) -> None:
+        """Refuse what cannot fit, from shapes alone."""
+        if state is None and inputs_BT.shape[1] > self.context_length:
+            raise FledgeError(
+                f"{inputs_BT.shape[1]} tokens are more than the context length of {self.context_length}. "
+                "Cut the text, or go through it piece by piece with a state."
+            )
+        if state is not None and state.batch_size != inputs_BT.shape[0]:
+            raise FledgeError(
+                f"The state is of {state.batch_size} sequences and the inputs are {inputs_BT.shape[0]}. "
+                "Make one with init_state(batch_size), or select its rows."
+            )
+
+    def _home(
+        self, device: torch.device | str | None, dtype: torch.dtype | None
+    ) -> tuple[torch.device, torch.dtype]:
+        weight = self.token_embeddings.weight
+        return torch.device(device) if device is not None else weight.device, dtype or weight.dtype
+
+
+def compute_dtype(tensor: Tensor) -> torch.dtype:
+    """The type activations are kept in: autocast's where it is on, so that the residual stream is as narrow as the rest."""
+    kind = tensor.device.type
+    if kind != "meta" and torch.is_autocast_enabled(kind):
+        return torch.get_autocast_dtype(kind)
+    return tensor.dtype
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """At least 32 bits: sums of squares and the like are not taken in 16."""
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()

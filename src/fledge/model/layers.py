@@ -1,0 +1,199 @@
+"""The parts Transformers are made of: norms, rotary and sinusoidal positions, fused projections, feed-forward, init."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fledge.config import ModelConfig
+from fledge.model.base import VocabularyMatrix, wide
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) · weight, computed in at least 32 bits and handed on as narrow as it came."""
+
+    def __init__(self, width: int, epsilon: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.epsilon = epsilon
+
+    def forward(self, x: Tensor) -> Tensor:
+        same = self.weight.dtype == x.dtype
+        out = functional.rms_norm(x if same else wide(x), self.weight.shape, self.weight, self.epsilon)
+        return out.to(x.dtype)
+
+
+class LayerNorm(nn.Module):
+    """(x − mean) / deviation · weight, plus a bias where asked."""
+
+    def __init__(self, width: int, epsilon: float, bias: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
+        self.epsilon = epsilon
+
+    def forward(self, x: Tensor) -> Tensor:
+        same = self.weight.dtype == x.dtype
+        out = functional.layer_norm(
+            x if same else wide(x), self.weight.shape, self.weight, self.bias, self.epsilon
+        )
+        return out.to(x.dtype)
+
+
+def make_norm(config: ModelConfig) -> nn.Module:
+    if config.norm == "rms":
+        return RMSNorm(config.width, config.norm_epsilon)
+    if config.norm == "layer":
+        return LayerNorm(config.width, config.norm_epsilon, config.bias)
+    return nn.Identity()
+
+
+class FusedLinear(nn.Module):
+    """Several projections of one input as one matrix in memory, and one matrix each, by name, in a state dict."""
+
+    def __init__(self, width: int, parts: dict[str, int], bias: bool) -> None:
+        super().__init__()
+        self.names = list(parts)
+        self.sizes = list(parts.values())
+        self.weight = nn.Parameter(torch.empty(sum(self.sizes), width))
+        self.bias = nn.Parameter(torch.zeros(sum(self.sizes))) if bias else None
+        # For optimizers that treat each matrix on its own.
+        self.weight.parts = tuple(self.sizes)  # type: ignore[attr-defined]
+        self.register_state_dict_post_hook(FusedLinear._split)
+
+    def _split(self, state: dict[str, Any], prefix: str, _: Any) -> None:
+        outer = prefix[: prefix.rstrip(".").rfind(".") + 1]
+        for kind in ("weight", "bias"):
+            if (fused := state.pop(prefix + kind, None)) is not None:
+                names = [f"{outer}{name}.{kind}" for name in self.names]
+                state.update(zip(names, fused.split(self.sizes), strict=True))
+
+    def matrices(self) -> tuple[Tensor, ...]:
+        """The projections' matrices, as views."""
+        return self.weight.split(self.sizes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight, self.bias)
+
+
+def join_fused(owner: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """The other direction of `FusedLinear`: a hook of the module that holds it, since the names are its siblings'."""
+    for child_name, child in owner.named_children():
+        if not isinstance(child, FusedLinear):
+            continue
+        for kind in ("weight", "bias"):
+            names = [f"{prefix}{name}.{kind}" for name in child.names]
+            if all(name in state for name in names):
+                state[f"{prefix}{child_name}.{kind}"] = torch.cat([state.pop(name) for name in names])
+
+
+def default_hidden(config: ModelConfig) -> int:
+    """Inner size of the feed-forward: as set, or such that gated and plain ones have about equal parameters."""
+    if config.hidden is not None:
+        return config.hidden
+    if config.feed_forward == "swiglu":
+        return max(64, round(config.width * 8 / 3 / 64) * 64)
+    return 4 * config.width
+
+
+class FeedForward(nn.Module):
+    """w2(activation(w1 x)); with SwiGLU, w2(silu(w1 x) · w3 x)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        inner = default_hidden(config)
+        self.kind = config.feed_forward
+        self.w1: nn.Module
+        if self.kind == "swiglu":
+            self.w13 = FusedLinear(config.width, {"w1": inner, "w3": inner}, config.bias)
+        else:
+            self.w1 = nn.Linear(config.width, inner, bias=config.bias)
+        self.w2 = nn.Linear(inner, config.width, bias=config.bias)
+        self.register_load_state_dict_pre_hook(join_fused)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        if self.kind == "swiglu":
+            gate, up = self.w13(x_BTD).chunk(2, dim=-1)
+            return self.w2(functional.silu(gate) * up)  # type: ignore[no-any-return]
+        inner = self.w1(x_BTD)
+        if self.kind == "silu":
+            inner = functional.silu(inner)
+        elif self.kind == "relu2":
+            inner = functional.relu(inner).square()
+        else:
+            inner = functional.gelu(inner, approximate="tanh" if self.kind == "gelu_tanh" else "none")
+        return self.w2(inner)  # type: ignore[no-any-return]
+
+
+def rotary_frequencies(head_size: int, theta: float) -> Tensor:
+    """Angle per position of each adjacent pair (2i, 2i+1)."""
+    return theta ** (-torch.arange(0, head_size, 2, dtype=torch.float32) / head_size)
+
+
+def rotation(positions: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines at `positions`, with one more dimension for the pairs; always in 32 bits."""
+    angles = positions[..., None].float() * frequencies
+    return angles.cos(), angles.sin()
+
+
+def rotate(x_BTHK: Tensor, cosines_TP: Tensor, sines_TP: Tensor) -> Tensor:
+    """Turn the pairs (2i, 2i+1) of every head by the angle of its position (the same for all heads)."""
+    even, odd = x_BTHK.unflatten(-1, (-1, 2)).unbind(-1)
+    cosines, sines = cosines_TP.unsqueeze(-2), sines_TP.unsqueeze(-2)
+    turned = torch.stack((even * cosines - odd * sines, even * sines + odd * cosines), dim=-1)
+    return turned.flatten(-2).to(x_BTHK.dtype)
+
+
+def sinusoids(positions: Tensor, frequencies: Tensor, width: int) -> Tensor:
+    """The fixed position embedding of 2017: sines in the even places, cosines in the odd ones."""
+    cosines, sines = rotation(positions, frequencies)
+    return torch.stack((sines, cosines), dim=-1).flatten(-2)[..., :width]
+
+
+def initialise(model: nn.Module, config: ModelConfig, layers: int) -> None:
+    """Fill every matrix as `config.initialisation` says; the vocabulary's padding stays zero."""
+    for name, module in model.named_modules():
+        residual = name.endswith(("output_proj", "w2"))
+        if isinstance(module, FusedLinear):
+            for matrix in module.matrices():
+                fill_matrix(matrix, config)
+        elif isinstance(module, nn.Linear):
+            fill_matrix(module.weight, config, layers if residual else None)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, VocabularyMatrix):
+            if name.endswith("token_embeddings"):
+                deviation = embedding_deviation(config)
+                nn.init.trunc_normal_(module.used, std=deviation, a=-3 * deviation, b=3 * deviation)
+            else:
+                fill_matrix(module.used, config)
+        elif isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=0.02)
+
+
+def embedding_deviation(config: ModelConfig) -> float:
+    """As set; else 0.02 for GPT-2, small where the matrix is the head too, and 1 elsewhere."""
+    if config.embedding_deviation is not None:
+        return config.embedding_deviation
+    if config.initialisation == "gpt2":
+        return 0.02
+    return config.width**-0.5 if config.tied else 1.0
+
+
+def fill_matrix(matrix: Tensor, config: ModelConfig, layers: int | None = None) -> None:
+    """Random values for one matrix; `layers` is given where it writes to the residual stream."""
+    if config.initialisation == "gpt2":
+        deviation = 0.02
+    else:
+        deviation = math.sqrt(2 / (matrix.shape[0] + matrix.shape[1]))
+    shrink = (
+        config.residual_scaling if config.residual_scaling is not None else config.initialisation == "gpt2"
+    )
+    if layers and shrink:
+        deviation /= math.sqrt(2 * layers)
+    with torch.no_grad():
+        nn.init.trunc_normal_(matrix, std=deviation, a=-3 * deviation, b=3 * deviation)

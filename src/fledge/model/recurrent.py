@@ -1,0 +1,158 @@
+"""RNN, GRU and LSTM language models: embedding, stacked recurrent layers, head. The caller owns the hidden state.
+
+Documents in one row are run as rows of their own, packed without padding, so that a state never crosses a boundary
+and torch's fast kernels still see one call.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from fledge.config import ModelConfig
+from fledge.model.base import Documents, Model, Pieces, Plan, State, VocabularyMatrix
+from fledge.model.layers import fill_matrix, initialise
+
+KINDS: dict[str, type[nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+
+
+class Recurrent(Model):
+    """Which cell it is follows from `model.architecture`."""
+
+    settings = frozenset(["layers", "width", "tied", "bias", "dropout", "initialisation", "embedding_deviation"])
+
+    def __init__(self, config: ModelConfig, vocabulary_size: int, context_length: int) -> None:
+        super().__init__(config, vocabulary_size, context_length)
+        self.token_embeddings = VocabularyMatrix(vocabulary_size, config.width)
+        self.recurrent = KINDS[config.architecture](
+            config.width,
+            config.width,
+            num_layers=config.layers,
+            bias=config.bias,
+            batch_first=True,
+            dropout=config.dropout if config.layers > 1 else 0.0,
+        )
+        self.dropout = nn.Dropout(config.dropout)
+        self.lm_head = None if config.tied else VocabularyMatrix(vocabulary_size, config.width)
+        self.parts = ("hidden", "cell") if config.architecture == "lstm" else ("hidden",)
+        initialise(self, config, config.layers)
+        self._initialise_cells()
+
+    def _initialise_cells(self) -> None:
+        """Each gate's matrix on its own, and an LSTM that begins by remembering."""
+        for name, parameter in self.recurrent.named_parameters():
+            if name.startswith("weight"):
+                for gate in parameter.split(self.config.width):
+                    fill_matrix(gate, self.config)
+            else:
+                nn.init.zeros_(parameter)
+                if self.config.architecture == "lstm" and name.startswith("bias_ih"):
+                    with torch.no_grad():
+                        parameter[self.config.width : 2 * self.config.width].fill_(1.0)
+
+    def hidden(
+        self,
+        inputs_BT: Tensor,
+        plan: Plan | None = None,
+        state: State | None = None,
+        lengths: Tensor | None = None,
+    ) -> tuple[Tensor, State | None]:
+        self.check_inputs(inputs_BT, state)
+        x_BTD = self.dropout(self.token_embeddings(inputs_BT))
+        pieces = None if plan is None else plan.pieces
+        if lengths is not None and bool((lengths < inputs_BT.shape[1]).any()):
+            steps = torch.arange(inputs_BT.shape[1], device=lengths.device)
+            pieces = cut_pieces(torch.where(steps < lengths[:, None], 0, -1), None, inputs_BT.device)
+        carried = None if state is None else self._carried(state, x_BTD.dtype)
+        if pieces is None:
+            out_BTD, final = self._run(x_BTD, carried)
+        else:
+            out_BTD, final = self._run_pieces(x_BTD, pieces, carried)
+        if state is not None:
+            state = State(self._tensors(final), state.lengths, None, state.longest, state.even)
+            state.advance(inputs_BT.shape[1], None if pieces is None else pieces.counts)
+        return self.dropout(out_BTD), state
+
+    def _run(
+        self, x: Tensor | PackedSequence, carried: tuple[Tensor, ...] | None
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        if carried is None:
+            out, final = self.recurrent(x)
+        else:
+            out, final = self.recurrent(x, carried if len(carried) == 2 else carried[0])
+        return out, final if isinstance(final, tuple) else (final,)
+
+    def _run_pieces(
+        self, x_BTD: Tensor, pieces: Pieces, carried: tuple[Tensor, ...] | None
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        packed = PackedSequence(x_BTD.flatten(0, 1)[pieces.order], pieces.sizes)
+        begin = None
+        if carried is not None:
+            goes_on = (pieces.carried_row >= 0)[:, None]
+            begin = tuple((part[:, pieces.carried_row] * goes_on).contiguous() for part in carried)
+        out, ends = self._run(packed, begin)
+        final = tuple(end[:, pieces.last_piece] for end in ends)
+        if carried is not None:
+            seen = (pieces.last_piece >= 0)[:, None]
+            final = tuple(torch.where(seen, new, old) for new, old in zip(final, carried, strict=True))
+        return out.data[pieces.inverse].view(x_BTD.shape), final
+
+    def _carried(self, state: State, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        layers = range(self.config.layers)
+        return tuple(
+            torch.stack([state.tensors[f"layers.{n}.{part}"] for n in layers]).to(dtype)
+            for part in self.parts
+        )
+
+    def _tensors(self, final: tuple[Tensor, ...]) -> dict[str, Tensor]:
+        return {
+            f"layers.{number}.{part}": tensor[number]
+            for part, tensor in zip(self.parts, final, strict=True)
+            for number in range(self.config.layers)
+        }
+
+    def plan(self, batch: Documents) -> Plan | None:
+        if batch.documents_BT is None:
+            return None
+        return Plan(pieces=cut_pieces(batch.documents_BT, batch.positions_BT, batch.inputs_BT.device))
+
+    def init_state(
+        self,
+        batch_size: int,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        capacity: int | None = None,
+    ) -> State:
+        place, kind = self._home(device, dtype)
+        zeros = torch.zeros(self.config.layers, batch_size, self.config.width, device=place, dtype=kind)
+        tensors = self._tensors(tuple(zeros.clone() for _ in self.parts))
+        return State(tensors, torch.zeros(batch_size, device=place, dtype=torch.long), None)
+
+
+def cut_pieces(documents_BT: Tensor, positions_BT: Tensor | None, device: torch.device) -> Pieces:
+    """Cut rows where the document changes. A row's first piece goes on from the carried state unless it starts at 0."""
+    documents = documents_BT.cpu()
+    batch, length = documents.shape
+    starts_BT = torch.ones_like(documents, dtype=torch.bool)
+    starts_BT[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    starts = starts_BT.flatten().nonzero()[:, 0]
+    sizes = torch.diff(starts, append=torch.tensor([batch * length]))
+    by_size = torch.argsort(sizes, descending=True, stable=True)
+    rank = torch.empty_like(by_size)
+    rank[by_size] = torch.arange(len(by_size))
+    piece = starts_BT.flatten().cumsum(0) - 1
+    step = torch.arange(batch * length) - starts[piece]
+    order = torch.argsort(step * len(starts) + rank[piece])
+    inverse = torch.empty_like(order)
+    inverse[order] = torch.arange(len(order))
+    row = starts // length
+    first = starts % length == 0
+    if positions_BT is not None:
+        first &= positions_BT.cpu()[row, starts % length] != 0
+    carried_row = torch.where(first, row, -1)[by_size]
+    real = documents.flatten()[starts] >= 0
+    last_piece = torch.full((batch,), -1)
+    last_piece[row[real]] = rank[real]  # pieces lie in order within a row: the last one written stays
+    moved = (tensor.to(device) for tensor in (carried_row, last_piece, (documents >= 0).sum(1)))
+    return Pieces(order.to(device), inverse.to(device), torch.bincount(step), *moved)

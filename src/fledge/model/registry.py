@@ -1,0 +1,58 @@
+"""One entry per architecture. A new one is a file with a `Model`, and a line here or a call of `register`."""
+
+from __future__ import annotations
+
+import warnings
+
+from fledge.config import ModelConfig
+from fledge.errors import FledgeError, nearest
+from fledge.model.base import Model
+from fledge.model.bdh import BDH
+from fledge.model.recurrent import Recurrent
+from fledge.model.transformer import Transformer
+
+ARCHITECTURES: dict[str, type[Model]] = {
+    "transformer": Transformer,
+    "bdh": BDH,
+    "rnn": Recurrent,
+    "gru": Recurrent,
+    "lstm": Recurrent,
+}
+
+
+def register(name: str, architecture: type[Model]) -> None:
+    """Make `model.architecture = name` build this class."""
+    ARCHITECTURES[name] = architecture
+
+
+def build_model(config: ModelConfig, vocabulary_size: int, context_length: int) -> Model:
+    """The model these settings describe, with fresh random weights.
+
+    >>> from fledge.config import ModelConfig
+    >>> build_model(ModelConfig(layers=2, width=64), vocabulary_size=100, context_length=32).parameters_count()
+    119616
+    """
+    kind = ARCHITECTURES.get(config.architecture)
+    if kind is None:
+        raise FledgeError(
+            f"There is no model.architecture = {config.architecture!r}. {nearest(config.architecture, ARCHITECTURES)}"
+        )
+    if vocabulary_size < 1 or context_length < 1:
+        raise FledgeError(
+            f"A model needs at least one token and one place; the vocabulary is {vocabulary_size} and the context length "
+            f"{context_length}."
+        )
+    _warn_unused(config, kind)
+    return kind(config, vocabulary_size, context_length)
+
+
+def _warn_unused(config: ModelConfig, kind: type[Model]) -> None:
+    """Name, once, what was set and has no effect here."""
+    unused = [
+        f"model.{name} = {getattr(config, name)}"
+        for name, field in type(config).model_fields.items()
+        if name not in kind.settings and name != "architecture" and getattr(config, name) != field.default
+    ]
+    if unused:
+        verb = "has" if len(unused) == 1 else "have"
+        warnings.warn(f"{', '.join(unused)} {verb} no effect on model.architecture = {config.architecture}.")

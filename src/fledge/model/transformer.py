@@ -1,0 +1,191 @@
+"""The Transformer: embedding, n blocks, a final norm. Ids in, hidden states out; no loss, no sampling.
+
+GPT-2 and Llama are settings of it. Every ablation is one setting.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from fledge.config import ModelConfig
+from fledge.errors import FledgeError
+from fledge.model.attention import Attention, Window, additive, document_blocks, document_mask, has_flex
+from fledge.model.base import Documents, Model, Plan, State, VocabularyMatrix, compute_dtype
+from fledge.model.layers import FeedForward, initialise, make_norm, rotary_frequencies, rotation, sinusoids
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + feed_forward(norm(x)); with post-norm, the norms move outside."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.pre_norm = config.norm_place == "pre"
+        self.ln1 = make_norm(config)
+        self.attn = Attention(config)
+        self.ln2 = make_norm(config)
+        self.ffn = FeedForward(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self,
+        x_BTD: Tensor,
+        turn: tuple[Tensor, Tensor] | None,
+        plan: Plan | None,
+        window: Window | None,
+        layer: int,
+    ) -> Tensor:
+        if self.pre_norm:
+            x_BTD = x_BTD + self.dropout(self.attn(self.ln1(x_BTD), turn, plan, window, layer))
+            return x_BTD + self.dropout(self.ffn(self.ln2(x_BTD)))  # type: ignore[no-any-return]
+        x_BTD = self.ln1(x_BTD + self.dropout(self.attn(x_BTD, turn, plan, window, layer)))
+        return self.ln2(x_BTD + self.dropout(self.ffn(x_BTD)))  # type: ignore[no-any-return]
+
+
+class Transformer(Model):
+    """A decoder-only Transformer with every part a setting."""
+
+    settings = frozenset(
+        ["layers", "width", "heads", "kv_heads", "hidden", "feed_forward", "norm", "norm_place", "norm_epsilon", "position", "rope_theta", "qk_norm", "tied", "bias", "dropout", "initialisation", "embedding_deviation", "residual_scaling"]
+    )
+    rotary_frequencies: Tensor
+    cosines_TP: Tensor
+    sines_TP: Tensor
+    sinusoid_frequencies: Tensor
+    sinusoids_TD: Tensor
+
+    def __init__(self, config: ModelConfig, vocabulary_size: int, context_length: int) -> None:
+        super().__init__(config, vocabulary_size, context_length)
+        self.endless = config.position != "learned"
+        self.token_embeddings = VocabularyMatrix(vocabulary_size, config.width)
+        if config.position == "learned":
+            self.position_embeddings = nn.Embedding(context_length, config.width)
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = nn.ModuleList(Block(config) for _ in range(config.layers))
+        # A post-norm block already ends in a norm.
+        self.ln_final = make_norm(config) if config.norm_place == "pre" else nn.Identity()
+        self.lm_head = None if config.tied else VocabularyMatrix(vocabulary_size, config.width)
+        initialise(self, config, config.layers)
+        self.make_tables()
+
+    def tables(self) -> dict[str, Tensor]:
+        config, places = self.config, torch.arange(self.context_length)
+        if config.position == "rope":
+            frequencies = rotary_frequencies(config.width // config.heads, config.rope_theta)
+            cosines, sines = rotation(places, frequencies)
+            return {"rotary_frequencies": frequencies, "cosines_TP": cosines, "sines_TP": sines}
+        if config.position == "sinusoidal":
+            frequencies = rotary_frequencies(config.width + config.width % 2, 10_000.0)
+            return {
+                "sinusoid_frequencies": frequencies,
+                "sinusoids_TD": sinusoids(places, frequencies, config.width),
+            }
+        return {}
+
+    def hidden(
+        self,
+        inputs_BT: Tensor,
+        plan: Plan | None = None,
+        state: State | None = None,
+        lengths: Tensor | None = None,
+    ) -> tuple[Tensor, State | None]:
+        self.check_inputs(inputs_BT, state)
+        steps = inputs_BT.shape[1]
+        window = None
+        if state is not None:
+            if plan is not None:
+                raise FledgeError(
+                    "A Transformer takes a plan or a state, not both: decode each document on its own."
+                )
+            window = Window(state, steps, lengths, compute_dtype(self.token_embeddings.weight))
+        x_BTD = self.token_embeddings(inputs_BT)
+        x_BTD, turn = self._place(x_BTD, plan, state, steps)
+        x_BTD = self.dropout(x_BTD.to(compute_dtype(x_BTD)))
+        for number, block in enumerate(self.layers):
+            if self.recompute and self.training and window is None:
+                x_BTD = checkpoint(block, x_BTD, turn, plan, None, number, use_reentrant=False)
+            else:
+                x_BTD = block(x_BTD, turn, plan, window, number)
+        if state is not None:
+            state.advance(steps, lengths)
+        return self.ln_final(x_BTD), state
+
+    def _place(
+        self, x_BTD: Tensor, plan: Plan | None, state: State | None, steps: int
+    ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+        """Tell the model where its tokens stand: added to the embedding, or as the angles of RoPE."""
+        kind = self.config.position
+        if kind == "none":
+            return x_BTD, None
+        start, positions = 0, None if plan is None else plan.positions_BT
+        if state is not None:
+            if kind == "learned" and state.longest + steps > self.context_length:
+                raise FledgeError(
+                    f"Learned positions end at the context length of {self.context_length}. "
+                    "Start again from the last tokens with a new state, or train with model.position=rope."
+                )
+            if state.even and state.longest + steps <= self.context_length:
+                start = state.longest
+            else:
+                positions = state.lengths[:, None] + torch.arange(steps, device=x_BTD.device)
+        if kind == "rope":
+            if plan is not None and plan.rotation is not None:
+                return x_BTD, plan.rotation
+            if positions is not None:
+                return x_BTD, rotation(positions, self.rotary_frequencies)
+            return x_BTD, (self.cosines_TP[start : start + steps], self.sines_TP[start : start + steps])
+        if kind == "learned":
+            table = self.position_embeddings.weight
+            if positions is None:
+                return x_BTD + table[start : start + steps], None
+            # A padded place past the end of a row is never read; it only must not index past the table.
+            return x_BTD + functional.embedding(positions.clamp(max=self.context_length - 1), table), None
+        if positions is None:
+            return x_BTD + self.sinusoids_TD[start : start + steps].to(x_BTD.dtype), None
+        return x_BTD + sinusoids(positions, self.sinusoid_frequencies, self.config.width).to(
+            x_BTD.dtype
+        ), None
+
+    def plan(self, batch: Documents) -> Plan | None:
+        if batch.positions_BT is None and batch.documents_BT is None:
+            return None
+        positions, documents = batch.positions_BT, batch.documents_BT
+        device = batch.inputs_BT.device
+        if positions is not None and self.config.position == "learned" and device.type == "cpu":
+            furthest = int(positions.max())
+            if furthest >= self.context_length:
+                raise FledgeError(
+                    f"The position {furthest} does not fit model.position = learned with a context length of "
+                    f"{self.context_length}. Set tokens.position_offset=0, or use model.position=rope."
+                )
+        turn = None
+        if positions is not None and self.config.position == "rope":
+            turn = rotation(positions, self.rotary_frequencies.to(device))
+        mask = blocks = None
+        if documents is not None:
+            if has_flex(device) and not self.config.dropout:
+                blocks = document_blocks(documents)
+            else:
+                mask = additive(document_mask(documents), compute_dtype(self.token_embeddings.weight))
+        return Plan(positions, turn, mask, blocks)
+
+    def init_state(
+        self,
+        batch_size: int,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        capacity: int | None = None,
+    ) -> State:
+        place, kind = self._home(device, dtype)
+        capacity = capacity or self.context_length
+        heads, size = self.config.kv_heads or self.config.heads, self.config.width // self.config.heads
+        # One slot more than the ring holds: what is not to be kept is written there.
+        shape = (batch_size, heads, capacity + 1, size)
+        tensors = {
+            f"layers.{number}.{name}": torch.zeros(shape, device=place, dtype=kind)
+            for number in range(len(self.layers))
+            for name in ("keys", "values")
+        }
+        return State(tensors, torch.zeros(batch_size, device=place, dtype=torch.long), capacity)

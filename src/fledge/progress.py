@@ -1,0 +1,76 @@
+"""Long work shows how far it is: a bar with rate and ETA on a terminal, plain lines every few seconds elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+LINE_EVERY = 5.0  # seconds between plain lines where there is no terminal
+
+
+class Bar:
+    """Counts what is done, in units such as MB or steps; `advance` is cheap enough to call per block."""
+
+    def __init__(self, title: str, total: float | None, unit: str, scale: float) -> None:
+        self.title, self.total, self.unit, self.scale = title, total, unit, scale
+        self.done = 0.0
+        self.started = self._printed = time.monotonic()
+
+    def advance(self, amount: float) -> None:
+        self.done += amount
+        now = time.monotonic()
+        if now - self._printed >= LINE_EVERY:
+            self._printed = now
+            print(self.line(now), file=sys.stderr, flush=True)
+
+    def line(self, now: float) -> str:
+        rate = self.done / max(now - self.started, 1e-9)
+        share = f" of {self.total / self.scale:,.1f} ({self.done / self.total:.0%})" if self.total else ""
+        left = f", {(self.total - self.done) / rate:,.0f} s left" if self.total and rate else ""
+        return f"{self.title}: {self.done / self.scale:,.1f}{share} {self.unit}, {rate / self.scale:,.1f} {self.unit}/s{left}"
+
+
+class _TerminalBar(Bar):
+    def __init__(self, title: str, total: float | None, unit: str, scale: float, progress: Progress) -> None:
+        super().__init__(title, total, unit, scale)
+        self._progress = progress
+        self._task = progress.add_task(title, total=total)
+
+    def advance(self, amount: float) -> None:
+        self.done += amount
+        self._progress.advance(self._task, amount)
+
+
+class _Rate(ProgressColumn):
+    def __init__(self, unit: str, scale: float) -> None:
+        super().__init__()
+        self.unit, self.scale = unit, scale
+
+    def render(self, task: Task) -> Text:
+        total = f"/{task.total / self.scale:,.1f}" if task.total else ""
+        rate = f", {task.speed / self.scale:,.1f} {self.unit}/s" if task.speed else ""
+        return Text(f"{task.completed / self.scale:,.1f}{total} {self.unit}{rate}")
+
+
+@contextmanager
+def progress_bar(
+    title: str, total: float | None, unit: str = "MB", scale: float = 1e6, shown: bool = True
+) -> Iterator[Bar]:
+    """A bar over `total` (bytes by default; `unit` and `scale` say how they are printed), on standard error."""
+    console = Console(stderr=True)
+    if not shown:
+        bar = Bar(title, total, unit, scale)
+        bar._printed = float("inf")
+        yield bar
+    elif console.is_terminal:
+        columns = (TextColumn("{task.description}"), BarColumn(), _Rate(unit, scale), TimeRemainingColumn())
+        with Progress(*columns, console=console, transient=True) as progress:
+            yield _TerminalBar(title, total, unit, scale, progress)
+    else:
+        yield Bar(title, total, unit, scale)

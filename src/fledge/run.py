@@ -1,0 +1,214 @@
+"""`Run`: the handle that ties the parts together, in Python as on the command line. It holds no logic of its own.
+
+A run's folder: `config.json`, `tokenizer/`, `tokens/`, `metrics.csv`, `samples.txt`, `loss.svg`, `report.html`, and
+`checkpoints/step-XXXXXXXX/`, each of them a whole bundle.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fledge.config import RunConfig, load_recipe, override_config, parse
+from fledge.errors import FledgeError
+from fledge.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from fledge.bundle import Bundle
+    from fledge.corpus import Corpus
+    from fledge.evaluation import Evaluation
+    from fledge.generation import Generation
+    from fledge.model import Model
+    from fledge.tokenizer import Tokenizer
+    from fledge.tokens import TokenStore, Windows
+    from fledge.training import TrainingResult
+
+CONFIG = "config.json"
+
+
+class Run:
+    """One configuration and everything built from it, each part made when it is first asked for.
+
+    >>> import tempfile
+    >>> small = ["training.steps=2", "training.batch_size=2", "model.layers=1", "model.width=32", "tokens.context_length=16"]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = Run("akjv-demo", folder + "/run", overrides=small)
+    ...     result = run.train(quiet=True)
+    ...     text = load(folder + "/run").generate(["In the beginning"])[0].text
+    >>> result.step
+    2
+    """
+
+    def __init__(
+        self,
+        config: RunConfig | str,
+        folder: Path | str | None = None,
+        *,
+        overrides: Iterable[str] = (),
+        bundle: Bundle | None = None,
+        quiet: bool = False,
+    ) -> None:
+        """`config` is a configuration or a recipe's name; `bundle` gives the weights and the tokenizer to start from."""
+        self.config = load_recipe(config, overrides) if isinstance(config, str) else override_config(config, overrides)
+        self.folder = Path(folder) if folder is not None else Path("runs") / self.config.name
+        self.bundle = bundle
+        self.quiet = quiet
+
+    @classmethod
+    def open(cls, folder: Path | str, overrides: Iterable[str] = (), *, quiet: bool = False) -> Run:
+        """A run that was begun in `folder`, with the settings it was begun with, changed where asked."""
+        kept = Path(folder) / CONFIG
+        if not kept.is_file():
+            raise FledgeError(f"{folder} is not a run: there is no {CONFIG} in it. Begin one with fledge train RECIPE.")
+        config = parse(RunConfig, read_json(kept), where=str(kept))
+        return cls(config, folder, overrides=overrides, quiet=quiet)
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        from fledge.corpus import Corpus
+
+        return Corpus.from_config(self.config.corpus)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The bundle's; else the one that the settings name; else the one in the folder; else trained, and kept there."""
+        from fledge.tokenizer import load_tokenizer
+        from fledge.tokens import TokenStore
+
+        kept = self.folder / "tokenizer"
+        if self.bundle is not None:
+            return self.bundle.tokenizer
+        if self.config.tokenizer.path is not None:
+            return load_tokenizer(self.config.tokenizer.path)
+        if self.config.tokens.store is not None:
+            return TokenStore.open(self.config.tokens.store).tokenizer
+        if kept.is_dir():
+            return load_tokenizer(kept)
+        from fledge.tokenizer import train_tokenizer
+
+        self.claim()
+        tokenizer = train_tokenizer(self.config.tokenizer, self.corpus, progress=not self.quiet)
+        tokenizer.save(kept)
+        return tokenizer
+
+    @cached_property
+    def tokens(self) -> TokenStore:
+        """The store that the settings name, or the one in the folder, written now if it is not whole."""
+        from fledge.tokens import TokenStore, write_store
+
+        if self.config.tokens.store is not None:
+            store = TokenStore.open(self.config.tokens.store)
+            store.require(self.tokenizer)
+            return store
+        self.claim()
+        return write_store(self.corpus, self.tokenizer, self.folder / "tokens", progress=not self.quiet)
+
+    def windows(self, split: str) -> Windows:
+        """The windows of `train` or `validation`, in the order that the seed gives them."""
+        from fledge.tokens import make_windows
+
+        store = self.tokens
+        return make_windows(store.split(split), self.config.tokens, store.roles, self.config.training.seed)
+
+    @cached_property
+    def model(self) -> Model:
+        """The bundle's, or a new one whose weights follow from the seed."""
+        from fledge.model import build_model
+        from fledge.training.device import reseed
+
+        if self.bundle is not None:
+            return self.bundle.model
+        reseed(self.config.training.seed, "weights")
+        return build_model(self.config.model, self.tokenizer.vocab_size, self.config.tokens.context_length)
+
+    def train(
+        self, *, resume: Bundle | None = None, time_limit: float | None = None, profile: bool = False, quiet: bool | None = None
+    ) -> TrainingResult:
+        """Train into the folder; with `resume`, a checkpoint of this run, go on from there."""
+        from fledge.bundle.load import checkpoints
+        from fledge.training import train
+
+        if resume is not None:
+            self.bundle = resume
+        elif checkpoints(self.folder):
+            raise FledgeError(
+                f"{self.folder} holds a run with checkpoints already. Go on with it: fledge train --resume {self.folder}. "
+                "Or choose another folder with --out."
+            )
+        self.claim()
+        validation = self.tokens.split("validation")
+        return train(
+            self.config,
+            self.model,
+            self.tokenizer,
+            self.windows("train"),
+            self.windows("validation") if len(validation.tokens) else None,
+            self.folder,
+            resume=resume,
+            bytes_per_token=validation.source_bytes / max(1, len(validation.tokens)),
+            time_limit=time_limit,
+            profile=profile,
+            quiet=self.quiet if quiet is None else quiet,
+        )
+
+    def evaluate(self, texts: Sequence[str | bytes] | None = None, **options: Any) -> Evaluation:
+        """Loss, perplexity and bits per byte on texts, or on the validation split where none are given."""
+        from fledge.evaluation import evaluate, evaluate_texts
+
+        if texts is not None:
+            return evaluate_texts(self.model, self.tokenizer, texts, **options)
+        return evaluate(self.model, self.tokens.split("validation"), tokenizer=self.tokenizer, **options)
+
+    def generate(self, prompts: Sequence[str] | None = None, **sampling: Any) -> list[Generation]:
+        """Texts that go on from the prompts; keywords change the run's sampling settings."""
+        from fledge.config import SamplingConfig
+        from fledge.generation import generate
+
+        settings = parse(SamplingConfig, {**self.config.sampling.model_dump(), **sampling})
+        return generate(self.model, self.tokenizer, [settings.prompt] if prompts is None else prompts, settings)
+
+    def save(self, folder: Path | str) -> Path:
+        """The model as it is now, as a bundle of its own."""
+        from fledge.bundle import save_bundle
+
+        return save_bundle(folder, self.config, self.tokenizer, self.model)
+
+    def claim(self) -> None:
+        """Make the folder this run's: new, or begun before with the same settings; anything else is refused."""
+        kept, values = self.folder / CONFIG, self.config.model_dump(mode="json")
+        if kept.is_file():
+            differing = differences(read_json(kept), values)
+            if differing:
+                raise FledgeError(
+                    f"{self.folder} holds a run with other settings ({'; '.join(differing[:4])}). "
+                    "Choose another folder with --out, or remove that one."
+                )
+            return
+        if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+            raise FledgeError(f"{self.folder} exists already and is not a run. Choose another folder with --out.")
+        write_json(kept, values)
+
+
+def load(path: Path | str, device: str = "cpu") -> Run:
+    """The model at `path` (a bundle, a run, or a packed bundle) with its tokenizer and settings, ready to use."""
+    from fledge.bundle import load_bundle
+
+    bundle = load_bundle(path, device=device)
+    return Run(bundle.config, path, bundle=bundle)
+
+
+def differences(old: Any, new: Any, path: str = "") -> list[str]:
+    """The settings in which two configurations differ, as `model.layers = 4 there, 6 here`.
+
+    >>> differences({"model": {"layers": 4, "width": 8}}, {"model": {"layers": 6, "width": 8}})
+    ['model.layers = 4 there, 6 here']
+    """
+    if isinstance(old, dict) and isinstance(new, dict):
+        found: list[str] = []
+        for key in [*old, *(key for key in new if key not in old)]:
+            found += differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+        return found
+    return [] if old == new else [f"{path} = {old!r} there, {new!r} here"]

@@ -1,0 +1,266 @@
+"""Byte-pair encoding: any bytes to ids and back, by merges learned from text. The work is done in native code.
+
+Text is first cut into pre-tokens by a pattern (`gpt2`, `cl100k`, `o200k`, or a regular expression); merges never cross
+their borders, nor those of special tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fledge.errors import FledgeError
+from fledge.tokenizer.base import FileReport, Ids, Roles, Special, Tokenizer, check_special, to_bytes
+
+if TYPE_CHECKING:
+    from fledge._core import Encoder
+    from fledge.tokenizer.train import TrainingProfile
+
+PATTERNS = ("gpt2", "cl100k", "o200k")
+"The patterns that native code knows."
+END_OF_TEXT = "<|endoftext|>"
+
+
+class BPETokenizer(Tokenizer):
+    """Byte-level BPE from a vocabulary and merges in order of rank.
+
+    `special_tokens` are texts with their ids, or texts alone: these take their id from the vocabulary, or the next free
+    one. `roles` default to what the names of the special tokens say.
+
+    >>> vocab = {i: bytes([i]) for i in range(256)} | {256: b"th", 257: b"the"}
+    >>> tokenizer = BPETokenizer(vocab, [(b"t", b"h"), (b"th", b"e")], ["<|endoftext|>"])
+    >>> tokenizer.encode("the<|endoftext|>th")
+    [257, 258, 256]
+    >>> tokenizer.decode([257, 258])
+    'the<|endoftext|>'
+    """
+
+    kind = "bpe"
+
+    def __init__(
+        self,
+        vocab: Mapping[int, bytes],
+        merges: Sequence[tuple[bytes, bytes]],
+        special_tokens: Mapping[str, int] | Iterable[str] | None = None,
+        *,
+        pattern: str = "gpt2",
+        roles: Roles | None = None,
+    ) -> None:
+        self.vocab: dict[int, bytes] = dict(vocab)
+        self.merges: list[tuple[bytes, bytes]] = list(merges)
+        self.pattern = pattern
+        self.special_tokens: dict[str, int] = _number_specials(self.vocab, special_tokens)
+        self.training_profile: TrainingProfile | None = None
+        "Where the time and memory of training went; None for a tokenizer that was not trained here."
+        self._size = max(self.vocab, default=-1) + 1
+        self._roles = roles if roles is not None else _roles_by_name(self.special_tokens)
+        if pattern not in PATTERNS:
+            from fledge.tokenizer.custom import compile_pattern
+
+            compile_pattern(pattern)
+
+    @classmethod
+    def from_files(
+        cls,
+        vocab: str | PathLike[str],
+        merges: str | PathLike[str],
+        special_tokens: Mapping[str, int] | Iterable[str] | None = None,
+        *,
+        pattern: str = "gpt2",
+    ) -> BPETokenizer:
+        """The tokenizer in GPT-2's two files, `vocab.json` and `merges.txt`."""
+        from pathlib import Path
+
+        from fledge.tokenizer.files import _load_gpt2
+
+        found = _load_gpt2(Path(vocab), Path(merges), pattern, None)
+        if special_tokens is None:
+            return found
+        return cls(found.vocab, found.merges, special_tokens, pattern=pattern)
+
+    @property
+    def vocab_size(self) -> int:
+        return self._size
+
+    @property
+    def roles(self) -> Roles:
+        return self._roles
+
+    @cached_property
+    def token_dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.uint16 if self._size <= 65536 else np.uint32)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256(f"bpe 1 {self.pattern}\n".encode())
+        for token in sorted(self.vocab):
+            digest.update(b"%d %d " % (token, len(self.vocab[token])) + self.vocab[token])
+        for left, right in self.merges:
+            digest.update(b"%d %d " % (len(left), len(right)) + left + right)
+        for text, token in sorted(self.special_tokens.items()):
+            digest.update(b"%d " % token + to_bytes(text) + b"\n")
+        return digest.hexdigest()
+
+    # ---- encoding ------------------------------------------------------------------------------------------------
+
+    def encode_array(
+        self, text: str | bytes | memoryview, special: Special = "recognise", threads: int | None = None
+    ) -> Ids:
+        """The ids of one text as an array of `token_dtype`; bytes that are not UTF-8 are encoded as they are."""
+        data = to_bytes(text) if isinstance(text, str) else text
+        if self.pattern not in PATTERNS:
+            from fledge.tokenizer.custom import encode_with_pattern
+
+            return encode_with_pattern(self, bytes(data), special)
+        try:
+            return self._encoder.encode(data, special, _threads(threads, len(data)))
+        except (LookupError, ValueError) as error:
+            raise self._explained(error, special) from None
+
+    def encode_batch(
+        self, texts: Iterable[str | bytes], special: Special = "recognise", threads: int | None = None
+    ) -> list[Ids]:
+        parts = [to_bytes(text) for text in texts]
+        offsets = np.cumsum([0, *map(len, parts)], dtype=np.uint64)
+        ids, starts = self.encode_spans(b"".join(parts), offsets, special, threads)
+        return np.split(ids, starts[1:-1].astype(np.int64)) if parts else []
+
+    def encode_spans(
+        self, buffer: bytes | memoryview, offsets: Ids, special: Special = "text", threads: int | None = None
+    ) -> tuple[Ids, npt.NDArray[np.uint64]]:
+        if self.pattern not in PATTERNS:
+            return super().encode_spans(buffer, offsets, special, threads)
+        bounds = np.ascontiguousarray(offsets, dtype=np.uint64)
+        try:
+            return self._encoder.encode_spans(buffer, bounds, special, _threads(threads, len(buffer)))
+        except (LookupError, ValueError) as error:
+            raise self._explained(error, special) from None
+
+    def encode_iterable(self, texts: Iterable[str | bytes], special: Special = "recognise") -> Iterator[int]:
+        """Lazily, the ids of the texts joined: the same whatever way the text was cut into pieces."""
+        from fledge.tokenizer.stream import encode_blocks
+
+        check_special(special)
+        for ids in encode_blocks(self, map(to_bytes, texts), special):
+            yield from ids.tolist()
+
+    def encode_file(
+        self,
+        path: str | PathLike[str],
+        sink: str | PathLike[str],
+        special: Special = "recognise",
+        threads: int | None = None,
+    ) -> FileReport:
+        """Encode a text file into raw little-endian ids of `token_dtype`, with memory that the file's size does not change.
+
+        The sink appears only when it is whole. Bytes that are not UTF-8 are kept, and counted in the report.
+        """
+        from fledge.tokenizer.stream import encode_file
+
+        check_special(special)
+        return encode_file(self, path, sink, special, threads)
+
+    @cached_property
+    def _encoder(self) -> Encoder:
+        from fledge._core import Encoder
+
+        special_ids = set(self.special_tokens.values())
+        tokens = [(data, token) for token, data in sorted(self.vocab.items()) if token not in special_ids]
+        ids: dict[bytes, int] = {}
+        for data, token in tokens:
+            ids.setdefault(data, token)
+        try:
+            merges = [(ids[left], ids[right], ids[left + right], rank) for rank, (left, right) in enumerate(self.merges)]
+        except KeyError as error:
+            raise FledgeError(f"a merge needs the token {error.args[0]!r}, which is not in the vocabulary.") from None
+        specials = [(to_bytes(text), token) for text, token in self.special_tokens.items()]
+        pattern = self.pattern if self.pattern in PATTERNS else "gpt2"
+        return Encoder(tokens, merges, specials, pattern, self._size > 65536)
+
+    def _explained(self, error: Exception, special: str) -> Exception:
+        """What native code refused, as a sentence for the person."""
+        check_special(special)
+        if isinstance(error, LookupError) and len(error.args) == 2:
+            token, place = error.args
+            return FledgeError(
+                f"the text holds the special token {token.decode('utf-8', 'replace')} at byte {place}, and special='refuse' "
+                "forbids it. special='text' takes it as plain text, special='recognise' as the token."
+            )
+        return FledgeError(f"{error}.") if "vocabulary" in str(error) else error
+
+    # ---- decoding and files --------------------------------------------------------------------------------------
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        vocab = self.vocab
+        try:
+            return b"".join([vocab[token] for token in (ids.tolist() if isinstance(ids, np.ndarray) else ids)])
+        except KeyError as error:
+            raise FledgeError(f"id {error.args[0]} is not in the vocabulary of {len(vocab):,} tokens.") from None
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write a Hugging Face `tokenizer.json`, and `tokenizer_config.json`, into a folder."""
+        from fledge.tokenizer.files import save_tokenizer
+
+        save_tokenizer(self, folder)
+
+
+def _threads(threads: int | None, size: int) -> int:
+    """As many as there are cores this process may use, but none for a text that is too short to share."""
+    if size < 1 << 21:
+        return 1
+    if threads is not None:
+        return max(1, threads)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _number_specials(vocab: dict[int, bytes], given: Mapping[str, int] | Iterable[str] | None) -> dict[str, int]:
+    """Ids for the special tokens; those that the vocabulary lacks are entered into it."""
+    if given is None:
+        return {}
+    if isinstance(given, str):
+        raise FledgeError(f"special_tokens = {given!r} is one text; give a list of texts.")
+    if isinstance(given, Mapping):
+        numbered = dict(given)
+    else:
+        known = {data: token for token, data in sorted(vocab.items(), reverse=True)}
+        free = max(vocab, default=-1) + 1
+        numbered = {}
+        for text in given:
+            if text not in numbered:
+                numbered[text] = known.get(to_bytes(text), free)
+                free += numbered[text] == free
+    for text, token in numbered.items():
+        if not text:
+            raise FledgeError("a special token is empty: it would be found everywhere.")
+        if vocab.setdefault(token, to_bytes(text)) != to_bytes(text):
+            raise FledgeError(f"the special token {text} has the id {token}, which {vocab[token]!r} has already.")
+    if len(set(numbered.values())) < len(numbered):
+        raise FledgeError("two special tokens have the same id.")
+    return numbered
+
+
+def _roles_by_name(specials: Mapping[str, int]) -> Roles:
+    """`<|endoftext|>` starts, ends and separates; other names are those that are in wide use."""
+
+    def first(*names: str) -> int | None:
+        return next((specials[name] for name in names if name in specials), None)
+
+    end_of_text = first(END_OF_TEXT)
+    end = first("<|end|>", "</s>", "<end>", "<eos>", "[EOS]")
+    end = end_of_text if end is None else end
+    start = first("<|start|>", "<s>", "<start>", "<bos>", "[BOS]", "<|startoftext|>", "<|begin_of_text|>")
+    only = next(iter(specials.values())) if len(specials) == 1 else None
+    return Roles(
+        unknown=first("<unk>", "<|unk|>", "<unknown>", "[UNK]"),
+        start=start if start is not None else end_of_text,
+        end=end if end is not None else only,
+        pad=first("<pad>", "<|pad|>", "[PAD]"),
+        separator=end_of_text if end_of_text is not None else (end if end is not None else only),
+    )

@@ -1,0 +1,98 @@
+"""Pre-tokenization by a regular expression of the user's own, through the `regex` package: exact, but slower.
+
+Text that the expression does not match is kept too, each gap as one pre-token, so that nothing is lost.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fledge.errors import FledgeError
+from fledge.tokenizer.base import Ids, check_special
+
+if TYPE_CHECKING:
+    from fledge.tokenizer.bpe import BPETokenizer
+
+
+@cache
+def compile_pattern(pattern: str) -> Any:
+    """The compiled expression; the first time, a warning that it is the slower way."""
+    try:
+        import regex
+    except ImportError:
+        raise FledgeError(
+            "a pattern of your own needs the package regex: pip install 'fledge[data]'. gpt2, cl100k and o200k need nothing."
+        ) from None
+    try:
+        compiled = regex.compile(pattern)
+    except regex.error as error:
+        raise FledgeError(
+            f"the pattern {pattern!r} is not one of gpt2, cl100k, o200k, nor a regular expression: {error}."
+        ) from None
+    warnings.warn(
+        f"the pattern {pattern!r} is cut by the regex package, many times slower than gpt2, cl100k and o200k.",
+        stacklevel=3,
+    )
+    return compiled
+
+
+def cut(pattern: str, data: bytes) -> Iterator[bytes]:
+    """The pre-tokens of a text without special tokens, gaps included: joined, they are the text."""
+    text = data.decode("utf-8", "surrogateescape")
+    done = 0
+    for match in compile_pattern(pattern).finditer(text):
+        if match.start() > done:
+            yield text[done : match.start()].encode("utf-8", "surrogateescape")
+        if match.end() > match.start():
+            yield match.group().encode("utf-8", "surrogateescape")
+        done = max(done, match.end())
+    if done < len(text):
+        yield text[done:].encode("utf-8", "surrogateescape")
+
+
+@cache
+def _special_expression(specials: tuple[bytes, ...]) -> Any:
+    import re
+
+    return re.compile(b"|".join(re.escape(text) for text in sorted(specials, key=len, reverse=True)))
+
+
+def between_specials(data: bytes, specials: Iterable[bytes]) -> Iterator[tuple[bytes, bytes | None]]:
+    """(text, the special token after it), in order; the last has None. The leftmost wins, then the longest."""
+    known = tuple(specials)
+    done = 0
+    if known:
+        for match in _special_expression(known).finditer(data):
+            yield data[done : match.start()], match.group()
+            done = match.end()
+    yield data[done:], None
+
+
+def encode_with_pattern(tokenizer: BPETokenizer, data: bytes, special: str) -> Ids:
+    """The ids of a text under a pattern of the user's own."""
+    check_special(special)
+    specials = {text.encode("utf-8", "surrogatepass"): token for text, token in tokenizer.special_tokens.items()}
+    parts: list[Ids] = []
+    for text, token in between_specials(data, () if special == "text" else specials):
+        if token is not None and special == "refuse":
+            raise FledgeError(f"the text holds the special token {token.decode()}, and special='refuse' forbids it.")
+        words = list(cut(tokenizer.pattern, text))
+        bounds = np.cumsum([0, *map(len, words)], dtype=np.uint64)
+        parts.append(tokenizer._encoder.encode_words(b"".join(words), bounds))
+        if token is not None:
+            parts.append(np.array([specials[token]], tokenizer.token_dtype))
+    return np.concatenate(parts)
+
+
+def count_with_pattern(pattern: str, data: bytes, specials: Iterable[bytes]) -> list[tuple[bytes, int]]:
+    """How often each pre-token occurs, special tokens left out."""
+    counts: Counter[bytes] = Counter()
+    for text, _ in between_specials(data, specials):
+        counts.update(cut(pattern, text))
+    return list(counts.items())

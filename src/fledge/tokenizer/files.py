@@ -1,0 +1,326 @@
+"""Tokenizers on disk: a folder that other programs read too, and the files that they write.
+
+Our folder holds `tokenizer.json` (for BPE a valid Hugging Face file; for words and characters a list of pieces) and
+`tokenizer_config.json` (kind, roles, pattern, fingerprint). Read besides: `vocab.json` with `merges.txt`, and `.tiktoken`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fledge.errors import FledgeError, nearest
+from fledge.files import atomic_write, readable_bytes, write_json
+from fledge.tokenizer.base import Roles, Tokenizer
+
+if TYPE_CHECKING:
+    from fledge.tokenizer.bpe import BPETokenizer
+    from fledge.tokenizer.parts import Parts
+
+VOCABULARY, CONFIGURATION = "tokenizer.json", "tokenizer_config.json"
+FORMAT = 1
+MOST_BYTES = 512_000_000
+FORMATS = ("huggingface", "gpt2", "tiktoken")
+
+# What Hugging Face's tokenizer_config.json calls the roles.
+_ROLE_NAMES = {"unknown": "unk_token", "start": "bos_token", "end": "eos_token", "pad": "pad_token"}
+
+
+def load_tokenizer(
+    path: str | PathLike[str],
+    *,
+    pattern: str | None = None,
+    special_tokens: Mapping[str, int] | None = None,
+) -> Tokenizer:
+    """The tokenizer in a folder or file, ours or another program's; or one fetched before, by its name.
+
+    `pattern` and `special_tokens` are for files that do not say: `vocab.json` with `merges.txt`, and `.tiktoken`.
+
+    >>> import tempfile
+    >>> from fledge.tokenizer import WordTokenizer
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     WordTokenizer.train(["in the beginning"]).save(folder)
+    ...     load_tokenizer(folder).encode("the beginning")
+    [261, 36, 262]
+    """
+    place = Path(path)
+    if not place.exists():
+        from fledge.tokenizer.fetch import cached
+
+        found = cached(str(path))
+        if found is None:
+            raise FledgeError(f"there is no tokenizer at {path}. Train one with: fledge tokenizer train")
+        place = found
+    source = _locate(place) if place.is_dir() else place
+    if source.suffix == ".tiktoken":
+        return _load_ranks(source, pattern, special_tokens)
+    pair = _vocabulary_and_merges(source)
+    if pair:
+        return _load_gpt2(*pair, pattern, special_tokens)
+    document = _read(source)
+    if isinstance(document, dict) and document.get("kind") in ("word", "character"):
+        return _load_spelling(document, str(source))
+    if pattern is not None or special_tokens is not None:
+        raise FledgeError(f"{source} says itself what its pattern and special tokens are; leave them out.")
+    from fledge.tokenizer.huggingface import read_document
+
+    parts = read_document(document, str(source))
+    beside = source.with_name(CONFIGURATION)
+    return _build(parts, _read_roles(beside, parts) if beside.is_file() else None)
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: str | PathLike[str]) -> None:
+    """Write the two files into `folder`, which is made if it is not there."""
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise FledgeError(f"{folder} is a file, and a tokenizer is saved into a folder.")
+    from fledge.tokenizer.spelling import SpellingTokenizer
+
+    configuration: dict[str, Any] = {
+        "format": FORMAT,
+        "kind": tokenizer.kind,
+        "roles": tokenizer.roles._asdict(),
+    }
+    if isinstance(tokenizer, SpellingTokenizer):
+        document: dict[str, Any] = {
+            "format": FORMAT,
+            "kind": tokenizer.kind,
+            "special_tokens": dict(tokenizer.special_tokens),
+            "first_byte": len(tokenizer.special_tokens),
+            "first_piece": len(tokenizer.special_tokens) + 256,
+            "pieces": list(tokenizer.pieces),
+        }
+    else:
+        from fledge.tokenizer.huggingface import write_document
+
+        parts = _parts(tokenizer)
+        document = write_document(parts, str(folder))
+        texts = {token: text for text, token in parts.special_tokens.items()}
+        names = {
+            _ROLE_NAMES[role]: texts[token]
+            for role, token in tokenizer.roles._asdict().items()
+            if role in _ROLE_NAMES and token in texts
+        }
+        configuration |= {
+            "pattern": parts.pattern,
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "clean_up_tokenization_spaces": False,
+            **names,
+        }
+    write_json(folder / VOCABULARY, document)
+    write_json(folder / CONFIGURATION, configuration | {"fingerprint": tokenizer.fingerprint})
+
+
+def export_tokenizer(
+    tokenizer: Tokenizer, path: str | PathLike[str], format: str = "huggingface"
+) -> list[Path]:
+    """Write a BPE tokenizer for another program; the files that were written.
+
+    `huggingface` makes our own folder, which `transformers` reads; `gpt2` makes a folder with `vocab.json` and
+    `merges.txt`; `tiktoken` makes a rank file, and beside it a JSON file with the pattern and the special tokens.
+    """
+    place = Path(path)
+    if format not in FORMATS:
+        raise FledgeError(f"{format} is not a format to export to. {nearest(format, FORMATS)}")
+    if format == "huggingface":
+        save_tokenizer(tokenizer, place)
+        return [place / VOCABULARY, place / CONFIGURATION]
+    parts = _parts(tokenizer)
+    if format == "gpt2":
+        from fledge.tokenizer.huggingface import write_merges, write_vocabulary
+
+        merges = "\n".join(["#version: 0.2", *write_merges(parts), ""])
+        write_json(place / "vocab.json", write_vocabulary(parts, str(place)))
+        with atomic_write(place / "merges.txt") as file:
+            file.write(merges.encode())
+        return [place / "vocab.json", place / "merges.txt"]
+    from fledge.tokenizer.huggingface import expression_of
+    from fledge.tokenizer.ranks import write_ranks
+
+    if place.suffix != ".tiktoken":
+        raise FledgeError(f"{place} must end in .tiktoken: that is how it will be known again.")
+    ranks = write_ranks(parts, str(place))
+    with atomic_write(place) as file:
+        file.write(ranks)
+    described = {"pattern": parts.pattern, "pat_str": expression_of(parts.pattern)}
+    write_json(_beside(place), described | {"special_tokens": parts.special_tokens})
+    return [place, _beside(place)]
+
+
+def _parts(tokenizer: Tokenizer) -> Parts:
+    from fledge.tokenizer.bpe import BPETokenizer
+    from fledge.tokenizer.parts import Parts
+
+    if not isinstance(tokenizer, BPETokenizer):
+        raise FledgeError(f"a {tokenizer.kind} tokenizer can't be written for other programs: they read BPE only.")
+    return Parts(tokenizer.vocab, tokenizer.merges, tokenizer.special_tokens, tokenizer.pattern)
+
+
+def _locate(folder: Path) -> Path:
+    """The one file in a folder to start from."""
+    for name in (VOCABULARY, "vocab.json"):
+        if (folder / name).is_file():
+            return folder / name
+    ranks = sorted(folder.glob("*.tiktoken"))
+    if len(ranks) == 1:
+        return ranks[0]
+    raise FledgeError(
+        f"{folder} holds no tokenizer: neither {VOCABULARY}, nor vocab.json with merges.txt, nor one .tiktoken file."
+    )
+
+
+def _vocabulary_and_merges(source: Path) -> tuple[Path, Path] | None:
+    """GPT-2's two files, when `source` is one of them: `vocab.json` and `merges.txt`, or with a prefix to both."""
+    name = source.name
+    for vocabulary, merges in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
+        for mine, other in ((vocabulary, merges), (merges, vocabulary)):
+            if name.endswith(mine):
+                beside = source.with_name(name.removesuffix(mine) + other)
+                if not beside.is_file():
+                    raise FledgeError(
+                        f"{source} needs {beside.name} beside it: one holds the ids, the other the merges."
+                    )
+                return (source, beside) if mine == vocabulary else (beside, source)
+    return None
+
+
+def _load_gpt2(
+    vocabulary: Path, merges: Path, pattern: str | None, special_tokens: Mapping[str, int] | None
+) -> BPETokenizer:
+    """The tokenizer in `vocab.json` and `merges.txt`; special tokens are those given, or what no merge makes."""
+    from fledge.tokenizer.huggingface import read_vocabulary
+
+    lines = (line.rstrip("\r") for line in _text(merges).split("\n"))
+    pairs = [line for line in lines if line and not line.startswith("#version")]
+    given = None if special_tokens is None else dict(special_tokens)
+    return _build(read_vocabulary(_read(vocabulary), pairs, given, pattern or "gpt2", str(vocabulary)), None)
+
+
+def _load_ranks(path: Path, pattern: str | None, special_tokens: Mapping[str, int] | None) -> Tokenizer:
+    """A rank file says nothing of pattern and special tokens: they are given, lie beside it, or are widely known."""
+    import hashlib
+
+    from fledge.tokenizer.ranks import ENCODINGS, parts_of_ranks, read_ranks
+
+    data = _bytes(path)
+    ranks = read_ranks(data, str(path))
+    beside = _beside(path)
+    if beside.is_file():
+        described = _read(beside)
+        if not isinstance(described, dict):
+            raise FledgeError(f"{beside} must hold a pattern and special tokens.")
+        pattern = described.get("pattern") if pattern is None else pattern
+        special_tokens = described.get("special_tokens") if special_tokens is None else special_tokens
+    checksum = hashlib.sha256(data).hexdigest()
+    for encoding in ENCODINGS.values():
+        if encoding.sha256 == checksum:
+            pattern = encoding.pattern if pattern is None else pattern
+            special_tokens = encoding.special_tokens if special_tokens is None else special_tokens
+    if not isinstance(pattern, str):
+        raise FledgeError(
+            f"{path} does not say how text is cut before merging. Give a pattern: gpt2, cl100k or o200k."
+        )
+    specials = _read_special_tokens(special_tokens, str(path))
+    return _build(parts_of_ranks(ranks, specials, pattern, str(path)), None)
+
+
+def _load_spelling(document: dict[str, Any], where: str) -> Tokenizer:
+    from fledge.tokenizer.character import CharacterTokenizer
+    from fledge.tokenizer.spelling import SPECIAL_TOKENS
+    from fledge.tokenizer.word import WordTokenizer
+
+    if document.get("format") != FORMAT:
+        raise FledgeError(
+            f"{where} has format {document.get('format')!r:.40}; this version of fledge reads format {FORMAT}."
+        )
+    if document.get("special_tokens") != SPECIAL_TOKENS or not isinstance(document.get("pieces"), list):
+        raise FledgeError(
+            f"{where} lacks its pieces, or its special tokens are not those of a {document['kind']} tokenizer."
+        )
+    kind = WordTokenizer if document["kind"] == "word" else CharacterTokenizer
+    try:
+        return kind(document["pieces"])
+    except FledgeError as error:
+        raise FledgeError(f"{where}: {error}") from None
+
+
+def _read_special_tokens(given: Any, where: str) -> dict[str, int]:
+    from fledge.tokenizer.parts import token_id
+
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise FledgeError(f"{where}: special_tokens must be texts and their ids.")
+    return {str(text): token_id(token, where, str(text)) for text, token in given.items()}
+
+
+def _read_roles(path: Path, parts: Parts) -> Roles | None:
+    """Roles out of our `tokenizer_config.json`, or out of Hugging Face's names for them."""
+    configuration = _read(path)
+    if not isinstance(configuration, dict):
+        raise FledgeError(f"{path} must hold names and values.")
+    given = configuration.get("roles")
+    if given is None:
+        texts = {role: configuration.get(name) for role, name in _ROLE_NAMES.items()}
+        found = {
+            role: parts.special_tokens.get(str(text.get("content") if isinstance(text, dict) else text))
+            for role, text in texts.items()
+        }
+        return (
+            Roles(**found, separator=found["end"])
+            if any(value is not None for value in found.values())
+            else None
+        )
+    if not isinstance(given, dict) or set(given) != set(Roles._fields):
+        raise FledgeError(f"{path}: roles must name {', '.join(Roles._fields)}.")
+    for role, token in given.items():
+        if token is not None and token not in parts.special_tokens.values():
+            raise FledgeError(f"{path}: the role {role} has the id {token!r:.40}, which is no special token.")
+    return Roles(**given)
+
+
+def _build(parts: Parts, roles: Roles | None) -> BPETokenizer:
+    from fledge.tokenizer.bpe import BPETokenizer
+
+    return BPETokenizer(parts.vocab, parts.merges, parts.special_tokens, pattern=parts.pattern, roles=roles)
+
+
+def _beside(ranks: Path) -> Path:
+    return ranks.with_name(ranks.name + ".json")
+
+
+def _bytes(path: Path) -> bytes:
+    """All of a file that is not too large to be a tokenizer."""
+    size = path.stat().st_size
+    if size > MOST_BYTES:
+        raise FledgeError(
+            f"{path} has {readable_bytes(size)}: too much for a tokenizer (at most {readable_bytes(MOST_BYTES)})."
+        )
+    return path.read_bytes()
+
+
+def _text(path: Path) -> str:
+    try:
+        return _bytes(path).decode()
+    except UnicodeDecodeError as error:
+        raise FledgeError(
+            f"{path} is not text in UTF-8 (byte {error.start}): the file was cut or changed."
+        ) from None
+
+
+def _read(path: Path) -> Any:
+    """The JSON in a file; a name that is there twice is refused, for one of the two values would be lost."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = dict(pairs)
+        if len(names) < len(pairs):
+            raise FledgeError(f"{path} holds a name twice in one place.")
+        return names
+
+    try:
+        return json.loads(_bytes(path), object_pairs_hook=unique)
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FledgeError(f"{path} is not valid JSON ({error}): the file was cut or changed.") from None

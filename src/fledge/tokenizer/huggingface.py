@@ -1,0 +1,266 @@
+"""Hugging Face's `tokenizer.json` and GPT-2's `vocab.json` with `merges.txt`: byte-level BPE, read and written.
+
+A file that asks for something this library does not do is refused: the same text must give the same ids in both.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from fledge.errors import FledgeError
+from fledge.tokenizer.parts import Parts, add_token, checked, token_id, unwritten, written
+
+CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+EXPRESSIONS = {
+    "gpt2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    "cl100k": CONTRACTIONS
+    + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "o200k": rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{CONTRACTIONS}?"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{CONTRACTIONS}?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+}
+"The regular expressions behind the patterns' names, in words that every engine with Unicode classes understands."
+
+# The same splits in other spellings that are met in files.
+_SPELLINGS = {
+    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s": "gpt2",
+    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?[\p{L}]+| ?[\p{N}]+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]"
+    r"|\s+(?!\S)|\s": "cl100k",
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)"
+    r"|\s+": "cl100k",
+}
+
+
+def pattern_name(expression: str) -> str:
+    """The name of a known pattern; any other expression stands for itself."""
+    for name, known in EXPRESSIONS.items():
+        if expression == known:
+            return name
+    return _SPELLINGS.get(expression, expression)
+
+
+def expression_of(pattern: str) -> str:
+    """The regular expression behind a pattern's name, or the pattern itself."""
+    return EXPRESSIONS.get(pattern, pattern)
+
+
+def write_vocabulary(parts: Parts, where: str) -> dict[str, int]:
+    """`vocab.json`: every token as GPT-2 writes it; special tokens as they are."""
+    special_ids = set(parts.special_tokens.values())
+    vocabulary = {
+        written(data): token for token, data in sorted(parts.vocab.items()) if token not in special_ids
+    }
+    for text, token in parts.special_tokens.items():
+        if vocabulary.setdefault(text, token) != token:
+            warnings.warn(
+                f"{where}: the special token {text} is spelled like the ordinary token {vocabulary[text]}. fledge tells "
+                "them apart; other programs will not."
+            )
+    return dict(sorted(vocabulary.items(), key=lambda item: item[1]))
+
+
+def write_merges(parts: Parts) -> list[str]:
+    return [f"{written(left)} {written(right)}" for left, right in parts.merges]
+
+
+def write_document(parts: Parts, where: str) -> dict[str, Any]:
+    """The whole of `tokenizer.json`."""
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    if parts.pattern == "gpt2":
+        pre_tokenizer: dict[str, Any] = {**byte_level, "use_regex": True}
+    else:
+        split = {
+            "type": "Split",
+            "pattern": {"Regex": expression_of(parts.pattern)},
+            "behavior": "Isolated",
+            "invert": False,
+        }
+        pre_tokenizer = {"type": "Sequence", "pretokenizers": [split, {**byte_level, "use_regex": False}]}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {
+                "id": token,
+                "content": text,
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+                "special": True,
+            }
+            for text, token in sorted(parts.special_tokens.items(), key=lambda item: item[1])
+        ],
+        "normalizer": None,
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": None,
+        "decoder": {**byte_level, "use_regex": True},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": write_vocabulary(parts, where),
+            "merges": write_merges(parts),
+        },
+    }
+
+
+def read_document(document: Any, where: str) -> Parts:
+    """The parts of a byte-level BPE out of the contents of a `tokenizer.json`."""
+    if not isinstance(document, dict) or not isinstance(document.get("model"), dict):
+        raise FledgeError(f"{where} is not a tokenizer: a tokenizer.json has a section named model.")
+    model = document["model"]
+    kind = model.get("type", "BPE")
+    if kind != "BPE":
+        raise FledgeError(f"{where} holds a {kind!r:.40} model; fledge reads byte-level BPE.")
+    for section, key in (
+        (model, "continuing_subword_prefix"),
+        (model, "end_of_word_suffix"),
+        (model, "dropout"),
+    ):
+        if section.get(key):
+            raise FledgeError(
+                f"{where} sets model.{key} = {section[key]!r:.40}, which byte-level BPE does not have."
+            )
+    if model.get("byte_fallback"):
+        raise FledgeError(
+            f"{where} falls back to bytes for rare characters; fledge reads BPE that starts from bytes."
+        )
+    if document.get("normalizer"):
+        name = _type(document["normalizer"])
+        raise FledgeError(
+            f"{where} rewrites text before it is encoded ({name}), so text would not come back; not read."
+        )
+    pattern = _read_pattern(document.get("pre_tokenizer"), where)
+    for ignored in ("truncation", "padding"):
+        if document.get(ignored):
+            warnings.warn(f"{where} sets {ignored}; fledge leaves that to those who use the ids.")
+    if _type(document.get("post_processor")) not in (None, "ByteLevel"):
+        warnings.warn(f"{where} adds tokens around every text; fledge does so only where it is asked.")
+    special_tokens = _read_added_tokens(document.get("added_tokens") or [], where)
+    parts = read_vocabulary(model.get("vocab"), model.get("merges"), special_tokens, pattern, where)
+    if model.get("ignore_merges"):
+        _require_reachable(parts, where)
+    return parts
+
+
+def read_vocabulary(
+    vocabulary: Any, merges: Any, special_tokens: Mapping[str, int] | None, pattern: str, where: str
+) -> Parts:
+    """The parts out of what `vocab.json` and `merges.txt` hold; without `special_tokens`, they are what no merge makes."""
+    if not isinstance(vocabulary, dict) or not isinstance(merges, list):
+        raise FledgeError(f"{where} lacks a vocabulary (names and ids) or a list of merges.")
+    pairs = [_read_merge(merge, number, where) for number, merge in enumerate(merges, 1)]
+    made = {left + right for left, right in pairs}
+    vocab: dict[int, bytes] = {}
+    specials: dict[str, int] = {}
+    for text, value in vocabulary.items():
+        token = token_id(value, where, repr(text))
+        data = unwritten(text)
+        ordinary = data is not None and (len(data) == 1 or data in made)
+        if special_tokens is not None and special_tokens.get(text) == token:
+            continue
+        if data is None or (special_tokens is None and not ordinary):
+            if special_tokens is not None:
+                raise FledgeError(
+                    f"{where}: the token {text!r:.60} is not spelled in bytes: this is not byte-level BPE."
+                )
+            specials[text] = token
+        elif token in vocab:
+            raise FledgeError(f"{where} gives the id {token} to both {vocab[token]!r:.60} and {data!r:.60}.")
+        else:
+            vocab[token] = data
+    for text, token in (specials if special_tokens is None else special_tokens).items():
+        specials[text] = token
+        add_token(vocab, token, text.encode("utf-8", "surrogatepass"), where)
+    return checked(Parts(vocab, pairs, specials, pattern), where)
+
+
+def _read_merge(merge: Any, number: int, where: str) -> tuple[bytes, bytes]:
+    halves = merge.split(" ") if isinstance(merge, str) else merge
+    if (
+        isinstance(halves, list)
+        and len(halves) == 2
+        and all(isinstance(half, str) and half for half in halves)
+    ):
+        left, right = unwritten(halves[0]), unwritten(halves[1])
+        if left is not None and right is not None:
+            return left, right
+    raise FledgeError(
+        f"{where}: merge {number} is {merge!r:.60}, and a merge is two tokens spelled in bytes."
+    )
+
+
+def _read_added_tokens(added: Any, where: str) -> dict[str, int]:
+    special_tokens: dict[str, int] = {}
+    if not isinstance(added, list):
+        raise FledgeError(f"{where}: added_tokens must be a list.")
+    for entry in added:
+        if not isinstance(entry, dict) or not isinstance(entry.get("content"), str) or not entry["content"]:
+            raise FledgeError(f"{where}: {entry!r:.60} in added_tokens has no content.")
+        text = entry["content"]
+        for flag in ("lstrip", "rstrip", "single_word"):
+            if entry.get(flag):
+                raise FledgeError(
+                    f"{where} sets {flag} for the token {text}, which would change the ids around it; not read."
+                )
+        if special_tokens.setdefault(text, token_id(entry.get("id"), where, text)) != entry["id"]:
+            raise FledgeError(f"{where} adds the token {text:.60} with two ids.")
+    return special_tokens
+
+
+def _read_pattern(pre_tokenizer: Any, where: str) -> str:
+    """The pattern that cuts a text, out of a ByteLevel step, alone or after one Split."""
+    steps = pre_tokenizer.get("pretokenizers") if _type(pre_tokenizer) == "Sequence" else [pre_tokenizer]
+    steps = steps if isinstance(steps, list) else []
+    if not steps or _type(steps[-1]) != "ByteLevel":
+        raise FledgeError(
+            f"{where} does not cut text into bytes (pre_tokenizer ByteLevel); fledge reads byte-level BPE."
+        )
+    byte_level, before = steps[-1], steps[:-1]
+    if byte_level.get("add_prefix_space"):
+        raise FledgeError(
+            f"{where} puts a space before every text (add_prefix_space), so text would not come back; not read."
+        )
+    uses_gpt2 = byte_level.get("use_regex", True)
+    if not before:
+        if not uses_gpt2:
+            return r"[\s\S]+"
+        return "gpt2"
+    if len(before) == 1 and _type(before[0]) == "Split" and not uses_gpt2:
+        split = before[0]
+        rule = split.get("pattern")
+        expression = rule.get("Regex") if isinstance(rule, dict) else None
+        if isinstance(expression, str) and split.get("behavior") == "Isolated" and not split.get("invert"):
+            return pattern_name(expression)
+    names = ", ".join(str(_type(step)) for step in steps)
+    raise FledgeError(
+        f"{where} cuts text in a way that fledge does not know ({names:.100}); one Split and ByteLevel is read."
+    )
+
+
+def _type(section: Any) -> Any:
+    return section.get("type") if isinstance(section, dict) else None
+
+
+def _require_reachable(parts: Parts, where: str) -> None:
+    """`ignore_merges` finds whole words before any merge: the same thing, if merges lead to every token."""
+    from fledge.tokenizer.ranks import unreachable
+
+    lost = unreachable(parts)
+    if lost:
+        raise FledgeError(
+            f"{where} has {len(lost):,} tokens that its merges do not lead to ({lost[0]!r:.40} is one) and sets "
+            "ignore_merges; fledge follows the merges, so the ids would differ; not read."
+        )

@@ -1,0 +1,94 @@
+"""What a byte-pair encoding is made of, between a file of any format and a tokenizer; checked before it is believed."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+from fledge.errors import FledgeError
+
+MOST_IDS = 1 << 24
+"An id beyond this is a broken or hostile file: an embedding of that many rows fills any memory."
+
+
+class Parts(NamedTuple):
+    """A vocabulary that includes the special tokens, merges in order, and how text is cut before them."""
+
+    vocab: dict[int, bytes]
+    merges: list[tuple[bytes, bytes]]
+    special_tokens: dict[str, int]
+    pattern: str
+
+
+def checked(parts: Parts, where: str) -> Parts:
+    """The same parts, or the first reason why they can't be a tokenizer: `where` names the file in the sentence."""
+    ordinary = set(parts.vocab.values())
+    lacking = [byte for byte in range(256) if bytes([byte]) not in ordinary]
+    if lacking:
+        count = f"{len(lacking)} of the 256 bytes" if len(lacking) > 1 else "one of the 256 bytes"
+        raise FledgeError(
+            f"{where} has no token for {count} (the first is {lacking[0]:#04x}): it can't spell every text."
+        )
+    seen = set()
+    for number, (left, right) in enumerate(parts.merges, 1):
+        for token in (left, right, left + right):
+            if token not in ordinary:
+                raise FledgeError(
+                    f"{where}: merge {number} needs the token {token!r:.60}, which is not in the vocabulary."
+                )
+        if (left, right) in seen:
+            raise FledgeError(f"{where}: merge {number} ({left!r:.40} and {right!r:.40}) is there twice.")
+        seen.add((left, right))
+    return parts
+
+
+def token_id(value: Any, where: str, token: str) -> int:
+    """`value` if it can be an id, else a refusal."""
+    if type(value) is not int or not 0 <= value < MOST_IDS:
+        raise FledgeError(
+            f"{where} gives {token:.60} the id {value!r:.40}; ids are whole numbers from 0 to {MOST_IDS - 1:,}."
+        )
+    return value
+
+
+def add_token(vocab: dict[int, bytes], token: int, data: bytes, where: str) -> None:
+    """Enter `data` as `token`; an id that is already taken by another is refused."""
+    if vocab.setdefault(token, data) != data:
+        raise FledgeError(f"{where} gives the id {token} to both {vocab[token]!r:.60} and {data!r:.60}.")
+
+
+@cache
+def byte_letters() -> dict[int, str]:
+    """GPT-2's way to write a byte as one printable character: itself where it is one, else from U+0100 upwards.
+
+    >>> byte_letters()[ord("A")], byte_letters()[ord(" ")]
+    ('A', 'Ġ')
+    """
+    letters = {byte: chr(byte) for byte in (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))}
+    hidden = (byte for byte in range(256) if byte not in letters)
+    letters.update({byte: chr(0x100 + position) for position, byte in enumerate(hidden)})
+    return letters
+
+
+@cache
+def letter_bytes() -> dict[str, int]:
+    return {letter: byte for byte, letter in byte_letters().items()}
+
+
+def written(data: bytes) -> str:
+    """A token as GPT-2's files write it.
+
+    >>> written(b" the")
+    'Ġthe'
+    """
+    letters = byte_letters()
+    return "".join([letters[byte] for byte in data])
+
+
+def unwritten(text: str) -> bytes | None:
+    """The bytes behind a token as GPT-2's files write it; None for what they would never write."""
+    numbers = letter_bytes()
+    try:
+        return bytes([numbers[letter] for letter in text])
+    except KeyError:
+        return None

@@ -1,0 +1,153 @@
+"""tiktoken's rank files: one token per line in base64, and its rank. Merges are recovered from the ranks.
+
+A pair may merge when its bytes together are a token, the lowest rank first; so the merge that makes a token is the pair
+that is left when all lower ranks have merged its bytes. The same rule says whether merges can be written as ranks.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from fledge.errors import FledgeError
+from fledge.tokenizer.parts import Parts, checked, token_id
+
+
+class Encoding(NamedTuple):
+    """A published encoding: where its ranks lie, their checksum, and what the file itself does not say."""
+
+    address: str
+    sha256: str
+    size: int
+    pattern: str
+    special_tokens: dict[str, int]
+
+
+_HOST = "https://openaipublic.blob.core.windows.net/encodings"
+ENCODINGS = {
+    "gpt2": Encoding(
+        f"{_HOST}/r50k_base.tiktoken",
+        "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930",
+        835_554,
+        "gpt2",
+        {"<|endoftext|>": 50256},
+    ),
+    "cl100k": Encoding(
+        f"{_HOST}/cl100k_base.tiktoken",
+        "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+        1_681_126,
+        "cl100k",
+        {
+            "<|endoftext|>": 100257,
+            "<|fim_prefix|>": 100258,
+            "<|fim_middle|>": 100259,
+            "<|fim_suffix|>": 100260,
+            "<|endofprompt|>": 100276,
+        },
+    ),
+    "o200k": Encoding(
+        f"{_HOST}/o200k_base.tiktoken",
+        "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+        3_613_922,
+        "o200k",
+        {"<|endoftext|>": 199999, "<|endofprompt|>": 200018},
+    ),
+}
+
+
+def read_ranks(data: bytes, where: str) -> dict[bytes, int]:
+    """Tokens and ranks out of the contents of a `.tiktoken` file."""
+    ranks: dict[bytes, int] = {}
+    taken: dict[int, int] = {}
+    for number, line in enumerate(data.splitlines(), 1):
+        fields = line.split()
+        if not fields:
+            continue
+        try:
+            encoded, digits = fields
+            token = base64.b64decode(encoded, validate=True)
+            rank = int(digits) if len(digits) < 20 else -1
+        except (ValueError, binascii.Error):
+            raise FledgeError(f"{where}: line {number} is not a token in base64 and its rank.") from None
+        token_id(rank, where, repr(token))
+        if not token or token in ranks:
+            raise FledgeError(
+                f"{where}: line {number} holds {'no token' if not token else f'{token!r:.60} again'}."
+            )
+        if rank in taken:
+            raise FledgeError(f"{where}: lines {taken[rank]} and {number} have the same rank, {rank}.")
+        ranks[token] = rank
+        taken[rank] = number
+    if not ranks:
+        raise FledgeError(f"{where} is empty: it holds no ranks.")
+    return ranks
+
+
+def parts_of_ranks(
+    ranks: Mapping[bytes, int], special_tokens: Mapping[str, int], pattern: str, where: str
+) -> Parts:
+    """Vocabulary and merges out of ranks; a token that no merge can make is refused."""
+    vocab = {rank: token for token, rank in ranks.items()}
+    for text, token in special_tokens.items():
+        if token in vocab:
+            raise FledgeError(
+                f"{where}: the special token {text} has the id {token}, which {vocab[token]!r:.60} has already."
+            )
+        vocab[token] = text.encode()
+    if len(set(special_tokens.values())) < len(special_tokens):
+        raise FledgeError(f"{where}: two special tokens have the same id.")
+    merges = []
+    for data, rank in sorted(ranks.items(), key=lambda item: item[1]):
+        if len(data) > 1:
+            halves = merged(data, ranks, rank)
+            if len(halves) != 2:
+                raise FledgeError(
+                    f"{where}: no merge of lower-ranked tokens makes {data!r:.60}, so it can't be used."
+                )
+            merges.append((halves[0], halves[1]))
+    return checked(Parts(vocab, merges, dict(special_tokens), pattern), where)
+
+
+def merged(token: bytes, ranks: Mapping[bytes, int], below: float) -> list[bytes]:
+    """What is left of a token's bytes when every pair ranked lower than `below` has merged, the lowest first.
+
+    >>> ranks = {b"a": 0, b"b": 1, b"c": 2, b"bc": 3, b"abc": 4}
+    >>> merged(b"abc", ranks, below=4)
+    [b'a', b'bc']
+    """
+    pieces = [token[position : position + 1] for position in range(len(token))]
+    while len(pieces) > 1:
+        lowest, place = below, -1
+        for position in range(len(pieces) - 1):
+            rank = ranks.get(pieces[position] + pieces[position + 1], below)
+            if rank < lowest:
+                lowest, place = rank, position
+        if place < 0:
+            break
+        pieces[place : place + 2] = [pieces[place] + pieces[place + 1]]
+    return pieces
+
+
+def write_ranks(parts: Parts, where: str) -> bytes:
+    """A `.tiktoken` file whose ranks are the ids; merges that ranks can't express are refused."""
+    special = set(parts.special_tokens.values())
+    ranks = {data: token for token, data in sorted(parts.vocab.items()) if token not in special}
+    if len(ranks) + len(special) < len(parts.vocab):
+        raise FledgeError(f"{where}: two ids have the same bytes, and a rank file can hold one of them.")
+    again = parts_of_ranks(ranks, {}, parts.pattern, where)
+    if again.merges != parts.merges:
+        raise FledgeError(
+            f"{where}: the merges are not in the order of the ids, which is all that a rank file keeps. "
+            "Export it as tokenizer.json instead."
+        )
+    return b"".join(b"%s %d\n" % (base64.b64encode(data), rank) for data, rank in ranks.items())
+
+
+def unreachable(parts: Parts) -> list[bytes]:
+    """The tokens that encoding would never produce, because the merges of their bytes end elsewhere."""
+    ranks = {left + right: number for number, (left, right) in enumerate(parts.merges)}
+    special = set(parts.special_tokens.values())
+    ordinary = (data for token, data in parts.vocab.items() if token not in special)
+    return [data for data in ordinary if len(merged(data, ranks, len(ranks))) > 1]

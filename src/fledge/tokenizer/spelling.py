@@ -1,0 +1,216 @@
+"""What the word and the character tokenizer share: pieces over a floor of 256 bytes, so that any text can be spelled.
+
+Ids are fixed and known: 0 to 3 special, 4 to 259 the bytes in order, then the pieces, the most frequent first.
+"""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import json
+import re
+import warnings
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+from fledge.errors import FledgeError
+from fledge.files import atomic_write
+from fledge.tokenizer.base import FileReport, Ids, Roles, Special, Tokenizer, check_special, to_bytes
+
+SPECIAL_TOKENS = {"<|unknown|>": 0, "<|start|>": 1, "<|end|>": 2, "<|pad|>": 3}
+FIRST_BYTE = len(SPECIAL_TOKENS)
+FIRST_PIECE = FIRST_BYTE + 256
+READ_AT_ONCE = 1 << 22
+
+_SPECIAL = re.compile("(" + "|".join(map(re.escape, SPECIAL_TOKENS)) + ")")
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
+
+Self = TypeVar("Self", bound="SpellingTokenizer")
+
+
+class SpellingTokenizer(Tokenizer):
+    """Known pieces are one id each; the rest is spelled in smaller ones, down to bytes: nothing is out of vocabulary.
+
+    No two ids stand for the same bytes, and decoding joins the bytes of the ids, so every text comes back exactly.
+    The unknown token is never produced: its id is kept for programs that expect one.
+    """
+
+    needs: ClassVar[str]
+    "What pieces are, for the sentences that speak of them."
+
+    def __init__(self, pieces: Iterable[str]) -> None:
+        self.pieces = tuple(pieces)
+        self.special_tokens: Mapping[str, int] = dict(SPECIAL_TOKENS)
+        self.known = {chr(code): FIRST_BYTE + code for code in range(128)}
+        vocab = {token: text.encode() for text, token in SPECIAL_TOKENS.items()}
+        vocab.update({FIRST_BYTE + byte: bytes([byte]) for byte in range(256)})
+        for token, piece in enumerate(self.pieces, FIRST_PIECE):
+            if not isinstance(piece, str) or not self.allowed(piece):
+                raise FledgeError(
+                    f"id {token} of a {self.kind} tokenizer is {piece!r:.60}: pieces must be {self.needs}."
+                )
+            first = self.known.setdefault(piece, token)
+            if first != token:
+                raise FledgeError(
+                    f"ids {first} and {token} of a {self.kind} tokenizer are both {piece!r:.60}."
+                )
+            vocab[token] = piece.encode()
+        self.vocab: Mapping[int, bytes] = vocab
+        self._fingerprint: str | None = None
+
+    @staticmethod
+    @abstractmethod
+    def allowed(piece: str) -> bool:
+        """Whether `piece` can be one id above the bytes."""
+
+    @staticmethod
+    @abstractmethod
+    def count(texts: Iterable[str]) -> Counter[str]:
+        """How often each possible piece occurs in `texts`."""
+
+    @abstractmethod
+    def encode_plain(self, text: str) -> Ids:
+        """The ids of a text in which nothing is special; bytes that are not UTF-8 come as U+DC80 to U+DCFF."""
+
+    @abstractmethod
+    def settled(self, text: str) -> int:
+        """How many characters at the front of `text` have ids that nothing after it can change."""
+
+    @classmethod
+    def train(
+        cls: type[Self],
+        texts: Iterable[str | bytes],
+        vocab_size: int | None = None,
+        *,
+        min_frequency: int = 1,
+    ) -> Self:
+        """Keep the most frequent pieces: up to `vocab_size` ids in all, each seen at least `min_frequency` times.
+
+        A piece never crosses from one text into the next.
+        """
+        if vocab_size is not None and vocab_size < FIRST_PIECE:
+            raise FledgeError(
+                f"A vocabulary of {vocab_size} is too small for a {cls.kind} tokenizer: 4 special tokens and 256 bytes "
+                f"come first. Give at least {FIRST_PIECE}."
+            )
+        counts = cls.count(map(readable, texts))
+        frequent = [piece for piece, seen in counts.items() if seen >= min_frequency and cls.allowed(piece)]
+        # A character is counted wherever it stands, so it comes before every word that it is part of.
+        frequent.sort(key=lambda piece: (-counts[piece], len(piece), piece))
+        if vocab_size is not None:
+            if vocab_size > FIRST_PIECE + len(frequent):
+                times = f" seen {min_frequency} times" if min_frequency > 1 else ""
+                warnings.warn(
+                    f"The text fills {FIRST_PIECE + len(frequent):,} of the {vocab_size:,} ids asked for: "
+                    f"it has no more {cls.needs}{times}."
+                )
+            frequent = frequent[: vocab_size - FIRST_PIECE]
+        return cls(frequent)
+
+    @property
+    def vocab_size(self) -> int:
+        return FIRST_PIECE + len(self.pieces)
+
+    @property
+    def roles(self) -> Roles:
+        return Roles(unknown=0, start=1, end=2, pad=3)
+
+    @property
+    def fingerprint(self) -> str:
+        if self._fingerprint is None:
+            identity = json.dumps([self.kind, 1, self.pieces], separators=(",", ":"))
+            self._fingerprint = hashlib.sha256(identity.encode()).hexdigest()
+        return self._fingerprint
+
+    def encode_array(self, text: str | bytes, special: Special = "recognise") -> Ids:
+        check_special(special)
+        return self._encode_readable(readable(text), special)
+
+    def _encode_readable(self, text: str, special: Special) -> Ids:
+        if special == "text" or "<|" not in text:
+            return self.encode_plain(text)
+        parts = _SPECIAL.split(text)  # plain, special, plain, special, …, plain
+        if special == "refuse" and len(parts) > 1:
+            raise FledgeError(
+                f"the text holds the special token {parts[1]} at character {len(parts[0])}. Pass special='text' to "
+                "take it as plain text, or special='recognise' to mean the token."
+            )
+        ids = [
+            np.array([SPECIAL_TOKENS[part]], self.token_dtype) if position % 2 else self.encode_plain(part)
+            for position, part in enumerate(parts)
+        ]
+        return np.concatenate(ids)
+
+    def encode_lines(self, lines: Iterable[str | bytes], special: Special = "text") -> list[list[int]]:
+        """The ids of each line, between start and end.
+
+        >>> from fledge.tokenizer import CharacterTokenizer
+        >>> CharacterTokenizer([]).encode_lines(["ab", ""])
+        [[1, 101, 102, 2], [1, 2]]
+        """
+        start, end = SPECIAL_TOKENS["<|start|>"], SPECIAL_TOKENS["<|end|>"]
+        return [[start, *self.encode_array(line, special).tolist(), end] for line in lines]
+
+    def encode_iterable(self, texts: Iterable[str | bytes], special: Special = "recognise") -> Iterator[int]:
+        check_special(special)
+        decode = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode
+        parts = (decode(to_bytes(text)) for text in texts)
+        for text in self._settled_parts(parts, lambda: decode(b"", True)):
+            yield from self._encode_readable(text, special).tolist()
+
+    def encode_file(
+        self,
+        path: str | PathLike[str],
+        sink: str | PathLike[str],
+        special: Special = "recognise",
+        threads: int | None = None,
+    ) -> FileReport:
+        """As for every tokenizer; `threads` changes nothing, for this is Python and runs on one."""
+        check_special(special)
+        decode = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode
+        tokens = invalid = 0
+        with open(path, "rb") as source, atomic_write(Path(sink)) as out:
+            parts = (decode(block) for block in iter(lambda: source.read(READ_AT_ONCE), b""))
+            for text in self._settled_parts(parts, lambda: decode(b"", True)):
+                ids = self._encode_readable(text, special)
+                tokens += len(ids)
+                invalid += 0 if text.isascii() else len(_NOT_UTF8.findall(text))
+                out.write(ids.astype(self.token_dtype.newbyteorder("<")).tobytes())
+            return FileReport(tokens, source.tell(), invalid)
+
+    def _settled_parts(self, parts: Iterable[str], last: Any) -> Iterator[str]:
+        """The joined text cut anew, at places where a cut changes no id."""
+        held, length, enough = [""], 0, 0
+        for part in parts:
+            held.append(part)
+            length += len(part)
+            if length < enough:
+                continue
+            joined = "".join(held)
+            cut = self.settled(joined)
+            yield joined[:cut]
+            held, length = [joined[cut:]], len(joined) - cut
+            enough = 2 * length  # a text without a place to cut is not searched again for every part
+        yield "".join([*held, last()])
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        from fledge.tokenizer.files import save_tokenizer
+
+        save_tokenizer(self, folder)
+
+
+def readable(text: str | bytes) -> str:
+    """The text as a string that UTF-8 with `surrogateescape` turns into its very bytes, whatever they were."""
+    if isinstance(text, str):
+        try:
+            text.encode()
+            return text
+        except UnicodeEncodeError:
+            pass
+    return to_bytes(text).decode("utf-8", "surrogateescape")

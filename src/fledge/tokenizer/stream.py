@@ -1,0 +1,85 @@
+"""Text that does not fit in memory, or is not there yet: encoded block by block, with the ids of the whole.
+
+Blocks end where cutting can't change the ids; the native core knows such places for each of its patterns.
+"""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from collections.abc import Iterable, Iterator
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fledge.errors import FledgeError
+from fledge.files import atomic_write, require_space
+from fledge.tokenizer.base import FileReport, Ids, Special
+from fledge.tokenizer.bpe import PATTERNS
+
+if TYPE_CHECKING:
+    from fledge.tokenizer.bpe import BPETokenizer
+
+PIECE = 1 << 16  # bytes of a stream that are gathered before they are encoded
+BLOCK = 1 << 24  # bytes of a file that are encoded at once
+
+
+def encode_blocks(tokenizer: BPETokenizer, pieces: Iterable[bytes], special: Special) -> Iterator[Ids]:
+    """Arrays that, joined, are the ids of the joined pieces. What is held back is a few words, or one long pre-token.
+
+    A regular expression of the user's own may look at any distance, so its text is gathered whole.
+    """
+    native = tokenizer.pattern in PATTERNS
+    held = bytearray()
+    wanted = PIECE
+    for piece in pieces:
+        held += piece
+        if not native or len(held) < wanted:
+            continue
+        end = tokenizer._encoder.last_cut(held, "text" if special == "text" else "recognise")
+        wanted = PIECE if end else 2 * len(held)  # a long pre-token: look again when there is twice as much
+        if end:
+            yield tokenizer.encode_array(bytes(held[:end]), special)
+            del held[:end]
+    if held:
+        yield tokenizer.encode_array(bytes(held), special)
+
+
+def encode_file(
+    tokenizer: BPETokenizer,
+    path: str | PathLike[str],
+    sink: str | PathLike[str],
+    special: Special,
+    threads: int | None,
+) -> FileReport:
+    """Blocks of a mapped file, each encoded on all threads and written before the next."""
+    from fledge._core import count_invalid
+
+    source = Path(path)
+    if not source.is_file():
+        raise FledgeError(f"{source} is not a file that can be read.")
+    size = source.stat().st_size
+    # English takes about a quarter of its bytes as ids; other scripts up to all of them, which the writing itself reports.
+    require_space(Path(sink).parent, size // 4 * tokenizer.token_dtype.itemsize, "the file of ids")
+    tokens = invalid = 0
+    with open(source, "rb") as file, atomic_write(sink) as out:
+        view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
+        start, wanted = 0, BLOCK
+        while start < size:
+            end = min(size, start + wanted)
+            block = view[start:end]
+            if end < size and tokenizer.pattern in PATTERNS:
+                length = tokenizer._encoder.last_cut(block, "text" if special == "text" else "recognise")
+                if not length:
+                    wanted *= 2
+                    continue
+                block = block[:length]
+            elif end < size:
+                wanted = size
+                continue
+            ids = tokenizer.encode_array(block, special, threads)
+            invalid += count_invalid(block)
+            out.write(memoryview(ids if sys.byteorder == "little" else ids.byteswap()))
+            tokens += len(ids)
+            start, wanted = start + len(block), BLOCK
+    return FileReport(tokens, size, invalid)

@@ -1,0 +1,308 @@
+"""Training of byte-pair encoding: count the pre-tokens of the text on all cores, then merge the best pair, and again.
+
+The best pair is the one that occurs most often; of equals, the lexicographically greater pair of byte strings. The
+result depends on neither the threads nor the order in which the text is read.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fledge.errors import FledgeError
+from fledge.files import readable_bytes
+from fledge.progress import Bar, progress_bar
+from fledge.tokenizer.base import to_bytes
+from fledge.tokenizer.bpe import PATTERNS, BPETokenizer
+
+if TYPE_CHECKING:
+    from fledge._core import PretokenCounter
+    from fledge.corpus import Corpus
+
+GATHER = 1 << 24  # bytes of texts that are handed to native code at once
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+
+
+class Phase(NamedTuple):
+    """One phase of training: what was done, how long it took, and the most memory the process held during it."""
+
+    name: str
+    seconds: float
+    peak_memory: int
+
+
+class TrainingProfile(NamedTuple):
+    """Where the time and memory of a training went; `str()` is a table."""
+
+    phases: tuple[Phase, ...]
+    source_bytes: int
+    distinct_pretokens: int
+    merges: int
+
+    @property
+    def seconds(self) -> float:
+        return sum(phase.seconds for phase in self.phases)
+
+    def __str__(self) -> str:
+        lines = [f"{'phase':<16}{'seconds':>10}{'share':>8}{'peak memory':>14}"]
+        for phase in self.phases:
+            share = phase.seconds / max(self.seconds, 1e-9)
+            lines.append(f"{phase.name:<16}{phase.seconds:>10.3f}{share:>8.0%}{readable_bytes(phase.peak_memory):>14}")
+        total = max((phase.peak_memory for phase in self.phases), default=0)
+        lines.append(f"{'all':<16}{self.seconds:>10.3f}{'100%':>8}{readable_bytes(total):>14}")
+        lines.append(
+            f"{readable_bytes(self.source_bytes)} of text, {self.distinct_pretokens:,} distinct pre-tokens, "
+            f"{self.merges:,} merges"
+        )
+        return "\n".join(lines)
+
+
+Source = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Corpus | Iterable[str | bytes]"
+
+
+def train_bpe(
+    source: Any,
+    vocab_size: int | None,
+    special_tokens: Iterable[str] = (),
+    *,
+    pattern: str = "gpt2",
+    threads: int | None = None,
+    min_frequency: int = 1,
+    progress: bool = False,
+) -> BPETokenizer:
+    """Learn a byte-level BPE vocabulary of `vocab_size` ids: special tokens, the 256 bytes, then merges.
+
+    `source` is a path, several paths (compressed ones too), a `Corpus`, or an iterable of texts, each a document of its
+    own. With `vocab_size=None` merging ends when no pair occurs twice; a pair seen less than `min_frequency` times is
+    never merged. Where the time and memory went is kept as `training_profile`.
+
+    >>> tokenizer = train_bpe(["low lower lowest"], 260, ["<|endoftext|>"])
+    >>> tokenizer.merges
+    [(b'o', b'w'), (b'l', b'ow'), (b' ', b'low')]
+    """
+    from fledge._core import PretokenCounter
+
+    specials = _checked_specials(special_tokens)
+    first_merge = len(specials) + 256
+    if vocab_size is not None and vocab_size < first_merge:
+        raise FledgeError(
+            f"vocab_size = {vocab_size} is too small: {len(specials)} special tokens and the 256 bytes need {first_merge}."
+        )
+    if min_frequency < 1:
+        raise FledgeError(f"min_frequency = {min_frequency} must be at least 1.")
+    wanted = sys.maxsize if vocab_size is None else vocab_size - first_merge
+    least = max(2, min_frequency) if vocab_size is None else min_frequency
+    phases: list[Phase] = []
+    native = pattern if pattern in PATTERNS else "gpt2"
+    counter = PretokenCounter(native, [to_bytes(text) for text in specials], _thread_count(threads))
+    with _phase(phases, "scan and count"):
+        _count(counter, source, pattern, specials, progress)
+        counter.finish()
+    if counter.source_bytes == 0:
+        raise FledgeError("there is no text to train on: the source is empty.")
+    with (
+        _phase(phases, "merge"),
+        progress_bar("merging", None if vocab_size is None else wanted, "merges", 1, shown=progress) as bar,
+    ):
+        merges = counter.train(wanted, least, _advance(bar) if progress else None)
+    with _phase(phases, "vocabulary"):
+        tokenizer = _build(merges, specials, pattern)
+    if vocab_size is not None and len(merges) < wanted:
+        reason = "no pair is left to merge" if least == 1 else f"no pair occurs {least} times any more"
+        warnings.warn(
+            f"training ended at {first_merge + len(merges):,} ids instead of {vocab_size:,}: {reason}. Use more text or a "
+            "smaller vocabulary.",
+            stacklevel=2,
+        )
+    tokenizer.training_profile = TrainingProfile(
+        tuple(phases), counter.source_bytes, counter.distinct, len(merges)
+    )
+    return tokenizer
+
+
+def _build(merges: Sequence[tuple[int, int, int, int]], specials: Sequence[str], pattern: str) -> BPETokenizer:
+    tokens = [bytes([byte]) for byte in range(256)]
+    pairs = []
+    for left, right, _, _ in merges:
+        pairs.append((tokens[left], tokens[right]))
+        tokens.append(tokens[left] + tokens[right])
+    vocab = dict(enumerate([*map(to_bytes, specials), *tokens]))
+    return BPETokenizer(vocab, pairs, {text: token for token, text in enumerate(specials)}, pattern=pattern)
+
+
+def _checked_specials(special_tokens: Iterable[str]) -> list[str]:
+    if isinstance(special_tokens, str):
+        raise FledgeError(f"special_tokens = {special_tokens!r} is one text; give a list of texts.")
+    specials = list(special_tokens)
+    if len(set(specials)) < len(specials) or not all(specials):
+        raise FledgeError(f"special_tokens = {specials!r} must be different and not empty.")
+    return specials
+
+
+# ---- counting ----------------------------------------------------------------------------------------------------
+
+
+def _count(counter: PretokenCounter, source: Any, pattern: str, specials: Sequence[str], progress: bool) -> None:
+    paths = _as_paths(source)
+    if pattern not in PATTERNS:
+        _count_with_pattern(counter, _texts(source, paths), pattern, specials)
+    elif paths is not None:
+        total = sum(path.stat().st_size for path in paths)
+        with progress_bar("counting", total, shown=progress) as bar:
+            for path in paths:
+                if path.suffix in COMPRESSED:
+                    _count_blocks(counter, _decompressed(path))
+                else:
+                    counter.add_file(os.fspath(path))
+                bar.advance(path.stat().st_size)
+    else:
+        _count_texts(counter, _texts(source, None))
+
+
+def _count_texts(counter: PretokenCounter, texts: Iterable[Any]) -> None:
+    """Texts are gathered, so that native code is called once for thousands of short ones."""
+    import numpy as np
+
+    parts: list[bytes] = []
+    size = 0
+
+    def hand_over() -> None:
+        offsets = np.cumsum([0, *map(len, parts)], dtype=np.uint64)
+        counter.add_spans(b"".join(parts), offsets)
+
+    for text in texts:
+        if hasattr(text, "buffer") and hasattr(text, "offsets"):  # a block of a corpus
+            counter.add_spans(text.buffer, np.ascontiguousarray(text.offsets, dtype=np.uint64))
+            continue
+        data = _document(text)
+        parts.append(data)
+        size += len(data)
+        if size >= GATHER:
+            hand_over()
+            parts, size = [], 0
+    hand_over()
+
+
+def _count_blocks(counter: PretokenCounter, blocks: Iterable[bytes]) -> None:
+    """One long text in blocks: each is counted up to a place where a cut changes nothing, the rest goes to the next."""
+    held = b""
+    for block in blocks:
+        held += block
+        end = counter.last_cut(held)
+        counter.add_text(memoryview(held)[:end])
+        held = held[end:]
+    counter.add_text(held)
+
+
+def _count_with_pattern(counter: PretokenCounter, texts: Iterable[Any], pattern: str, specials: Sequence[str]) -> None:
+    from fledge.tokenizer.custom import count_with_pattern
+
+    known = [to_bytes(text) for text in specials]
+    for text in texts:
+        documents = _documents_of(text) if hasattr(text, "offsets") else [_document(text)]
+        for document in documents:
+            counter.add_words(count_with_pattern(pattern, document, known), len(document))
+
+
+def _document(text: Any) -> bytes:
+    if not isinstance(text, (str, bytes)):
+        raise FledgeError(f"a text to train on is a {type(text).__name__}; texts are str or bytes.")
+    return to_bytes(text)
+
+
+def _documents_of(block: Any) -> Iterator[bytes]:
+    bounds = block.offsets.tolist()
+    for start, end in zip(bounds[:-1], bounds[1:], strict=True):
+        yield bytes(block.buffer[start:end])
+
+
+def _texts(source: Any, paths: Sequence[Path] | None) -> Iterable[Any]:
+    if paths is not None:
+        return (b"".join(_decompressed(path)) if path.suffix in COMPRESSED else path.read_bytes() for path in paths)
+    if hasattr(source, "blocks"):
+        return source.blocks()  # type: ignore[no-any-return]
+    if not isinstance(source, Iterable):
+        raise FledgeError(f"a {type(source).__name__} is no text to train on; give a path, paths, a Corpus or texts.")
+    return source
+
+
+def _as_paths(source: Any) -> list[Path] | None:
+    """The files that `source` names, or None where it holds the texts themselves.
+
+    In a list, strings are file names if every one of them names a file.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        return [_file(Path(source))]
+    if not isinstance(source, (list, tuple)) or not source:
+        return None
+    if any(isinstance(item, os.PathLike) for item in source):
+        return [_file(Path(item)) for item in source]
+    if all(isinstance(item, str) and len(item) < 4096 and "\0" not in item and Path(item).is_file() for item in source):
+        return [Path(item) for item in source]
+    return None
+
+
+def _file(path: Path) -> Path:
+    if path.is_dir():
+        raise FledgeError(f"{path} is a folder. Name its files, or open it with Corpus.open({str(path)!r}).")
+    if not path.exists():
+        raise FledgeError(f"{path} does not exist. To train on texts in memory, give a list of them.")
+    if not os.access(path, os.R_OK):
+        raise FledgeError(f"{path} can't be read: its permissions forbid it.")
+    return path
+
+
+def _decompressed(path: Path) -> Iterator[bytes]:
+    from fledge.corpus.sources import Source as Stored
+
+    with Stored(str(path), "text").open() as stream:
+        while block := stream.read(GATHER):
+            yield block
+
+
+# ---- time and memory ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _phase(phases: list[Phase], name: str) -> Iterator[None]:
+    _forget_peak_memory()
+    started = time.perf_counter()
+    yield
+    phases.append(Phase(name, time.perf_counter() - started, _peak_memory()))
+
+
+def _forget_peak_memory() -> None:
+    """Linux can start the peak anew; elsewhere a phase shows the peak of all before it."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        pass
+
+
+def _peak_memory() -> int:
+    try:
+        status = Path("/proc/self/status").read_text()
+        return int(status.split("VmHWM:")[1].split()[0]) * 1024
+    except (OSError, IndexError):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _thread_count(threads: int | None) -> int:
+    if threads is not None:
+        return max(1, threads)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _advance(bar: Bar) -> Any:
+    def advance(merges: int) -> None:
+        bar.advance(merges - bar.done)
+
+    return advance

@@ -1,0 +1,311 @@
+"""Packing: shuffled documents joined by one separator, with document numbers and positions that start again
+at each.
+
+The order of an epoch's documents and where each begins are kept in memory-mapped arrays, rebuilt from the
+seed.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from fledge.config import TokensConfig
+from fledge.tokenizer.base import Roles
+from fledge.tokens.batch import IGNORED, PADDING, Batch
+from fledge.tokens.lines import Lines
+from fledge.tokens.permutation import keys, mix, permute
+from fledge.tokens.scratch import chunks, release, scratch_array
+from fledge.tokens.store import TokenSplit
+from fledge.tokens.windows import Numbers, Windows, padding_token
+
+DOCUMENTS = 2  # the purpose of the key that orders documents
+OFFSETS = 3  # and of the one that draws position offsets
+EPOCHS_KEPT = 2  # a batch may lie across the border of two epochs
+
+
+class Index(NamedTuple):
+    """An epoch's documents, or pieces of them, in packed order: where each begins, and which it is."""
+
+    begins: Numbers  # n + 1: the pair of the packed stream at which piece i begins
+    pieces: Numbers  # n: the document
+    skips: Numbers | None = None  # n: pairs of the document before the piece
+
+
+class Segments(NamedTuple):
+    """The stretches of documents in some rows, row by row."""
+
+    rows: Numbers
+    documents: Numbers
+    skips: Numbers  # pairs of the document before the stretch
+    lengths: Numbers
+    columns: Numbers  # where the stretch begins in its row
+    places: Numbers  # a number of its own for each stretch, to draw its position offset
+
+
+class PackingWindows(Windows):
+    """What both ways of packing share: an index per epoch, and rows filled with stretches of documents."""
+
+    def __init__(
+        self, split: TokenSplit, config: TokensConfig, roles: Roles, seed: int, shuffle: bool = True
+    ) -> None:
+        super().__init__(split, config, roles, seed, shuffle)
+        self.lines = Lines(split, roles)
+        self.padding = padding_token(roles)
+        self.pairs = sum(int(part.sum()) for part in self.lines.pairs())
+        self._indices: dict[int, Index] = {}
+
+    @abstractmethod
+    def _build(self, epoch: int) -> Index:
+        """The packed order of one epoch."""
+
+    @abstractmethod
+    def _segments(self, index: Index, windows: Numbers) -> Segments:
+        """The stretches of documents in some windows of one epoch."""
+
+    def index(self, epoch: int) -> Index:
+        """The index of an epoch: kept for the current one and its neighbour, rebuilt from the seed
+        otherwise.
+        """
+        epoch = epoch if self.shuffle else 0
+        if epoch not in self._indices:
+            while len(self._indices) >= EPOCHS_KEPT:
+                del self._indices[min(self._indices)]
+            self._indices[epoch] = self._build(epoch)
+        return self._indices[epoch]
+
+    def order(self, epoch: int) -> Iterator[Numbers]:
+        """The documents of an epoch in their order, some at a time."""
+        count, key = len(self.lines), keys(self.seed, DOCUMENTS, [epoch])
+        for low, high in chunks(count):
+            numbers = np.arange(low, high)
+            yield permute(numbers, count, key) if self.shuffle else numbers
+
+    def _release(self) -> None:
+        super()._release()
+        for index in self._indices.values():
+            for array in index:
+                if array is not None:
+                    release(array)
+
+    def _gather(self, windows: Numbers, epochs: Numbers) -> Batch:
+        first = int(epochs[0]) if len(epochs) else 0
+        if not len(epochs) or (epochs == first).all():
+            return self._fill(self._segments(self.index(first), windows), len(windows), first)
+        parts = [
+            self._fill(
+                self._segments(self.index(epoch), windows[epochs == epoch]),
+                int((epochs == epoch).sum()),
+                epoch,
+            )
+            for epoch in np.unique(epochs).tolist()
+        ]
+        order = torch.from_numpy(np.argsort(np.argsort(epochs, kind="stable"), kind="stable"))
+        return Batch(*(torch.cat(same)[order] for same in zip(*parts, strict=True)))  # type: ignore[arg-type]
+
+    def _fill(self, found: Segments, rows: int, epoch: int) -> Batch:
+        width = self.context_length
+        first, _ = self.lines.find(found.documents)
+        sources = first + found.skips
+        self.split.token_file.check(np.maximum(sources - 1, 0), sources + found.lengths - 1)
+        begins = found.rows * width + found.columns  # in the flat batch
+        full = int(found.lengths.sum()) == rows * width
+        flat = np.arange(rows * width)
+        inputs, targets, positions, documents = np.empty((4, rows * width), np.int64)
+        if full:
+            places = np.repeat(sources - begins, found.lengths)
+            places += flat
+            held: Any = slice(None)
+        else:
+            offsets = np.cumsum(found.lengths) - found.lengths
+            within = np.arange(int(found.lengths.sum())) - np.repeat(offsets, found.lengths)
+            held = np.repeat(begins, found.lengths) + within
+            places = np.repeat(sources, found.lengths) + within
+            inputs.fill(self.padding)
+            targets.fill(IGNORED)
+            positions.fill(0)
+            documents.fill(PADDING)
+        tokens = self.split.tokens
+        targets[held] = tokens[places]
+        inputs[1:] = targets[:-1]
+        inputs[begins] = tokens[sources - 1]  # a separator, or the token before the row's first
+        self.lines.open(inputs, begins[sources == 0])
+        shifts = begins - self._position_offsets(found, epoch)
+        positions[held] = (flat if full else held) - np.repeat(shifts, found.lengths)
+        numbers = np.arange(len(found.rows)) - np.searchsorted(found.rows, found.rows)
+        documents[held] = np.repeat(numbers, found.lengths)
+        if not full:
+            empty = np.ones(rows * width, np.bool_)
+            empty[held] = False
+            inputs[empty] = self.padding
+        shape = (rows, width)
+        return Batch(
+            *(torch.from_numpy(array.reshape(shape)) for array in (inputs, targets, positions, documents))
+        )
+
+    def _position_offsets(self, found: Segments, epoch: int) -> Numbers:
+        """A random start for the positions of each stretch, such that they stay below the context length."""
+        if not self.config.position_offset:
+            return np.zeros_like(found.lengths)
+        room = np.minimum(self.config.position_offset, self.context_length - found.lengths)
+        drawn = mix(found.places.astype(np.uint64) ^ keys(self.seed, OFFSETS, [epoch]))
+        return (drawn % (room + 1).astype(np.uint64)).astype(np.int64)
+
+    @property
+    def waste(self) -> float:
+        """The share of places that hold padding."""
+        return 1 - self.pairs / max(1, len(self) * self.context_length)
+
+    def describe(self) -> dict[str, Any]:
+        return super().describe() | {"documents": len(self.lines), "waste": self.waste}
+
+
+class PackedWindows(PackingWindows):
+    """The documents of an epoch end to end, cut into windows side by side; the last is padded."""
+
+    def __len__(self) -> int:
+        return (self.pairs + self.context_length - 1) // self.context_length
+
+    def _build(self, epoch: int) -> Index:
+        folder, count = self.split.token_file.path.parent, len(self.lines)
+        pieces = scratch_array(self.order(epoch), count, folder)
+        return Index(scratch_array(self._begins(pieces), count + 1, folder), pieces)
+
+    def _begins(self, pieces: Numbers) -> Iterator[Numbers]:
+        total = 0
+        yield np.zeros(1, np.int64)
+        for low, high in chunks(len(pieces)):
+            sums = total + np.cumsum(self.lines.find(pieces[low:high])[1])
+            total = int(sums[-1])
+            yield sums
+
+    def _segments(self, index: Index, windows: Numbers) -> Segments:
+        begin = windows * self.context_length
+        end = np.minimum(begin + self.context_length, self.pairs)
+        first = np.searchsorted(index.begins, begin, "right") - 1
+        last = np.searchsorted(index.begins, end - 1, "right") - 1
+        counts = last - first + 1
+        rows = np.repeat(np.arange(len(windows)), counts)
+        slots = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts - first, counts)
+        starts = index.begins[slots]
+        low = np.maximum(starts, begin[rows])
+        high = np.minimum(index.begins[slots + 1], end[rows])
+        kept = high > low  # documents without a pair have no place of their own
+        rows, slots, low, high, starts = rows[kept], slots[kept], low[kept], high[kept], starts[kept]
+        return Segments(rows, index.pieces[slots], low - starts, high - low, low - begin[rows], low)
+
+
+class BestFitWindows(PackingWindows):
+    """Documents whole wherever they fit: each goes where it leaves the least room, the longest first.
+
+    Documents longer than the context are cut into windows, and their last part is packed like the others.
+    """
+
+    def __init__(
+        self, split: TokenSplit, config: TokensConfig, roles: Roles, seed: int, shuffle: bool = True
+    ) -> None:
+        super().__init__(split, config, roles, seed, shuffle)
+        counts = np.zeros(self.context_length + 1, np.int64)
+        for pairs in self.lines.pairs():
+            whole, rest = np.divmod(pairs, self.context_length)
+            counts[self.context_length] += int(whole.sum())
+            counts += np.bincount(rest, minlength=self.context_length + 1)
+        counts[0] = 0
+        self._plan = plan_best_fit(counts, self.context_length)
+        self._rows = len(self._plan.row_ends)
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def _build(self, epoch: int) -> Index:
+        """Give each place of the plan, which asks for a length, the next piece of that length in the epoch's
+        order.
+        """
+        documents, skips, lengths = self._pieces(epoch)
+        by_length = np.argsort(
+            -lengths, kind="stable"
+        )  # pieces of equal length stay in the epoch's shuffled order
+        places = np.empty(len(by_length), np.int64)
+        places[self._plan.place_of_piece] = by_length
+        folder = self.split.token_file.path.parent
+        begins = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths[places])))
+        return Index(
+            scratch_array([begins], len(begins), folder),
+            scratch_array([documents[places]], len(places), folder),
+            scratch_array([skips[places]], len(places), folder),
+        )
+
+    def _pieces(self, epoch: int) -> tuple[Numbers, Numbers, Numbers]:
+        documents, skips, lengths = [], [], []
+        width = self.context_length
+        for numbers in self.order(epoch):
+            _, pairs = self.lines.find(numbers)
+            counts = -(-pairs // width)
+            owner = np.repeat(np.arange(len(numbers)), counts)
+            skip = (np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)) * width
+            documents.append(numbers[owner])
+            skips.append(skip)
+            lengths.append(np.minimum(pairs[owner] - skip, width))
+        return np.concatenate(documents), np.concatenate(skips), np.concatenate(lengths)
+
+    def _segments(self, index: Index, windows: Numbers) -> Segments:
+        assert index.skips is not None
+        ends = self._plan.row_ends
+        first = np.where(windows > 0, ends[windows - 1], 0)
+        counts = ends[windows] - first
+        rows = np.repeat(np.arange(len(windows)), counts)
+        slots = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts - first, counts)
+        begins = index.begins[slots]
+        columns = begins - index.begins[first][rows]
+        lengths = index.begins[slots + 1] - begins
+        return Segments(rows, index.pieces[slots], index.skips[slots], lengths, columns, begins)
+
+
+class Plan(NamedTuple):
+    """Where pieces go, by their lengths alone: the same for every epoch."""
+
+    place_of_piece: Numbers  # for the pieces from the longest to the shortest: the place in row order
+    row_ends: Numbers  # the place after each row's last piece
+
+
+def plan_best_fit(counts: Numbers, width: int) -> Plan:
+    """Best fit decreasing for `counts[l]` pieces of each length l.
+
+    Rows with equal room are treated together, so the steps depend on the width and not on the number of
+    pieces.
+    """
+    rows_with_room: list[list[Numbers]] = [[] for _ in range(width + 1)]
+    taken: list[Numbers] = [
+        np.empty(0, np.int64)
+    ]  # the row of each piece, from the longest piece to the shortest
+    rows = 0
+    for length in range(width, 0, -1):
+        left, room = int(counts[length]), length
+        while left and room <= width:
+            if not rows_with_room[room]:
+                room += 1
+                continue
+            group = rows_with_room[room].pop()
+            used, spare = group[:left], group[left:]
+            if spare.size:
+                rows_with_room[room].append(spare)
+            taken.append(used)
+            left -= len(used)
+            rows_with_room[room - length].append(used)
+            if room - length >= length:
+                room -= length  # what is left of these rows is the best fit for the next piece
+        for new, each in ((left // (width // length), width // length), (1, left % (width // length))):
+            if new and each:
+                fresh = np.arange(rows, rows + new)
+                rows += new
+                taken.append(np.repeat(fresh, each))
+                rows_with_room[width - each * length].append(fresh)
+    row_of_piece = np.concatenate(taken)
+    order = np.argsort(row_of_piece, kind="stable")
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return Plan(place, np.cumsum(np.bincount(row_of_piece, minlength=rows)))

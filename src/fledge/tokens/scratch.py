@@ -1,0 +1,45 @@
+"""Arrays that live in a nameless file instead of memory: they vanish with the process, even a killed one."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+SMALL = 1 << 20  # bytes that may as well stay in memory
+CHUNK = 1 << 18  # entries computed at a time
+
+
+def chunks(count: int) -> Iterator[tuple[int, int]]:
+    """0..count in pieces that fit in a cache."""
+    for start in range(0, count, CHUNK):
+        yield start, min(count, start + CHUNK)
+
+
+def scratch_array(parts: Iterable[npt.NDArray[np.int64]], count: int, folder: Path) -> npt.NDArray[np.int64]:
+    """The parts joined: `count` entries, in memory when they are few, else mapped from a nameless file.
+
+    The file lies beside the store where that can be written to, for a temporary folder is often in memory
+    too.
+    """
+    if count * 8 <= SMALL:
+        return np.concatenate([np.empty(0, np.int64), *parts])
+    place = folder if os.access(folder, os.W_OK) else Path(tempfile.gettempdir())
+    with tempfile.TemporaryFile(dir=place) as file:
+        for part in parts:
+            file.write(np.ascontiguousarray(part, np.int64).data.cast("B"))
+        file.flush()
+        return np.memmap(file, np.int64, "r", shape=(count,))
+
+
+def release(array: npt.NDArray[Any]) -> None:
+    """Give the pages of a mapped array back; they are read again when needed."""
+    mapping = getattr(array, "_mmap", None)
+    if mapping is not None and hasattr(mapping, "madvise"):
+        mapping.madvise(mmap.MADV_DONTNEED)

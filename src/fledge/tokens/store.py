@@ -1,0 +1,300 @@
+"""A token store: raw ids and document starts of each split, and a manifest that says when they are whole.
+
+Every megabyte has a checksum, compared when it is first read; there, too, ids are checked against the
+vocabulary.
+"""
+
+from __future__ import annotations
+
+import mmap
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from fledge.errors import FledgeError
+from fledge.files import read_json
+from fledge.tokenizer.base import Roles
+
+if TYPE_CHECKING:
+    from fledge.tokenizer.base import Tokenizer
+
+FORMAT = "fledge-tokens"
+VERSION = 1
+MANIFEST = "store.json"
+JOURNAL = "journal.jsonl"
+TOKENIZER = "tokenizer"
+SPLITS = ("train", "validation")
+BLOCK_BYTES = 1 << 20
+KEPT_MAPPED = (
+    256 << 20
+)  # bytes of a split that may stay mapped; pages beyond are given back as reading goes on
+
+Layout = Literal["separated", "bounded", "bare"]
+Ids = npt.NDArray[Any]
+
+
+def layout_of(roles: Roles) -> Layout:
+    """How documents are bounded: a start and an end token of their own, one separator after each, or
+    nothing.
+    """
+    if roles.start is not None and roles.end is not None and roles.start != roles.end:
+        return "bounded"
+    return "bare" if end_token(roles) is None else "separated"
+
+
+def end_token(roles: Roles) -> int | None:
+    """The token that stands after each document."""
+    return roles.separator if roles.separator is not None else roles.end
+
+
+def new_manifest(
+    tokenizer: Tokenizer,
+    splits: dict[str, Any],
+    skipped: int,
+    source: dict[str, Any],
+    purpose: dict[str, Any],
+) -> dict[str, Any]:
+    """The manifest of a store whose data files are whole."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "width": tokenizer.token_dtype.itemsize,
+        "layout": layout_of(tokenizer.roles),
+        "tokenizer": {
+            "fingerprint": tokenizer.fingerprint,
+            "vocabulary_size": tokenizer.vocab_size,
+            "kind": tokenizer.kind,
+        },
+        "roles": tokenizer.roles._asdict(),
+        "splits": splits,
+        "skipped": skipped,
+        "source": source,
+        "purpose": purpose,
+    }
+
+
+@dataclass
+class Checked:
+    """A file of raw numbers in checksummed blocks."""
+
+    path: Path
+    dtype: np.dtype[Any]
+    count: int
+    checksums: list[str]
+    limit: int | None = None  # ids must be below
+    array: Ids = field(init=False, repr=False)
+    _fresh: npt.NDArray[np.bool_] = field(init=False, repr=False)
+    _mapping: Any = field(init=False, repr=False, default=None)
+    _left: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        expected, found = (
+            self.count * self.dtype.itemsize,
+            self.path.stat().st_size if self.path.exists() else -1,
+        )
+        if found != expected:
+            state = "is missing" if found < 0 else f"has {found:,} bytes instead of {expected:,}"
+            raise FledgeError(
+                f"{self.path} {state}: the store was cut or changed. Make it again with fledge tokenize."
+            )
+        if len(self.checksums) != -(-expected // BLOCK_BYTES):
+            raise FledgeError(
+                f"{self.path.parent / MANIFEST} does not list a checksum for every block of {self.path.name}."
+            )
+        if self.count:
+            mapped = np.memmap(self.path, self.dtype, "r")
+            self.array, self._mapping = mapped, getattr(mapped, "_mmap", None)
+        else:
+            self.array = np.empty(0, self.dtype)
+        self._fresh = np.ones(len(self.checksums), np.bool_)
+        self._left = len(self.checksums)
+
+    def check(self, first: Ids | int, last: Ids | int) -> None:
+        """Make sure that the blocks from entry `first` to entry `last` (each an array or a number) are
+        sound.
+        """
+        if not self._left:
+            return
+        size = BLOCK_BYTES // self.dtype.itemsize
+        low, high = np.atleast_1d(first) // size, np.atleast_1d(last) // size
+        high = np.minimum(high, len(self.checksums) - 1)
+        low = np.maximum(low, 0)
+        widest = int((high - low).max(initial=-1))
+        for step in range(widest + 1):
+            touched = np.minimum(low + step, high)
+            for block in np.unique(touched[self._fresh[touched]]).tolist():
+                self._check_block(block)
+
+    def check_all(self) -> None:
+        for block in np.flatnonzero(self._fresh).tolist():
+            self._check_block(block)
+
+    def _check_block(self, block: int) -> None:
+        size = BLOCK_BYTES // self.dtype.itemsize
+        part = self.array[block * size : (block + 1) * size]
+        if format(zlib.crc32(part.data), "08x") != self.checksums[block]:
+            raise FledgeError(
+                f"{self.path}: bytes {block * BLOCK_BYTES:,} to {block * BLOCK_BYTES + part.nbytes:,} do "
+                "not match their "
+                "checksum: the file was changed or damaged after it was written. Make the store again with "
+                "fledge tokenize."
+            )
+        if self.limit is not None and part.size and int(part.max()) >= self.limit:
+            raise FledgeError(
+                f"{self.path}: id {int(part.max())} near token {block * size + int(part.argmax()):,} is "
+                "outside the "
+                f"vocabulary of {self.limit:,}. The store was made with another tokenizer."
+            )
+        self._fresh[block] = False
+        self._left -= 1
+
+    def release(self) -> None:
+        """Give mapped pages back, so that memory does not grow with the store. The data stays in the
+        system's cache.
+        """
+        if (
+            self._mapping is not None
+            and self.array.nbytes > KEPT_MAPPED
+            and hasattr(self._mapping, "madvise")
+        ):
+            self._mapping.madvise(mmap.MADV_DONTNEED)
+
+
+@dataclass
+class TokenSplit:
+    """The ids of one split in order, and where each document starts."""
+
+    name: str
+    layout: Layout
+    source_bytes: int
+    token_file: Checked
+    document_file: Checked
+
+    @property
+    def tokens(self) -> Ids:
+        """All ids, memory-mapped; `verify` first if they are read without windows."""
+        return self.token_file.array
+
+    @property
+    def documents(self) -> Ids:
+        """The start of each document in `tokens`, memory-mapped."""
+        return self.document_file.array
+
+    def verify(self) -> TokenSplit:
+        """Compare every block with its checksum, and every id with the vocabulary."""
+        self.token_file.check_all()
+        self.document_file.check_all()
+        return self
+
+    def document(self, number: int) -> Ids:
+        """The ids of one document with what bounds it."""
+        if not 0 <= number < len(self.documents):
+            raise FledgeError(
+                f"The {self.name} split has {len(self.documents):,} documents, numbered from 0, and no "
+                f"{number:,}."
+            )
+        self.document_file.check(number, number + 1)
+        start = int(self.documents[number])
+        end = int(self.documents[number + 1]) if number + 1 < len(self.documents) else len(self.tokens)
+        self.token_file.check(start, max(start, end - 1))
+        return self.tokens[start:end]
+
+
+class TokenStore:
+    """A whole token store, opened for reading.
+
+    >>> TokenStore.open("nowhere")
+    Traceback (most recent call last):
+    fledge.errors.FledgeError: nowhere is not a token store: there is no store.json. Make one with fledge
+    tokenize.
+    """
+
+    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
+        self.folder, self.manifest = folder, manifest
+        self.fingerprint: str = manifest["tokenizer"]["fingerprint"]
+        self.vocabulary_size: int = manifest["tokenizer"]["vocabulary_size"]
+        self.roles = Roles(**manifest["roles"])
+        self.layout: Layout = manifest["layout"]
+        self.dtype = np.dtype(f"<u{manifest['width']}")
+        self._splits: dict[str, TokenSplit] = {}
+
+    @classmethod
+    def open(cls, folder: str | Path) -> TokenStore:
+        """Open a store; one that is unfinished, cut or of a newer format is refused."""
+        folder = Path(folder)
+        if not (folder / MANIFEST).is_file():
+            if (folder / JOURNAL).exists():
+                raise FledgeError(
+                    f"{folder} is not finished: tokenizing was interrupted. The same fledge tokenize "
+                    "command goes on where it stopped."
+                )
+            raise FledgeError(
+                f"{folder} is not a token store: there is no {MANIFEST}. Make one with fledge tokenize."
+            )
+        manifest = read_json(folder / MANIFEST)
+        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+            raise FledgeError(f"{folder / MANIFEST} does not describe a token store.")
+        if manifest.get("version", 0) > VERSION:
+            raise FledgeError(
+                f"{folder} was written in version {manifest['version']} of the format, and this fledge "
+                f"knows up to {VERSION}. "
+                "Install a newer fledge."
+            )
+        try:
+            store = cls(folder, manifest)
+            for name in SPLITS:
+                store.split(name)
+        except (KeyError, TypeError) as error:
+            raise FledgeError(
+                f"{folder / MANIFEST} is damaged: {error!r} is missing or wrong. Make the store again."
+            ) from None
+        return store
+
+    def split(self, name: str) -> TokenSplit:
+        """`train` or `validation`."""
+        if name not in SPLITS:
+            raise FledgeError(f"A store has the splits train and validation, and no {name!r}.")
+        if name not in self._splits:
+            facts = self.manifest["splits"][name]
+            tokens = Checked(
+                self.folder / f"{name}.bin",
+                self.dtype,
+                facts["tokens"],
+                facts["checksums"]["tokens"],
+                self.vocabulary_size,
+            )
+            starts = self.folder / f"{name}.documents.bin"
+            documents = Checked(starts, np.dtype("<u8"), facts["documents"], facts["checksums"]["documents"])
+            self._splits[name] = TokenSplit(name, self.layout, facts["source_bytes"], tokens, documents)
+        return self._splits[name]
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that wrote the ids, kept beside them."""
+        from fledge.tokenizer import load_tokenizer
+
+        if not (self.folder / TOKENIZER).is_dir():
+            raise FledgeError(
+                f"{self.folder} holds no tokenizer: it was imported. Name one with --tokenizer."
+            )
+        loaded: Tokenizer = load_tokenizer(self.folder / TOKENIZER)
+        return loaded
+
+    def require(self, tokenizer: Tokenizer, name: str = "the model's tokenizer") -> None:
+        """Refuse to go on with a tokenizer that gives other ids than those in the store."""
+        if tokenizer.fingerprint != self.fingerprint:
+            raise FledgeError(
+                f"The store {self.folder} was written with another tokenizer ({self.fingerprint[:12]}…) "
+                f"than {name} "
+                f"({tokenizer.fingerprint[:12]}…): its ids would mean other text. Tokenize again: "
+                f"fledge tokenize SOURCE --tokenizer TOKENIZER --out STORE"
+            )
+
+    def verify(self) -> None:
+        """Compare everything with its checksum."""
+        for name in SPLITS:
+            self.split(name).verify()

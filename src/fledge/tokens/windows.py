@@ -1,0 +1,191 @@
+"""Windows over a split: sample n is a pure function of (seed, n), counting on across epochs.
+
+Nothing is stored: the n-th window is found by arithmetic, or by binary search on cumulative counts.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fledge.config import TokensConfig
+from fledge.errors import FledgeError
+from fledge.tokenizer.base import Roles
+from fledge.tokens.batch import Batch
+from fledge.tokens.permutation import keys, permute
+from fledge.tokens.store import TokenSplit, end_token
+
+Numbers = npt.NDArray[np.int64]
+ORDER = 1  # the purpose of the key that orders windows
+AHEAD = 4096  # samples whose order is computed at a time
+RELEASE_EVERY = 4096  # windows between two releases of mapped pages
+
+
+class Windows(ABC):
+    """All windows of a split under one policy. Each epoch visits every window once, in an order of its
+    own.
+    """
+
+    def __init__(
+        self, split: TokenSplit, config: TokensConfig, roles: Roles, seed: int, shuffle: bool = True
+    ) -> None:
+        self.split, self.config, self.roles = split, config, roles
+        self.seed, self.shuffle = seed, shuffle
+        self.context_length = config.context_length
+        self._since_release = 0
+        self._order: tuple[int, Numbers] = (-1, np.empty(0, np.int64))
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Samples per epoch."""
+
+    @abstractmethod
+    def _gather(self, windows: Numbers, epochs: Numbers) -> Batch:
+        """The windows of these numbers, in this order."""
+
+    def batch(self, samples: Sequence[int] | Numbers) -> Batch:
+        """The samples of these numbers (a range, or any list of them) as one batch."""
+        numbers = np.asarray(samples, np.int64)
+        found = self._gather(self.ordered(numbers), numbers // max(1, len(self)))
+        self._since_release += len(numbers)
+        if self._since_release >= RELEASE_EVERY:
+            self._since_release = 0
+            self._release()
+        return found
+
+    def ordered(self, samples: Numbers) -> Numbers:
+        """The window that each sample is: its place in the permutation of its epoch."""
+        count = len(self)
+        if not self.shuffle:
+            return samples % count
+        if not samples.size:
+            return samples
+        first, order = self._order
+        low, high = int(samples.min()), int(samples.max())
+        if low < first or high >= first + len(
+            order
+        ):  # the cost of a permutation is mostly per call: do many at once
+            if high - low >= AHEAD:
+                return permute(samples % count, count, keys(self.seed, ORDER, samples // count))
+            ahead = np.arange(low, low + AHEAD)
+            order = permute(ahead % count, count, keys(self.seed, ORDER, ahead // count))
+            first = low
+            self._order = first, order
+        return order[samples - first]
+
+    def _release(self) -> None:
+        self.split.token_file.release()
+        self.split.document_file.release()
+
+    def describe(self) -> dict[str, Any]:
+        """What a person may want to know: the windows of an epoch, and what share of their places is
+        padding.
+        """
+        return {"policy": self.config.policy, "windows": len(self), "context_length": self.context_length}
+
+
+class StreamWindows(Windows):
+    """The split as one continuous text, cut into windows side by side."""
+
+    def __len__(self) -> int:
+        return max(0, (len(self.split.tokens) - 1) // self.context_length)
+
+    def _gather(self, windows: Numbers, epochs: Numbers) -> Batch:
+        return self._cut(windows * self.context_length)
+
+    def _cut(self, starts: Numbers) -> Batch:
+        self.split.token_file.check(starts, starts + self.context_length)
+        rows = rows_at(self.split.tokens, starts, self.context_length + 1)
+        inputs, targets = np.empty((2, len(starts), self.context_length), np.int64)
+        np.copyto(inputs, rows[:, :-1])
+        np.copyto(targets, rows[:, 1:])
+        return Batch(torch.from_numpy(inputs), torch.from_numpy(targets))
+
+
+class LaneWindows(StreamWindows):
+    """Contiguous lanes: row i of a batch goes on where row i of the batch before it stopped, so state can be
+    carried.
+
+    Sample n is step n // lanes of lane n % lanes. The order is the text's own; nothing is shuffled.
+    """
+
+    def __init__(
+        self,
+        split: TokenSplit,
+        config: TokensConfig,
+        roles: Roles,
+        seed: int,
+        shuffle: bool = False,
+        lanes: int = 1,
+    ) -> None:
+        super().__init__(split, config, roles, seed, shuffle=False)
+        self.lanes = lanes
+        self.steps = super().__len__() // lanes
+
+    def __len__(self) -> int:
+        return self.steps * self.lanes
+
+    def _gather(self, windows: Numbers, epochs: Numbers) -> Batch:
+        steps, lanes = np.divmod(windows, self.lanes)
+        return self._cut((lanes * self.steps + steps) * self.context_length)
+
+
+def rows_at(tokens: npt.NDArray[Any], starts: Numbers, width: int) -> npt.NDArray[Any]:
+    """`tokens[start : start + width]` for each start; places outside the array hold anything."""
+    last = len(tokens) - width
+    if last < 0:
+        return np.asarray(tokens[np.clip(starts[:, None] + np.arange(width), 0, len(tokens) - 1)])
+    views = np.lib.stride_tricks.sliding_window_view(tokens, width)
+    edge = np.flatnonzero((starts < 0) | (starts > last))
+    if not edge.size:
+        return views[starts]
+    rows = views[np.clip(starts, 0, last)]
+    rows[edge] = tokens[np.clip(starts[edge, None] + np.arange(width), 0, len(tokens) - 1)]
+    return rows
+
+
+def padding_token(roles: Roles) -> int:
+    """What stands in padded inputs; no target counts it and no place attends to it, so any id will do."""
+    found = roles.pad if roles.pad is not None else end_token(roles)
+    return found if found is not None else 0
+
+
+def make_windows(
+    split: TokenSplit,
+    config: TokensConfig,
+    roles: Roles,
+    seed: int,
+    shuffle: bool = True,
+    lanes: int | None = None,
+) -> Windows:
+    """The windows of a split under `config.policy`; without `shuffle`, in the order in which they lie.
+
+    `lanes`, for the policy of that name, is the size of the global batch.
+    """
+    from fledge.tokens.lines import LINE_POLICIES
+    from fledge.tokens.packing import BestFitWindows, PackedWindows
+
+    windows: Windows
+    if config.policy == "stream":
+        windows = StreamWindows(split, config, roles, seed, shuffle)
+    elif config.policy == "lanes":
+        if lanes is None:
+            raise FledgeError("tokens.policy = lanes needs the number of lanes: the batch size.")
+        windows = LaneWindows(split, config, roles, seed, lanes=lanes)
+    elif config.policy == "packed":
+        windows = (BestFitWindows if config.best_fit else PackedWindows)(split, config, roles, seed, shuffle)
+    else:
+        windows = LINE_POLICIES[config.policy](split, config, roles, seed, shuffle)
+    if not len(windows):
+        count = f"{lanes} lanes of " if config.policy == "lanes" else "one window of "
+        raise FledgeError(
+            f"The {split.name} split has {len(split.tokens):,} tokens in {len(split.documents):,} "
+            f"documents: not {count}"
+            f"tokens.context_length = {config.context_length}. Set it lower, or give more text."
+        )
+    return windows

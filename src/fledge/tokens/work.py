@@ -1,0 +1,192 @@
+"""The state of a store being written: files that grow with their checksums, and commits to the journal.
+
+Data is flushed before the journal names it, beside the work, so that the encoder never waits for the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fledge.corpus import Cursor
+from fledge.errors import FledgeError
+from fledge.tokenizer.base import Ids
+from fledge.tokens.encoding import Encoded
+from fledge.tokens.journal import Journal, write_all
+from fledge.tokens.store import BLOCK_BYTES, SPLITS
+
+COMMIT_SECONDS = 2.0  # work that a kill may cost
+
+
+class GrowingFile:
+    """An append-only file that keeps a checksum for every megabyte."""
+
+    def __init__(self, path: Path, state: dict[str, Any] | None) -> None:
+        self.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        self.size: int = state["size"] if state else 0
+        self.partial: int = state["partial"] if state else 0
+        self.checksums: list[str] = []  # whole blocks, of which the first `journaled` are in the journal
+        self.journaled = 0
+        if os.fstat(self.descriptor).st_size < self.size:
+            raise FledgeError(
+                f"{path} is shorter than its journal says: it was changed. Begin again with --restart."
+            )
+        os.ftruncate(self.descriptor, self.size)
+        os.lseek(self.descriptor, 0, os.SEEK_END)
+
+    def append(self, values: Ids) -> None:
+        data = values.data.cast("B")
+        write_all(self.descriptor, data)
+        while data:
+            room = BLOCK_BYTES - self.size % BLOCK_BYTES
+            part, data = data[:room], data[room:]
+            self.partial = zlib.crc32(part, self.partial)
+            self.size += len(part)
+            if self.size % BLOCK_BYTES == 0:
+                self.checksums.append(format(self.partial, "08x"))
+                self.partial = 0
+
+    def state(self) -> dict[str, Any]:
+        """What the journal needs to go on from here; the checksums since the last call."""
+        fresh = self.checksums[self.journaled :]
+        self.journaled = len(self.checksums)
+        return {"size": self.size, "partial": self.partial, "checksums": fresh}
+
+    def all_checksums(self) -> list[str]:
+        return [*self.checksums, format(self.partial, "08x")] if self.size % BLOCK_BYTES else self.checksums
+
+
+@dataclass
+class SplitFiles:
+    """What has been written of one split."""
+
+    tokens: GrowingFile
+    documents: GrowingFile
+    source_bytes: int = 0
+
+    def append(self, part: Encoded) -> None:
+        """Add some documents."""
+        first = self.tokens.size // part.ids.itemsize
+        self.documents.append((part.starts + np.uint64(first)).astype("<u8"))
+        self.tokens.append(part.ids)
+        self.source_bytes += part.source_bytes
+
+    def close(self) -> None:
+        os.close(self.tokens.descriptor)
+        os.close(self.documents.descriptor)
+
+    def facts(self, width: int) -> dict[str, Any]:
+        """What the manifest says of the split."""
+        return {
+            "tokens": self.tokens.size // width,
+            "documents": self.documents.size // 8,
+            "source_bytes": self.source_bytes,
+            "checksums": {
+                "tokens": self.tokens.all_checksums(),
+                "documents": self.documents.all_checksums(),
+            },
+        }
+
+
+@dataclass
+class Work:
+    """The state of the whole: where the corpus has been read to, and what has been written."""
+
+    splits: dict[str, SplitFiles]
+    cursor: Cursor = field(default_factory=Cursor)
+    consumed: int = 0
+    skipped: int = 0
+
+    @classmethod
+    def resume(cls, folder: Path, records: list[dict[str, Any]]) -> Work:
+        last = records[-1] if records else None
+        splits = {}
+        for name in SPLITS:
+            state = last["splits"][name] if last else None
+            files = {
+                kind: GrowingFile(folder / file, state[kind] if state else None)
+                for kind, file in (("tokens", f"{name}.bin"), ("documents", f"{name}.documents.bin"))
+            }
+            for kind, file in files.items():
+                file.checksums = [
+                    check for record in records for check in record["splits"][name][kind]["checksums"]
+                ]
+                file.journaled = len(file.checksums)
+            splits[name] = SplitFiles(
+                files["tokens"], files["documents"], state["source_bytes"] if state else 0
+            )
+        if last is None:
+            return cls(splits)
+        return cls(
+            splits, Cursor(last["cursor"][0], tuple(last["cursor"][1])), last["consumed"], last["skipped"]
+        )
+
+    def record(self) -> dict[str, Any]:
+        splits = {
+            name: {
+                "tokens": split.tokens.state(),
+                "documents": split.documents.state(),
+                "source_bytes": split.source_bytes,
+            }
+            for name, split in self.splits.items()
+        }
+        cursor = [self.cursor.source, list(self.cursor.position)]
+        return {"splits": splits, "cursor": cursor, "consumed": self.consumed, "skipped": self.skipped}
+
+    def descriptors(self) -> list[int]:
+        return [file.descriptor for split in self.splits.values() for file in (split.tokens, split.documents)]
+
+    def close(self) -> None:
+        for split in self.splits.values():
+            split.close()
+
+
+class Committer:
+    """Flushes what has been written and journals it, beside the work: the encoder never waits for the
+    disk.
+    """
+
+    def __init__(self, journal: Journal, work: Work) -> None:
+        self._journal, self._work = journal, work
+        self._due = time.monotonic() + COMMIT_SECONDS
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+
+    def offer(self) -> None:
+        """Called after each block: begin a commit if the last one is done and long enough ago."""
+        if time.monotonic() >= self._due and not (self._thread and self._thread.is_alive()):
+            self.wait()
+            record = self._work.record()
+            self._thread = threading.Thread(target=self._commit, args=(record,), daemon=True)
+            self._thread.start()
+
+    def _commit(self, record: dict[str, Any]) -> None:
+        try:
+            for descriptor in self._work.descriptors():
+                os.fsync(descriptor)
+            self._journal.append(record)
+        except BaseException as error:
+            self._failure = error
+        self._due = time.monotonic() + COMMIT_SECONDS
+
+    def settle(self) -> None:
+        """Let a commit under way come to its end, so that no file is closed under it."""
+        if self._thread:
+            self._thread.join()
+
+    def wait(self) -> None:
+        self.settle()
+        if self._failure:
+            raise self._failure
+
+    def finish(self) -> None:
+        self.wait()
+        self._commit(self._work.record())
+        self.wait()

@@ -1,0 +1,213 @@
+"""Corpus to token store, in bounded memory: one thread reads, all cores encode, one thread commits.
+
+Killed at any moment, the same call goes on from the last commit, and the finished bytes are those of an
+undisturbed run: data files only grow, and the journal names the length up to which each is safe on the disk.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import queue
+import shutil
+import tempfile
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fledge.corpus import Batch, Corpus
+from fledge.errors import FledgeError
+from fledge.files import require_space, sync_file, sync_folder, write_json
+from fledge.progress import progress_bar
+from fledge.tokenizer.base import Tokenizer
+from fledge.tokens.encoding import Encoded, encode_batches
+from fledge.tokens.journal import Journal
+from fledge.tokens.store import JOURNAL, MANIFEST, SPLITS, TOKENIZER, VERSION, TokenStore, new_manifest
+from fledge.tokens.work import Committer, Work
+
+READ_AHEAD = 2  # blocks of text waiting for the encoder
+BYTES_PER_TOKEN = 4  # about, in a good vocabulary: for the check of the disk
+T = TypeVar("T")
+Encoder = Callable[[Iterable[Batch]], Iterator[tuple[Batch, dict[str, Encoded]]]]
+
+
+def write_store(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    folder: str | Path,
+    threads: int | None = None,
+    progress: bool = True,
+    restart: bool = False,
+    encoder: Encoder | None = None,
+) -> TokenStore:
+    """Encode a corpus into a store; go on with an unfinished one; return at once when it is already whole.
+
+    A store of another source or tokenizer is refused; `restart` throws it away. `encoder` encodes elsewhere.
+    """
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise FledgeError(f"{folder} is a file, and a token store is a folder. Name another one with --out.")
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone(folder):
+        if restart:
+            _clear(folder)
+        purpose = {"source": corpus.identity, "tokenizer": tokenizer.fingerprint, "version": VERSION}
+        if (folder / MANIFEST).exists():
+            store = TokenStore.open(folder)
+            _same(store.manifest["purpose"], purpose, folder)
+            if (folder / JOURNAL).exists():  # killed between the manifest and the end
+                Journal(folder / JOURNAL).remove()
+            return store
+        if not (folder / JOURNAL).exists() and any(folder.iterdir()):
+            raise FledgeError(
+                f"The folder {folder} exists and holds other files. Name a new folder with --out."
+            )
+        if encoder is None:
+
+            def encoder(batches: Iterable[Batch]) -> Iterator[tuple[Batch, dict[str, Encoded]]]:
+                return encode_batches(batches, tokenizer, corpus.special, threads)
+
+        _write(corpus, tokenizer, folder, encoder, progress, purpose)
+    return TokenStore.open(folder)
+
+
+def store_on_the_fly(corpus: Corpus, tokenizer: Tokenizer, progress: bool = True) -> TokenStore:
+    """A store for this process alone, in a temporary folder, and a warning that names the way to keep one."""
+    warnings.warn(
+        f"No token store: {corpus.name} is tokenized now, and again at every start. Keep the tokens with: "
+        f"fledge tokenize {corpus.sources[0].address} --tokenizer TOKENIZER --out tokens, "
+        "and train with --set tokens.store=tokens"
+    )
+    folder = tempfile.mkdtemp(prefix="fledge-tokens-")
+    store = write_store(corpus, tokenizer, Path(folder) / "store", progress=progress)
+    weakref.finalize(store, shutil.rmtree, folder, ignore_errors=True)
+    return store
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One writer per store: the lock is on the folder itself and goes with the process."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise FledgeError(
+            f"Another process is writing {folder}. Wait for it, or name another folder with --out."
+        ) from None
+    finally:
+        os.close(descriptor)
+
+
+def _clear(folder: Path) -> None:
+    """Remove a store, the manifest first, so that what is left never looks whole."""
+    if (folder / MANIFEST).exists() or (folder / JOURNAL).exists():
+        (
+            folder / JOURNAL
+        ).touch()  # killed half-way, this is an unfinished store, not a folder of other files
+        (folder / MANIFEST).unlink(missing_ok=True)
+        sync_folder(folder)
+        for name in SPLITS:
+            (folder / f"{name}.bin").unlink(missing_ok=True)
+            (folder / f"{name}.documents.bin").unlink(missing_ok=True)
+        shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
+        os.truncate(folder / JOURNAL, 0)
+
+
+def _same(found: dict[str, Any], wanted: dict[str, Any], folder: Path) -> None:
+    for key, what in (("source", "the source"), ("tokenizer", "the tokenizer")):
+        if found.get(key) != wanted[key]:
+            raise FledgeError(
+                f"{folder} was begun with other text or another tokenizer: {what} has changed since. "
+                "Name a new folder with --out, or throw this store away with --restart."
+            )
+
+
+def _write(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    folder: Path,
+    encoder: Encoder,
+    progress: bool,
+    purpose: dict[str, Any],
+) -> None:
+    width = tokenizer.token_dtype.itemsize
+    journal = Journal(folder / JOURNAL)
+    if journal.records:
+        _same(journal.records[0], purpose, folder)
+    else:
+        require_space(folder, (corpus.size or 0) * width // BYTES_PER_TOKEN, "The token store")
+        journal.append(purpose)
+    tokenizer.save(folder / TOKENIZER)
+    for path in (folder / TOKENIZER).iterdir():
+        sync_file(path)
+    work = Work.resume(folder, journal.records[1:])
+    sync_folder(folder / TOKENIZER)
+    sync_folder(folder)
+    committer = Committer(journal, work)
+    try:
+        with progress_bar("tokenizing", corpus.size, shown=progress) as bar:
+            bar.advance(work.consumed)
+            for batch, encoded in encoder(_ahead(corpus.batches(work.cursor))):
+                for name, part in encoded.items():
+                    work.splits[name].append(part)
+                bar.advance(batch.consumed - work.consumed)
+                work.cursor, work.consumed = batch.cursor, batch.consumed
+                work.skipped += batch.skipped
+                committer.offer()
+        committer.finish()
+        splits = {name: split.facts(width) for name, split in work.splits.items()}
+        if not any(facts["documents"] for facts in splits.values()):
+            raise FledgeError(f"{corpus.name} holds no documents. Check the source and its format.")
+        manifest = new_manifest(tokenizer, splits, work.skipped, corpus.description, purpose)
+        write_json(folder / MANIFEST, manifest)
+        journal.remove()
+    except BaseException:
+        committer.settle()
+        journal.close()
+        raise
+    finally:
+        work.close()
+
+
+def _ahead(items: Iterable[T]) -> Iterator[T]:
+    """The same items, made by a thread of their own a little before they are needed."""
+    ready: queue.Queue[tuple[T | None, BaseException | None, bool]] = queue.Queue(READ_AHEAD)
+    stopped = threading.Event()
+
+    def produce() -> None:
+        try:
+            for item in items:
+                if not _put(ready, (item, None, False), stopped):
+                    return
+            _put(ready, (None, None, True), stopped)
+        except BaseException as error:
+            _put(ready, (None, error, True), stopped)
+
+    thread = threading.Thread(target=produce, daemon=True)
+    thread.start()
+    try:
+        while True:
+            item, error, ended = ready.get()
+            if error:
+                raise error
+            if ended:
+                return
+            yield item  # type: ignore[misc]
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def _put(ready: queue.Queue[Any], item: Any, stopped: threading.Event) -> bool:
+    while not stopped.is_set():
+        try:
+            ready.put(item, timeout=0.1)
+            return True
+        except queue.Full:
+            continue
+    return False

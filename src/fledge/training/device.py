@@ -1,0 +1,146 @@
+"""Where to compute and in which precision: right by default, said in one line, and never a silent fallback."""
+
+from __future__ import annotations
+
+import hashlib
+import resource
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+
+from fledge.accounting import Account, peak_flops
+from fledge.config import RunConfig
+from fledge.errors import FledgeError
+
+CPU_ACTIVATIONS = (
+    2 << 30
+)  # bytes of activations at once on a CPU: a constant, so that the bits never depend on free memory
+GPU_SHARE = 0.85  # of the memory that is given to a step; the rest is for fragments and kernels' work space
+DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The type of the activations, and why it was chosen."""
+
+    name: str
+    reason: str
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return DTYPES[self.name]
+
+    def autocast(self, device: torch.device) -> AbstractContextManager[object]:
+        if self.dtype is torch.float32:
+            return nullcontext()
+        return torch.autocast(device.type, dtype=self.dtype)
+
+
+def choose_device(name: str, local_rank: int = 0) -> torch.device:
+    """`auto` is a GPU where there is one, then Apple's, then the CPU."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda", local_rank)
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise FledgeError(
+            f"training.device = {name!r} is no device. Use auto, cpu, mps, cuda or cuda:N."
+        ) from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise FledgeError(
+            f"training.device = {name}, and torch sees no CUDA device here. Use training.device=auto."
+        )
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise FledgeError("training.device = mps, and there is no Apple GPU here. Use training.device=auto.")
+    if device.type == "cuda":
+        device = torch.device("cuda", device.index if device.index is not None else local_rank)
+        if device.index >= torch.cuda.device_count():
+            raise FledgeError(
+                f"training.device = {device}, and there are {torch.cuda.device_count()} CUDA devices."
+            )
+    return device
+
+
+def choose_precision(name: str, device: torch.device) -> Precision:
+    """`auto`: bf16 from Ampere on, fp16 with loss scaling on older GPUs, fp32 elsewhere."""
+    if device.type != "cuda":
+        if name in ("tf32", "fp16"):
+            raise FledgeError(
+                f"training.precision = {name} needs a CUDA device. On {device.type} use fp32, bf16 or auto."
+            )
+        if name == "auto":
+            return Precision("fp32", f"exact, and the fastest that is safe on {device.type}")
+        return Precision(name, "as set")
+    major = torch.cuda.get_device_capability(device)[0]
+    if name == "bf16" and major < 8:
+        raise FledgeError(
+            f"training.precision = bf16 is emulated, and slow, on {torch.cuda.get_device_name(device)}. "
+            "Use fp16, or auto, which takes it with loss scaling."
+        )
+    if name != "auto":
+        return Precision(name, "as set")
+    if major >= 8:
+        return Precision("bf16", f"native on {torch.cuda.get_device_name(device)}; weights stay fp32")
+    return Precision(
+        "fp16", f"with loss scaling: {torch.cuda.get_device_name(device)} has no bf16; weights stay fp32"
+    )
+
+
+def prepare(device: torch.device, precision: Precision, threads: int | None) -> None:
+    """The process-wide switches that follow from the choices."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        torch.set_float32_matmul_precision("highest" if precision.name == "fp32" else "high")
+
+
+def peak(device: torch.device, precision: Precision) -> float | None:
+    """FLOP/s that MFU is reckoned against; None where no table knows the device."""
+    return peak_flops(torch.cuda.get_device_name(device), precision.name) if device.type == "cuda" else None
+
+
+def largest_micro_batch(
+    config: RunConfig, vocabulary_size: int, share: int, device: torch.device, precision: str
+) -> int:
+    """Windows at once, so that a step fits the memory: the share of this process, cut into equal parts."""
+    if config.training.micro_batch is not None:
+        return min(config.training.micro_batch, share)
+    try:
+        memory = Account(
+            config.model,
+            vocabulary_size,
+            config.tokens.context_length,
+            precision=precision,
+            optimizer=config.optimizer.name,
+            recompute=config.training.recompute,
+        ).memory
+    except KeyError:  # an architecture of the user's own: the first step finds out what fits
+        return share
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        fits = memory.largest_batch(free * GPU_SHARE)
+    else:
+        fits = int(CPU_ACTIVATIONS // memory.slope)
+    parts = -(-share // max(1, fits))
+    return -(-share // parts)
+
+
+def reseed(seed: int, purpose: str, *numbers: int) -> int:
+    """Seed torch's global generators from what the randomness is for, so that nothing depends on what ran before."""
+    text = " ".join(map(str, (seed, purpose, *numbers))).encode()
+    number = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
+    torch.manual_seed(number)
+    return number
+
+
+def used_memory(device: torch.device) -> int:
+    """Bytes at the fullest moment so far: of the GPU, or of the process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak_size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak_size if sys.platform == "darwin" else peak_size * 1024

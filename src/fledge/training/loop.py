@@ -1,0 +1,125 @@
+"""The training loop, top to bottom: build the parts, take steps, save before anything that can fail, look, go on."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fledge.config import RunConfig
+from fledge.training.ranks import join_ranks
+from fledge.training.schedules import schedule
+from fledge.training.session import Session
+from fledge.training.skipping import Skipping
+from fledge.training.stops import Stops
+
+if TYPE_CHECKING:
+    from fledge.bundle import Bundle
+    from fledge.model import Model
+    from fledge.tokenizer import Tokenizer
+    from fledge.tokens import Windows
+
+MASKED = -100  # the target of a place that does not count
+PATIENCE = 10  # times that training goes back after a divergence before it gives up
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What came of a run, or of the part of it that was done."""
+
+    folder: Path
+    checkpoint: Path
+    "The last checkpoint: a whole bundle."
+    metrics: Path
+    step: int
+    steps: int
+    tokens: int
+    loss: float | None
+    validation_loss: float | None
+    bits_per_byte: float | None
+    tokens_per_second: float
+    "Saving, evaluation and samples included; the first step, which compiles, left out."
+    seconds: float
+    stopped: str | None
+    "Why it ended before the last step: a signal's name or the time limit; None when it is complete."
+
+
+def train(
+    config: RunConfig,
+    model: Model,
+    tokenizer: Tokenizer,
+    windows: Windows,
+    validation: Windows | None,
+    folder: Path | str,
+    *,
+    resume: Bundle | None = None,
+    bytes_per_token: float | None = None,
+    time_limit: float | None = None,
+    profile: bool = False,
+    quiet: bool = False,
+) -> TrainingResult:
+    """Train `model` on `windows` into `folder`; with `resume`, go on from that checkpoint, whose model `model` is.
+
+    `bytes_per_token` of the validation split turns its loss into bits per byte; `time_limit` is in seconds.
+    """
+    settings = config.training
+    with join_ranks(settings.device) as ranks, Stops(time_limit) as stops:
+        session = Session(
+            config,
+            model,
+            tokenizer,
+            windows,
+            validation,
+            Path(folder),
+            ranks,
+            resume,
+            bytes_per_token,
+            profile,
+            quiet,
+        )
+        stopped, setbacks = None, 0
+        try:
+            session.catch_up()
+            gc.collect()
+            gc.disable()  # a collection in the middle of a step would stall the device; the loop collects between them
+            progress = session.progress
+            while progress.step < session.steps and not stopped:
+                trouble = None
+                kept = Skipping(windows, progress.skipped)
+                with closing(session.batches(kept)) as batches:
+                    for first, batch in batches:
+                        wish = stops.wanted(session.step_seconds)
+                        count, wishes = ranks.total(int((batch.targets_BT != MASKED).sum()), wish is not None)
+                        if wishes:
+                            stopped = wish or "another process"
+                            break
+                        session.optimizer.factor = schedule(config.schedule, progress.step, session.steps)
+                        loss = session.accumulate(batch, count)
+                        session.update(loss, kept.range(first, settings.batch_size))
+                        if trouble := session.watch():
+                            break
+                        if session.due(settings.log_every):
+                            session.log()
+                        if session.due(settings.save_every):
+                            stops.reserve = (
+                                session.save()
+                            )  # before evaluation: a crash there must not cost the step
+                        if session.due(settings.evaluate_every):
+                            session.evaluate()
+                        if session.due(settings.sample_every):
+                            session.sample()
+                        if progress.step >= session.steps:
+                            break
+                if trouble:
+                    setbacks += 1
+                    session.go_back(trouble, give_up=setbacks > PATIENCE)
+            session.save()
+            if not stopped:
+                session.evaluate()
+                session.sample()
+            return session.result(stopped)
+        finally:
+            gc.enable()
+            session.close()

@@ -1,0 +1,265 @@
+"""SGD, AdamW and Muon. Each rule is a short function of plain tensors; an optimizer applies it to laid-out parameters.
+
+Weights and gradients that share a rule lie end to end in memory, so that an update is a few large operations instead
+of a few per parameter. On a GPU the rule is compiled into one kernel, and the clipping factor is folded into it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fledge.config import OptimizerConfig
+from fledge.errors import FledgeError
+from fledge.training.layout import Layout, Piece
+
+CACHE_BLOCK = (
+    1 << 18
+)  # elements updated at once on a CPU: weights, gradient and state stay in the cache together
+
+
+def adamw(
+    weights: Tensor,
+    gradient: Tensor,
+    mean: Tensor,
+    square: Tensor,
+    scalars: Any,
+    beta1: float,
+    beta2: float,
+    eps: float,
+) -> None:
+    """Adam with decoupled decay. `scalars` are (decay factor, step size, root of the square's bias correction)."""
+    keep, step_size, root_correction = scalars
+    weights.mul_(keep)
+    mean.lerp_(gradient, 1 - beta1)
+    square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    denominator = square.sqrt().div_(root_correction).add_(eps)
+    weights.sub_(step_size * mean / denominator)
+
+
+def sgd(
+    weights: Tensor, gradient: Tensor, velocity: Tensor, scalars: Any, momentum: float, nesterov: bool
+) -> None:
+    """Gradient descent with momentum. `scalars` are (decay, learning rate); the decay joins the gradient."""
+    decay, rate = scalars
+    gradient = gradient + decay * weights
+    velocity.mul_(momentum).add_(gradient)
+    weights.sub_(rate * (gradient + momentum * velocity if nesterov else velocity))
+
+
+def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:
+    """Nearly U·Vᵀ of each matrix U·S·Vᵀ in a batch: five Newton–Schulz steps in bfloat16 push every S towards 1.
+
+    The coefficients are Keller Jordan's: steepest at zero, at the price of ending between about 0.7 and 1.2.
+    """
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = matrices.bfloat16()
+    tall = x.size(-2) > x.size(-1)
+    if tall:
+        x = x.mT
+    norms = x.flatten(1).norm(dim=1) if x.ndim == 3 else x.norm()
+    x = x / norms.clamp(min=1e-7).reshape(-1, *([1] * (x.ndim - 1)) if x.ndim == 3 else ())
+    multiply_add = torch.baddbmm if x.ndim == 3 else torch.addmm
+    for _ in range(steps):
+        gram = x @ x.mT
+        polynomial = multiply_add(gram, gram, gram, beta=b, alpha=c)
+        x = multiply_add(x, polynomial, x, beta=a)
+    return x.mT if tall else x
+
+
+class Optimizer:
+    """Parameters laid out by rule, and the state that each rule keeps for them.
+
+    `factor` is the schedule's share of the peak learning rate; `step(scale)` reads the gradients, multiplied by
+    `scale` where one is given, and moves the weights. Gradients are kept: `zero()` clears them.
+    """
+
+    def __init__(self, layout: Layout, config: OptimizerConfig) -> None:
+        self.layout, self.config = layout, config
+        self.factor = 1.0
+        self.steps = 0
+        self.state: dict[str, list[Tensor]] = {
+            f"{kind}:{rule}": [torch.zeros_like(piece.weights) for piece in layout.pieces(rule)]
+            for rule in layout.rules
+            for kind in self.kinds(rule)
+        }
+
+    def kinds(self, rule: str) -> tuple[str, ...]:
+        """The names of the tensors that a rule keeps for each parameter."""
+        raise NotImplementedError
+
+    def update(self, rule: str, piece: Piece, gradient: Tensor, state: list[Tensor]) -> None:
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def step(self, scale: Tensor | None = None) -> None:
+        self.steps += 1
+        for rule in self.layout.rules:
+            for index, piece in enumerate(self.layout.pieces(rule)):
+                gradient = piece.gradient
+                if scale is not None:
+                    gradient = gradient.mul_(scale)
+                self.update(
+                    rule, piece, gradient, [self.state[f"{kind}:{rule}"][index] for kind in self.kinds(rule)]
+                )
+
+    def zero(self) -> None:
+        self.layout.zero()
+
+    def decay(self, rule: str) -> float:
+        return self.config.weight_decay if rule.endswith("+decay") else 0.0
+
+    def apply(self, rule: Any, scalars: tuple[float, ...], tensors: list[Tensor], *settings: Any) -> None:
+        """Run a rule over flat tensors: in blocks that fit the cache on a CPU, as one compiled kernel on a GPU."""
+        if tensors[0].device.type == "cuda":
+            on_device = torch.tensor(scalars, dtype=torch.float32).to(tensors[0].device, non_blocking=True)
+            _compiled(rule)(*tensors, on_device.unbind(), *settings)
+            return
+        for start in range(0, tensors[0].numel(), CACHE_BLOCK):
+            rule(*(tensor[start : start + CACHE_BLOCK] for tensor in tensors), scalars, *settings)
+
+    def named_state(self) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor of the state as `kind/parameter`, whole and in the parameter's own shape."""
+        for key, tensors in self.state.items():
+            kind, rule = key.split(":")
+            for piece, tensor in zip(self.layout.pieces(rule), tensors, strict=True):
+                for name, whole in piece.split(tensor):
+                    yield f"{kind}/{name}", whole
+
+    @torch.no_grad()
+    def load_state(self, tensors: Mapping[str, Tensor], steps: int) -> None:
+        """Take up a saved state; every tensor must be there and fit."""
+        self.steps = steps
+        for key, pieces in self.state.items():
+            kind, rule = key.split(":")
+            for piece, tensor in zip(self.layout.pieces(rule), pieces, strict=True):
+                for name, shape in piece.shapes.items():
+                    saved = tensors.get(f"{kind}/{name}")
+                    if saved is None or tuple(saved.shape) != tuple(shape):
+                        found = "missing" if saved is None else f"of shape {tuple(saved.shape)}"
+                        raise FledgeError(
+                            f"The checkpoint's optimizer state {kind}/{name} is {found}, and {tuple(shape)} is needed: "
+                            "it was written by another optimizer or model. Start from its weights with --from."
+                        )
+                    piece.fill(tensor, name, saved)
+
+
+_kernels: dict[Any, Any] = {}
+
+
+def _compiled(rule: Any) -> Any:
+    if rule not in _kernels:
+        _kernels[rule] = torch.compile(rule, dynamic=True)
+    return _kernels[rule]
+
+
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay."""
+
+    def kinds(self, rule: str) -> tuple[str, ...]:
+        return ("mean", "square")
+
+    def update(self, rule: str, piece: Piece, gradient: Tensor, state: list[Tensor]) -> None:
+        config = self.config
+        rate = config.learning_rate * self.factor
+        scalars = (
+            1 - rate * self.decay(rule),
+            rate / (1 - config.beta1**self.steps),
+            math.sqrt(1 - config.beta2**self.steps),
+        )
+        self.apply(
+            adamw, scalars, [piece.weights, gradient, *state], config.beta1, config.beta2, config.epsilon
+        )
+
+
+class SGD(Optimizer):
+    """Gradient descent with momentum."""
+
+    def kinds(self, rule: str) -> tuple[str, ...]:
+        return ("velocity",)
+
+    def update(self, rule: str, piece: Piece, gradient: Tensor, state: list[Tensor]) -> None:
+        rate = self.config.learning_rate * self.factor
+        scalars = (self.decay(rule), rate)
+        self.apply(
+            sgd, scalars, [piece.weights, gradient, *state], self.config.momentum, self.config.nesterov
+        )
+
+
+class Muon(AdamW):
+    """Momentum made orthogonal for the matrices inside the model, AdamW for embeddings, head, norms and biases."""
+
+    def kinds(self, rule: str) -> tuple[str, ...]:
+        return ("momentum",) if rule.startswith("matrix") else super().kinds(rule)
+
+    def update(self, rule: str, piece: Piece, gradient: Tensor, state: list[Tensor]) -> None:
+        if not rule.startswith("matrix"):
+            super().update(rule, piece, gradient, state)
+            return
+        (momentum,) = state
+        rate = self.config.matrix_learning_rate * self.factor
+        momentum.lerp_(gradient, 1 - self.config.momentum)
+        update = gradient.lerp(momentum, self.config.momentum) if self.config.nesterov else momentum
+        piece.weights.mul_(1 - rate * self.decay(rule))
+        for names, matrices in piece.by_shape(update):
+            batched = matrices.device.type == "cuda" or matrices.ndim > 3
+            rows, columns = matrices.shape[-2:]
+            flat = matrices.reshape(-1, rows, columns)
+            # One matrix at a time on a CPU: batched products gain nothing there.
+            turned = (
+                orthogonalise(flat) if batched else torch.stack([orthogonalise(matrix) for matrix in flat])
+            )
+            turned = turned.reshape(matrices.shape)
+            for name, change in zip(names, turned, strict=True):
+                piece.add(name, change, -rate * math.sqrt(max(1, rows / columns)))
+
+
+OPTIMIZERS: dict[str, type[Optimizer]] = {"adamw": AdamW, "sgd": SGD, "muon": Muon}
+
+
+def build_optimizer(model: nn.Module, config: OptimizerConfig, flat: bool = True) -> Optimizer:
+    """The configured optimizer over a model's parameters, whose storage it lays out anew unless `flat` is False."""
+    kinds = parameter_kinds(model)
+    decayed = {"matrix": True, "head": True, "embedding": config.decay_all, "vector": config.decay_all}
+    rules = {
+        name: ("matrix" if kind == "matrix" and config.name == "muon" else "plain") + "+decay" * decayed[kind]
+        for name, kind in kinds.items()
+    }
+    return OPTIMIZERS[config.name](Layout(model, rules, flat), config)
+
+
+def parameter_kinds(model: nn.Module) -> dict[str, str]:
+    """What each parameter is: `embedding`, `head`, `matrix`, or `vector` (norms and biases)."""
+    embeddings = {
+        parameter
+        for module in model.modules()
+        if isinstance(module, nn.Embedding)
+        for parameter in module.parameters(recurse=False)
+    }
+    return {
+        name: _kind(name, parameter, parameter in embeddings) for name, parameter in model.named_parameters()
+    }
+
+
+def _kind(name: str, parameter: nn.Parameter, embedded: bool) -> str:
+    if parameter.ndim < 2:
+        return "vector"
+    if embedded or "embedding" in name:
+        return "embedding"
+    return "head" if "head" in name.split(".")[-2:] or "lm_head" in name else "matrix"
+
+
+@torch.no_grad()
+def gradient_norm(gradients: Iterable[Tensor]) -> Tensor:
+    """The length of all gradients together, as a tensor: nothing waits for the device."""
+    norms = torch.stack([torch.linalg.vector_norm(gradient, dtype=torch.float32) for gradient in gradients])
+    return norms.square().sum().sqrt()
+
+
+def clip_scale(norm: Tensor, limit: float | None) -> Tensor | None:
+    """What gradients are multiplied by so that their global norm is at most `limit`; None leaves them."""
+    return None if limit is None else (limit / (norm + 1e-6)).clamp(max=1.0)

@@ -1,0 +1,85 @@
+"""The processes of one run: plain and alone, or several under torchrun, each with its share of every batch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fledge.errors import FledgeError
+from fledge.training.device import choose_device
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among the others."""
+
+    device: torch.device
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def main(self) -> bool:
+        """The process that writes files and prints."""
+        return self.rank == 0
+
+    def share(self, size: int) -> tuple[int, int]:
+        """Where this process's part of `size` things begins and ends; together the parts are the whole, in order."""
+        return size * self.rank // self.world, size * (self.rank + 1) // self.world
+
+    def total(self, *values: float) -> list[float]:
+        """Sums over the processes, on the CPU: a GPU is never waited for."""
+        if self.world == 1:
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(tensor)
+        return tensor.tolist()
+
+    def reduce(self, tensors: Sequence[Tensor]) -> None:
+        """Sum tensors over the processes in place: the gradients, once per step."""
+        if self.world > 1:
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+
+    def wait(self) -> None:
+        if self.world > 1:
+            dist.barrier()
+
+    @contextmanager
+    def main_first(self) -> Iterator[None]:
+        """The main process goes through the block before the others, which then find its work done."""
+        if not self.main:
+            self.wait()
+        yield
+        if self.main:
+            self.wait()
+
+
+@contextmanager
+def join_ranks(device: str = "auto") -> Iterator[Ranks]:
+    """The processes that torchrun started, or this one alone. Inside another `join_ranks`, the same again."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        yield Ranks(choose_device(device))
+        return
+    rank, local_rank = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
+    place = choose_device(device, local_rank)
+    if place.type == "mps":
+        raise FledgeError("Several processes need CUDA devices or the CPU. Add --set training.device=cpu.")
+    joined = dist.is_initialized()
+    if not joined:
+        if place.type == "cuda":
+            torch.cuda.set_device(place)
+        backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=timedelta(minutes=30))
+    try:
+        yield Ranks(place, rank, world)
+    finally:
+        if not joined:
+            dist.destroy_process_group()

@@ -1,0 +1,28 @@
+"""Learning-rate schedules: a step and the number of steps in, the share of the peak learning rate out."""
+
+from __future__ import annotations
+
+import math
+
+from fledge.config import ScheduleConfig
+
+
+def schedule(config: ScheduleConfig, step: int, steps: int) -> float:
+    """The factor at `step` (from 0) of `steps`: a linear warm-up, then the configured way down to `final_fraction`.
+
+    >>> linear = ScheduleConfig(name="linear", warmup_steps=2, final_fraction=0.0)
+    >>> [schedule(linear, step, 6) for step in range(6)]
+    [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
+    """
+    warmup = min(config.warmup_steps, steps)
+    if step < warmup:
+        return (step + 1) / warmup
+    if config.name == "constant":
+        return 1.0
+    decay_steps = steps - warmup
+    if config.name == "stable":
+        decay_steps = min(decay_steps, max(1, round(steps * config.decay_fraction)))
+    progress = (step - (steps - decay_steps)) / max(1, decay_steps)
+    progress = min(max(progress, 0.0), 1.0)
+    share = 0.5 * (1 + math.cos(math.pi * progress)) if config.name == "cosine" else 1 - progress
+    return config.final_fraction + (1 - config.final_fraction) * share

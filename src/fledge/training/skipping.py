@@ -1,0 +1,44 @@
+"""Windows without some of their samples: those that made training diverge, as far as it was set to leave them out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from fledge.tokens import Batch, Windows
+
+
+def present(numbers: npt.NDArray[np.int64], skipped: Sequence[tuple[int, int]]) -> npt.NDArray[np.int64]:
+    """The n-th sample that is not skipped, for each n: ranges are [first, after), in the samples' own numbers.
+
+    >>> present(np.arange(6), [(2, 4)]).tolist()
+    [0, 1, 4, 5, 6, 7]
+    """
+    found = numbers.copy()
+    for first, after in sorted(skipped):
+        found = np.where(found >= first, found + (after - first), found)
+    return found
+
+
+class Skipping:
+    """The windows behind it, numbered on without the skipped samples."""
+
+    def __init__(self, windows: Windows, skipped: Sequence[tuple[int, int]]) -> None:
+        self.windows, self.skipped = windows, list(skipped)
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def batch(self, samples: range) -> Batch:
+        if not self.skipped:
+            return self.windows.batch(samples)
+        return self.windows.batch(present(np.arange(samples.start, samples.stop), self.skipped))
+
+    def range(self, first: int, count: int) -> tuple[int, int]:
+        """The samples' own numbers from the first of `count` to after the last."""
+        ends = present(np.array([first, first + count - 1]), self.skipped)
+        return int(ends[0]), int(ends[1]) + 1

@@ -1,0 +1,208 @@
+"""A run's folder over time: which checkpoint to go on from, which to keep, and how a rolled-back branch takes over.
+
+Going back to an older step starts a branch beside the main line (`branch/`, with checkpoints and metrics of its own).
+The main line stays as it is until the branch has a checkpoint beyond the main line's last one; then the branch
+becomes the main line. Every move survives a kill at any moment: what was begun is finished at the next start.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from fledge.bundle import Bundle, load_bundle
+from fledge.bundle.load import checkpoints
+from fledge.bundle.manifest import MANIFEST
+from fledge.config import TrainingConfig
+from fledge.errors import FledgeError
+from fledge.files import read_json, write_json
+from fledge.training.metrics import read_metrics
+
+BRANCH = "branch"
+NOTE = "branch.json"
+SAMPLES = "samples.txt"
+METRICS = "metrics.csv"
+SAMPLE_HEADER = "──────── step {step} ────────"
+
+
+def checkpoint_steps(place: Path) -> dict[int, Path]:
+    """The whole checkpoints below `place`, by step, oldest first."""
+    return {int(path.name.removeprefix("step-")): path for path in checkpoints(place)}
+
+
+def find_checkpoint(folder: Path | str, at: int | None = None) -> Path:
+    """The checkpoint of a run to go on from: the newest, of the branch if one is under way, or that of step `at`."""
+    folder = Path(folder)
+    if (folder / MANIFEST).is_file():
+        return folder
+    if not folder.is_dir():
+        raise FledgeError(f"There is no run at {folder}. Give the folder of a run, such as runs/akjv-demo.")
+    finish_takeover(folder)
+    main, branch = checkpoint_steps(folder), checkpoint_steps(folder / BRANCH)
+    if not main and not branch:
+        raise FledgeError(
+            f"{folder} holds no whole checkpoint. Start the run again: fledge train RECIPE --out {folder}"
+        )
+    if at is None:
+        note = read_json(folder / BRANCH / NOTE) if (folder / BRANCH / NOTE).is_file() else None
+        if note and not branch and note["from"] in main:
+            at = int(note["from"])
+        else:
+            at = max(branch or main)
+    if at not in branch and at not in main:
+        known = ", ".join(map(str, sorted({*main, *branch})))
+        raise FledgeError(f"{folder} holds no checkpoint of step {at}. Saved steps: {known}.")
+    return branch.get(at) or main[at]
+
+
+def load_checkpoint(folder: Path | str, at: int | None = None) -> Bundle:
+    """The checkpoint to go on from, verified; a damaged one is refused with the newest whole one before it."""
+    path = find_checkpoint(folder, at)
+    try:
+        bundle = load_bundle(path)
+        if bundle.training is None:
+            raise FledgeError(
+                f"{path} holds no training state: it can be used, and trained on with --from, not resumed."
+            )
+    except FledgeError as error:
+        raise FledgeError(f"{error} {_earlier(Path(folder), path)}".strip()) from None
+    return bundle
+
+
+def _earlier(folder: Path, damaged: Path) -> str:
+    broken = int(damaged.name.removeprefix("step-")) if damaged.name.startswith("step-") else 0
+    for step, path in sorted(checkpoint_steps(damaged.parent.parent).items(), reverse=True):
+        if step < broken:
+            try:
+                load_bundle(path)
+            except FledgeError:
+                continue
+            return f"The newest whole checkpoint before it is {path.name}: fledge train --resume {folder} --at {step}"
+    return ""
+
+
+def open_place(folder: Path, origin: Path | None) -> Path:
+    """Where a run writes: its folder, or `branch/` when it goes on from an older step than the main line's last.
+
+    `origin` is the checkpoint that training goes on from; None for a fresh run.
+    """
+    if origin is None:
+        if any(checkpoints(folder)) or (folder / METRICS).exists():
+            raise FledgeError(
+                f"{folder} holds a run already. Go on with it: fledge train --resume {folder}; "
+                "or choose another folder with --out."
+            )
+        return folder
+    home = origin.parent.parent
+    if home == folder / BRANCH:
+        return home
+    step = int(origin.name.removeprefix("step-")) if home == folder else None
+    if step is None or step >= max(checkpoint_steps(folder), default=0):
+        return folder
+    place = folder / BRANCH
+    if checkpoint_steps(place):
+        number = 1
+        while (aside := folder / f"{BRANCH}-{number}").exists():
+            number += 1
+        os.rename(place, aside)
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    write_json(place / NOTE, {"from": step})
+    for name in (METRICS, SAMPLES):
+        if (folder / name).is_file():
+            shutil.copyfile(folder / name, place / name)
+    return place
+
+
+def overtaken(folder: Path, step: int) -> bool:
+    """Whether a branch at `step` is past all that the main line has saved and logged."""
+    logged = max((int(row["step"]) for row in read_metrics(folder / METRICS)), default=0)
+    return step >= max([logged, *checkpoint_steps(folder)])
+
+
+def take_over(folder: Path) -> None:
+    """Make the branch the main line."""
+    note = read_json(folder / BRANCH / NOTE)
+    write_json(folder / BRANCH / NOTE, {**note, "takes_over": True})
+    finish_takeover(folder)
+
+
+def finish_takeover(folder: Path) -> None:
+    """Finish, in order, what a kill may have cut short. Without a takeover under way this does nothing."""
+    place = folder / BRANCH
+    if not (place / NOTE).is_file():
+        shutil.rmtree(place, ignore_errors=True)
+        return
+    if not read_json(place / NOTE).get("takes_over"):
+        return
+    note = read_json(place / NOTE)
+    main, mine, former = folder / "checkpoints", place / "checkpoints", place / "former"
+    if mine.is_dir():
+        if main.is_dir():
+            for step, path in checkpoint_steps(folder).items():
+                if step <= note["from"]:
+                    os.rename(path, mine / path.name)
+            os.rename(main, former)
+        os.rename(mine, main)
+    for name in (METRICS, SAMPLES):
+        if (place / name).is_file():
+            os.replace(place / name, folder / name)
+    (place / NOTE).unlink()
+    shutil.rmtree(place)
+
+
+def prune(place: Path, config: TrainingConfig, evaluations: dict[int, float]) -> None:
+    """Remove the checkpoints that no rule keeps. The manifest goes first, so that none half removed looks whole."""
+    saved = checkpoint_steps(place)
+    kept = set(sorted(saved)[-config.keep_last :])
+    if config.keep_every:
+        kept |= {step for step in saved if step % config.keep_every == 0}
+    if config.keep_best and (judged := {step: evaluations[step] for step in saved if step in evaluations}):
+        kept.add(min(judged, key=lambda step: (judged[step], step)))
+    for step, path in saved.items():
+        if step not in kept:
+            remove(path)
+
+
+def remove(checkpoint: Path) -> None:
+    (checkpoint / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def sweep(place: Path) -> None:
+    """Clear what a killed process left half written or half removed."""
+    folder = place / "checkpoints"
+    if folder.is_dir():
+        for path in folder.glob("step-*"):
+            if not (path / MANIFEST).is_file():
+                shutil.rmtree(path, ignore_errors=True)
+
+
+class Samples:
+    """`samples.txt`: what the model wrote at some steps, under a line that names the step."""
+
+    def __init__(self, path: Path, until: int) -> None:
+        self.path = path
+        self.steps: set[int] = set()
+        kept = []
+        for part in _parts(path):
+            step = int(part.split()[2])
+            if step <= until:
+                kept.append(part)
+                self.steps.add(step)
+        if path.exists():
+            path.write_text("".join(kept), encoding="utf-8")
+
+    def add(self, step: int, texts: list[str]) -> None:
+        body = "\n".join(text.strip("\n") for text in texts)
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(f"{SAMPLE_HEADER.format(step=step)}\n{body}\n\n")
+        self.steps.add(step)
+
+
+def _parts(path: Path) -> list[str]:
+    if not path.is_file():
+        return []
+    mark = SAMPLE_HEADER.split("{")[0]
+    return [mark + part for part in path.read_text(encoding="utf-8").split(mark)[1:]]

@@ -1,0 +1,103 @@
+"""What the person sees while training: a live table on a terminal, plain lines elsewhere. Always on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from fledge.files import readable_bytes
+
+LINE_EVERY = 5.0  # seconds between plain lines, evaluations aside
+
+
+class View:
+    """Shows rows of metrics as they come. `shown=False` shows nothing, for other processes and for libraries."""
+
+    def __init__(self, title: str, steps: int, shown: bool = True) -> None:
+        self.title, self.steps, self.shown = title, steps, shown
+        self.console = Console(stderr=True)
+        self._live: Live | None = None
+        self._last_line = 0.0
+        self._values: dict[str, Any] = {}
+        if shown and self.console.is_terminal:
+            self._live = Live(console=self.console, refresh_per_second=4, transient=False)
+            self._live.start()
+
+    def note(self, text: str) -> None:
+        """A line that stays."""
+        if self.shown:
+            if self._live:
+                self.console.print(text, markup=False, highlight=False)
+            else:
+                print(text, file=sys.stderr, flush=True)
+
+    def row(self, values: dict[str, Any], left: float | None) -> None:
+        """New values; `left` seconds to go."""
+        if not self.shown:
+            return
+        self._values.update({name: value for name, value in values.items() if value is not None})
+        if self._live:
+            self._live.update(self._table(left))
+        elif "validation_loss" in values or time.monotonic() - self._last_line >= LINE_EVERY:
+            self._last_line = time.monotonic()
+            print(self._line(values, left), file=sys.stderr, flush=True)
+
+    def _line(self, values: dict[str, Any], left: float | None) -> str:
+        parts = [f"step {values['step']}/{self.steps}"]
+        if (validation := values.get("validation_loss")) is not None:
+            parts.append(f"validation loss {validation:.4f}, perplexity {values['perplexity']:.2f}")
+            if values.get("bits_per_byte") is not None:
+                parts.append(f"{values['bits_per_byte']:.4f} bits per byte")
+            return ", ".join(parts)
+        parts.append(f"loss {values['loss']:.4f}")
+        parts.append(f"{values['tokens_per_second']:,.0f} tokens/s")
+        if values.get("mfu") is not None:
+            parts.append(f"MFU {values['mfu']:.1%}")
+        if left is not None:
+            parts.append(f"{readable_time(left)} left")
+        return ", ".join(parts)
+
+    def _table(self, left: float | None) -> Table:
+        known = self._values
+        table = Table.grid(padding=(0, 2))
+        step = known.get("step", 0)
+        table.add_row(self.title, f"step {step:,} of {self.steps:,}")
+        table.add_row("", ProgressBar(total=self.steps, completed=step, width=40))
+        shown = {
+            "loss": ("loss", "{:.4f}"),
+            "validation loss": ("validation_loss", "{:.4f}"),
+            "bits per byte": ("bits_per_byte", "{:.4f}"),
+            "learning rate": ("learning_rate", "{:.3g}"),
+            "gradient norm": ("gradient_norm", "{:.3f}"),
+            "tokens/s": ("tokens_per_second", "{:,.0f}"),
+            "MFU": ("mfu", "{:.1%}"),
+        }
+        for label, (name, form) in shown.items():
+            if known.get(name) is not None:
+                table.add_row(label, form.format(known[name]))
+        if known.get("memory"):
+            table.add_row("memory", readable_bytes(known["memory"]))
+        if left is not None:
+            table.add_row("time left", readable_time(left))
+        return table
+
+    def close(self) -> None:
+        if self._live:
+            self._live.stop()
+
+
+def readable_time(seconds: float) -> str:
+    """
+    >>> readable_time(3725)
+    '1 h 02 min'
+    """
+    seconds = round(seconds)
+    if seconds >= 3600:
+        return f"{seconds // 3600} h {seconds % 3600 // 60:02} min"
+    return f"{seconds // 60} min {seconds % 60:02} s" if seconds >= 60 else f"{seconds} s"

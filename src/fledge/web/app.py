@@ -1,0 +1,163 @@
+"""The application: routes of every view, one form for every problem, and the guard around it all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from fledge import __version__
+from fledge.config import recipe_names
+from fledge.errors import FledgeError
+from fledge.web import accounts, completions, files, runs, texts, writing
+from fledge.web.guard import Guard
+from fledge.web.library import Library, NotFound
+from fledge.web.schemas import BundleEntry, LibraryAnswer, Problem, TokenizerEntry
+from fledge.web.shelf import Shelf
+from fledge.web.streams import Gone
+from fledge.web.worker import Busy, Worker
+
+STEP = re.compile(r"(?:(.*)/)?checkpoints/step-(\d+)")
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    400: {"model": Problem, "description": "What was asked for can't be done; the message says why."},
+    401: {
+        "model": Problem,
+        "description": "The server was started with a token, and it is missing or wrong.",
+    },
+    403: {"model": Problem, "description": "The request comes from another site."},
+    404: {
+        "model": Problem,
+        "description": "There is no such run, bundle or tokenizer below the served folders.",
+    },
+    413: {"model": Problem, "description": "The request is too large."},
+    422: {"model": Problem, "description": "The request does not have the documented form."},
+    429: {"model": Problem, "description": "Too many requests at once."},
+    500: {"model": Problem, "description": "A mistake of the server's own."},
+    503: {"model": Problem, "description": "Too many texts wait to be generated."},
+}
+DESCRIPTION = """What the workshop's page uses, open to any program on this machine.
+
+Runs, bundles and tokenizers are named as `GET /api/library` and `GET /v1/models` list them; no request
+names a path.
+"""
+
+
+def create_app(
+    sources: Sequence[Path | str],
+    *,
+    token: str | None = None,
+    local: bool = True,
+    device: str = "cpu",
+    rate: float = 600.0,
+) -> Guard:
+    """The whole server as one ASGI application, for `fledge serve` and for tests."""
+    library = Library(sources)
+    shelf = Shelf(library, device)
+    worker = Worker()
+
+    @asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        worker.start()
+        try:
+            yield
+        finally:
+            worker.stop()
+
+    app = FastAPI(
+        title="fledge workshop",
+        version=__version__,
+        description=DESCRIPTION,
+        lifespan=life,
+        docs_url=None,  # FastAPI's own pages load scripts from elsewhere; ours is the view "API"
+        redoc_url=None,
+        responses=PROBLEMS,
+    )
+    app.include_router(library_routes(library))
+    app.include_router(texts.routes(shelf))
+    app.include_router(runs.routes(library))
+    app.include_router(writing.routes(shelf, worker))
+    app.include_router(accounts.routes(library))
+    app.include_router(completions.routes(library, shelf, worker))
+    app.include_router(files.routes())
+    handle_problems(app)
+    return Guard(app, token=token, local=local, rate=rate)
+
+
+def library_routes(library: Library) -> APIRouter:
+    router = APIRouter(prefix="/api", tags=["library"])
+
+    @router.get("/library")
+    def everything() -> LibraryAnswer:
+        """The bundles, tokenizers and recipes that the other requests may name."""
+        catalogue = library.catalogue()
+        bundles = [
+            BundleEntry(name=name, run=match[1] if match else None, step=int(match[2]) if match else None)
+            for name in catalogue.bundles
+            for match in [STEP.fullmatch(name)]
+        ]
+        tokenizers = [TokenizerEntry(name=name, source="tokenizer") for name in catalogue.tokenizers]
+        tokenizers += [TokenizerEntry(name=name, source="bundle") for name in catalogue.bundles]
+        return LibraryAnswer(
+            version=__version__,
+            tokenizers=tokenizers,
+            bundles=bundles,
+            recipes=recipe_names(),
+            skipped=catalogue.skipped,
+        )
+
+    return router
+
+
+def handle_problems(app: FastAPI) -> None:
+    """Every problem has the same form, whatever found it."""
+
+    @app.exception_handler(FledgeError)
+    async def mistake(request: Request, error: FledgeError) -> Response:
+        if isinstance(error, NotFound):
+            return problem(404, str(error), "not_found")
+        if isinstance(error, Busy):
+            return problem(503, str(error), "busy", {"retry-after": "2"})
+        return problem(400, str(error), "invalid_request_error")
+
+    @app.exception_handler(RequestValidationError)
+    async def form(request: Request, error: RequestValidationError) -> Response:
+        return problem(422, sentence(error), "invalid_request_error")
+
+    @app.exception_handler(HTTPException)
+    async def status(request: Request, error: HTTPException) -> Response:
+        return problem(error.status_code, str(error.detail), "http", dict(error.headers or {}))
+
+    @app.exception_handler(Gone)
+    async def gone(request: Request, error: Gone) -> Response:
+        return Response(status_code=499)  # nobody reads it
+
+    @app.exception_handler(OSError)
+    async def unreadable(request: Request, error: OSError) -> Response:
+        return problem(
+            404, f"The files could not be read: {error.strerror or 'they changed meanwhile'}.", "not_found"
+        )
+
+    @app.exception_handler(Exception)
+    async def mistake_of_ours(request: Request, error: Exception) -> Response:
+        return problem(500, "Something went wrong in the server; its terminal says what.", "server_error")
+
+
+def problem(status: int, message: str, kind: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    return JSONResponse(
+        {"error": {"message": message, "type": kind, "param": None, "code": None}}, status, headers
+    )
+
+
+def sentence(error: RequestValidationError) -> str:
+    """The first thing that does not fit, by its place in the request."""
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query"))
+    text = f"{first['msg'][0].lower()}{first['msg'][1:]}"
+    return f"{place}: {text}." if place else f"The request does not have the documented form: {text}."

@@ -1,0 +1,272 @@
+"""OpenAI's completions for the served bundles, so that existing clients work against them:
+`/v1/completions`."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
+
+from fledge.config import SamplingConfig, parse
+from fledge.errors import FledgeError
+from fledge.web.library import Library
+from fledge.web.schemas import Answer, Name
+from fledge.web.shelf import Shelf
+from fledge.web.streams import LiveResponse, collect, unless_gone
+from fledge.web.worker import Job, Worker
+from fledge.web.writing import Fresh, open_session, run_session
+
+if TYPE_CHECKING:
+    from fledge.generation.generate import Session
+    from fledge.tokenizer import Tokenizer
+
+Id = Annotated[int, Field(ge=0, le=1 << 31)]
+Text = Annotated[str, Field(max_length=100_000)]
+Ids = Annotated[list[Id], Field(min_length=1, max_length=65_536)]
+Stop = Annotated[str, Field(min_length=1, max_length=200)]
+ROWS = 64
+
+
+class StreamOptions(BaseModel):
+    include_usage: bool = False
+
+
+class CompletionRequest(BaseModel):
+    """As OpenAI documents it. What a small model can't mean anything by is refused where it is set, not
+    ignored."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True, protected_namespaces=())
+    model: Name
+    prompt: (
+        Text
+        | Annotated[list[Text], Field(min_length=1, max_length=ROWS)]
+        | Ids
+        | Annotated[list[Ids], Field(min_length=1, max_length=ROWS)]
+    ) = ""
+    max_tokens: Annotated[int, Field(ge=1, le=8192)] | None = 16
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = 1.0
+    n: Annotated[int, Field(ge=1, le=16)] | None = 1
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+    echo: bool | None = False
+    stop: Stop | Annotated[list[Stop], Field(max_length=8)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
+    "Without one, every request gives another text."
+    presence_penalty: float | None = 0.0
+    frequency_penalty: float | None = 0.0
+    best_of: int | None = None
+    suffix: str | None = None
+    logit_bias: dict[str, float] | None = None
+    user: str | None = None
+
+
+class Logprobs(Answer):
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class Choice(Answer):
+    text: str
+    index: int
+    logprobs: Logprobs | None
+    finish_reason: Literal["stop", "length"] | None
+
+
+class Usage(Answer):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Completion(Answer):
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[Choice]
+    usage: Usage | None = None
+
+
+class ModelEntry(Answer):
+    id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "fledge"
+
+
+class ModelList(Answer):
+    object: Literal["list"] = "list"
+    data: list[ModelEntry]
+
+
+def routes(library: Library, shelf: Shelf, worker: Worker) -> APIRouter:
+    router = APIRouter(prefix="/v1", tags=["OpenAI-compatible"])
+
+    @router.get("/models")
+    def models() -> ModelList:
+        """The bundles; a run's name stands for its newest checkpoint."""
+        catalogue = library.catalogue()
+        trained = [
+            run for run in catalogue.runs if any(name.startswith(f"{run}/") for name in catalogue.bundles)
+        ]
+        return ModelList(data=[ModelEntry(id=name) for name in dict.fromkeys([*trained, *catalogue.bundles])])
+
+    @router.post(
+        "/completions", response_model=Completion, responses={200: {"content": {"text/event-stream": {}}}}
+    )
+    async def completions(asked: CompletionRequest, request: Request) -> Any:
+        """Go on from one or several prompts; with `stream`, as server-sent events that end with `[DONE]`."""
+        check_supported(asked)
+        session = await run_in_threadpool(start_session, shelf, asked)
+        writer = Writer(asked, session)
+        job = worker.submit(lambda: run_session(session))
+        if asked.stream:
+            return LiveResponse(writer.stream(job), media_type="text/event-stream")
+        try:
+            await unless_gone(collect(job.events()), request.receive)
+        finally:
+            job.cancelled = True
+        return writer.whole()
+
+    return router
+
+
+def check_supported(asked: CompletionRequest) -> None:
+    """Refuse what would silently do nothing."""
+    for name in ("presence_penalty", "frequency_penalty"):
+        if getattr(asked, name):
+            raise FledgeError(
+                f"{name} is not offered. Leave it out; the page's own API has repetition_penalty."
+            )
+    for name in ("suffix", "logit_bias"):
+        if getattr(asked, name):
+            raise FledgeError(
+                f"{name} is not offered: these models go on from a prompt, as it is. Leave it out."
+            )
+    if asked.best_of not in (None, 1) and asked.best_of != asked.n:
+        raise FledgeError("best_of is not offered: ask for n texts and choose among them.")
+
+
+def start_session(shelf: Shelf, asked: CompletionRequest) -> Session:
+    prompt = asked.prompt
+    several = isinstance(prompt, list) and not (prompt and isinstance(prompt[0], int))
+    prompts: Any = prompt if several else [prompt]
+    if len(prompts) * (asked.n or 1) > ROWS:
+        raise FledgeError(
+            f"{len(prompts)} prompts times n = {asked.n} are more than {ROWS} texts. Ask for fewer at once."
+        )
+    stop = asked.stop if isinstance(asked.stop, list) else [asked.stop] if asked.stop else []
+    values = {
+        "temperature": 1.0 if asked.temperature is None else asked.temperature,
+        "top_p": asked.top_p,
+        "max_tokens": asked.max_tokens or 16,
+        "samples": asked.n or 1,
+        "stop": stop,
+        "seed": secrets.randbits(48) if asked.seed is None else asked.seed,
+    }
+    return open_session(shelf, asked.model, prompts, parse(SamplingConfig, values), asked.logprobs or 0)
+
+
+class Writer:
+    """Turns a session's progress into the answers that OpenAI's clients read."""
+
+    def __init__(self, asked: CompletionRequest, session: Session) -> None:
+        self.asked, self.session = asked, session
+        self.name = f"cmpl-{secrets.token_hex(12)}"
+        self.created = int(time.time())
+        self.prompts = [list(ids) for ids in session.histories]
+        self.offsets = [0] * len(session.results)
+
+    def whole(self) -> Completion:
+        choices = []
+        for row, result in enumerate(self.session.results):
+            text = self.echo(row) + result.text
+            logprobs = self.logprobs(row, 0, len(result.ids))
+            choices.append(Choice(text=text, index=row, logprobs=logprobs, finish_reason=self.reason(row)))
+        return self.answer(choices, self.usage())
+
+    async def stream(self, job: Job) -> AsyncGenerator[bytes, None]:
+        """One event per piece of text, one with the reason of the end per text, the usage where asked,
+        `[DONE]`."""
+        try:
+            if self.asked.echo:
+                for row in range(len(self.session.results)):
+                    yield self.event(
+                        [Choice(text=self.echo(row), index=row, logprobs=None, finish_reason=None)]
+                    )
+            async for fresh in job.events():
+                yield self.event([self.piece(fresh)])
+            for row in range(len(self.session.results)):
+                yield self.event([Choice(text="", index=row, logprobs=None, finish_reason=self.reason(row))])
+            if self.asked.stream_options and self.asked.stream_options.include_usage:
+                yield self.event([], self.usage())
+            yield b"data: [DONE]\n\n"
+        except FledgeError as error:
+            yield (
+                b"data: "
+                + json.dumps({"error": {"message": str(error), "type": "server_error"}}).encode()
+                + b"\n\n"
+            )
+        finally:
+            job.cancelled = True
+
+    def piece(self, fresh: Fresh) -> Choice:
+        logprobs = self.logprobs(fresh.row, fresh.start, fresh.stop)
+        return Choice(text=fresh.text, index=fresh.row, logprobs=logprobs, finish_reason=None)
+
+    def event(self, choices: list[Choice], usage: Usage | None = None) -> bytes:
+        return b"data: " + self.answer(choices, usage).model_dump_json().encode() + b"\n\n"
+
+    def answer(self, choices: list[Choice], usage: Usage | None) -> Completion:
+        return Completion(
+            id=self.name, created=self.created, model=self.asked.model, choices=choices, usage=usage
+        )
+
+    def echo(self, row: int) -> str:
+        return self.session.tokenizer.decode(self.prompts[row]) if self.asked.echo else ""
+
+    def reason(self, row: int) -> Literal["stop", "length"]:
+        return "length" if self.session.results[row].stopped == "length" else "stop"
+
+    def usage(self) -> Usage:
+        distinct = self.prompts[:: self.session.sampling.samples]
+        prompt = sum(map(len, distinct))
+        made = sum(len(result.ids) for result in self.session.results)
+        return Usage(prompt_tokens=prompt, completion_tokens=made, total_tokens=prompt + made)
+
+    def logprobs(self, row: int, start: int, stop: int) -> Logprobs | None:
+        if self.asked.logprobs is None:
+            return None
+        result, tokenizer = self.session.results[row], self.session.tokenizer
+        tokens = [token_text(tokenizer, token) for token in result.ids[start:stop]]
+        offsets = []
+        for token in tokens:
+            offsets.append(self.offsets[row])
+            self.offsets[row] += len(token)
+        found = result.alternatives[start:stop] if self.asked.logprobs else [[] for _ in tokens]
+        top = [{token_text(tokenizer, other.id): other.logprob for other in others} for others in found]
+        return Logprobs(
+            tokens=tokens,
+            token_logprobs=list(result.logprobs[start:stop]),
+            top_logprobs=list(top),
+            text_offset=offsets,
+        )
+
+
+def token_text(tokenizer: Tokenizer, token: int) -> str:
+    """A token as OpenAI writes it: its text, or its bytes where these are only a part of a character."""
+    data = tokenizer.decode_bytes([token])
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)

@@ -1,0 +1,175 @@
+"""What the page may show: the runs, bundles and tokenizers below the folders given when the server started.
+
+A request names a thing by the name found here, never by a path: what was not found can't be reached.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+
+from fledge.errors import FledgeError, nearest
+from fledge.files import PARTIAL
+
+DEPTH = 6
+FOLDERS = 20_000
+FRESH_SECONDS = 1.0
+ARCHIVES = (".zip", ".tar.zst")
+
+
+class NotFound(FledgeError):
+    """A name that is not, or no longer, below the given folders."""
+
+
+@dataclass
+class Catalogue:
+    """What one look found, by name. `skipped` says in a sentence why a folder could not be looked into."""
+
+    runs: dict[str, Path] = field(default_factory=dict)
+    bundles: dict[str, Path] = field(default_factory=dict)
+    tokenizers: dict[str, Path] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+    def add(self, group: dict[str, Path], name: str, path: Path) -> None:
+        """Enter a path; where the name is taken, as `name (2)`."""
+        number, free = 1, name
+        while free in group:
+            number += 1
+            free = f"{name} ({number})"
+        group[free] = path
+
+
+class Library:
+    """The given folders and files. Looking is cheap and bounded, and repeated at most once a second."""
+
+    def __init__(self, sources: Sequence[Path | str]) -> None:
+        self.sources = [Path(source) for source in sources]
+        for source in self.sources:
+            if not source.exists():
+                raise FledgeError(
+                    f"There is no {source} to serve. Train something first (fledge demo), or name a folder "
+                    "of runs, a bundle or a tokenizer file."
+                )
+        self._lock = Lock()
+        self._looked = float("-inf")
+        self._catalogue = Catalogue()
+
+    def catalogue(self) -> Catalogue:
+        """Everything there is now."""
+        with self._lock:
+            if time.monotonic() - self._looked > FRESH_SECONDS:
+                self._catalogue = self._look(False)
+                if any(name.endswith(" (2)") for name in (*self._catalogue.runs, *self._catalogue.bundles)):
+                    self._catalogue = self._look(True)
+                self._looked = time.monotonic()
+            return self._catalogue
+
+    def run(self, name: str) -> Path:
+        """The folder of a run."""
+        return self._find("run", self.catalogue().runs, name)
+
+    def bundle(self, name: str) -> Path:
+        """The folder of a bundle; a run's own name stands for its newest checkpoint."""
+        catalogue = self.catalogue()
+        if name in catalogue.runs and name not in catalogue.bundles:
+            newest = [other for other in catalogue.bundles if other.startswith(f"{name}/")]
+            name = newest[-1] if newest else name
+        return self._find("bundle", catalogue.bundles, name)
+
+    def tokenizer(self, name: str) -> Path:
+        """The file or folder of a tokenizer; every bundle holds one."""
+        catalogue = self.catalogue()
+        return self._find("tokenizer", {**catalogue.tokenizers, **catalogue.bundles}, name)
+
+    def _find(self, kind: str, known: dict[str, Path], name: str) -> Path:
+        if name not in known:
+            hint = nearest(name, known) if known else f"There is no {kind} below the served folders yet."
+            raise NotFound(f"There is no {kind} called {name!r}. {hint}")
+        return known[name]
+
+    def _look(self, by_source: bool) -> Catalogue:
+        """`by_source` puts each source's own name before what lies in it, where two sources hold equal
+        names."""
+        catalogue = Catalogue()
+        for source in self.sources:
+            # The resolved name, since `fledge serve .` should not call everything "."
+            name = source.resolve().name
+            if source.is_file():
+                group = catalogue.bundles if name.endswith(ARCHIVES) else catalogue.tokenizers
+                catalogue.add(group, name, source)
+                continue
+            budget = [FOLDERS]
+            signs = _names(source)
+            itself = "bundle.json" in signs or "tokenizer.json" in signs or _is_run(signs)
+            prefix = name if itself or by_source else ""
+            _walk(source, source.resolve(), prefix, catalogue, DEPTH, budget)
+        for group in (catalogue.runs, catalogue.bundles, catalogue.tokenizers):
+            ordered = dict(sorted(group.items()))
+            group.clear()
+            group.update(ordered)
+        return catalogue
+
+
+def readable_file(folder: Path, name: str) -> Path | None:
+    """`folder/name` where it is a file that really lies in the folder: a link that leads elsewhere is not
+    followed."""
+    path = folder / name
+    try:
+        inside = path.is_file() and path.resolve().is_relative_to(folder.resolve())
+    except OSError:
+        return None
+    return path if inside else None
+
+
+def _walk(folder: Path, root: Path, name: str, catalogue: Catalogue, depth: int, budget: list[int]) -> None:
+    budget[0] -= 1
+    if budget[0] < 0 or depth < 0:
+        return
+    try:
+        if not folder.resolve().is_relative_to(root):
+            catalogue.skipped[name] = "a link that leads outside the served folders"
+            return
+        names = _names(folder)
+        if "bundle.json" in names:
+            catalogue.add(catalogue.bundles, name, folder)
+        if "store.json" in names:
+            return
+        if _is_run(names):
+            catalogue.add(catalogue.runs, name, folder)
+        elif "bundle.json" in names:
+            return
+        elif "tokenizer.json" in names:
+            catalogue.add(catalogue.tokenizers, name, folder)
+        for child in _folders(folder):
+            _walk(child, root, f"{name}/{child.name}" if name else child.name, catalogue, depth - 1, budget)
+    except OSError as error:
+        catalogue.skipped[name] = f"can't be read ({error.strerror or error})"
+
+
+def _is_run(names: set[str]) -> bool:
+    """A run that has begun to train, or one that prepares: then only its settings are there, and no model's
+    files."""
+    if "metrics.csv" in names or "checkpoints" in names:
+        return True
+    foreign = "tokenizer.json" in names or any(name.endswith(".safetensors") for name in names)
+    return "config.json" in names and not foreign
+
+
+def _names(folder: Path) -> set[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return {entry.name for entry in entries}
+    except NotADirectoryError:
+        return set()
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    with os.scandir(folder) as entries:
+        found = [entry.name for entry in entries if entry.is_dir()]
+    for name in sorted(found):
+        if not name.startswith(".") and not name.endswith(PARTIAL):
+            yield folder / name

@@ -1,0 +1,282 @@
+"""Runs as they lie on disk, read while training writes them: curves, settings, samples, and their state.
+
+A line is used only when it is whole, and a folder that can't be read is one broken entry in the list.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import time
+import zlib
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, Query
+
+from fledge.config import RunConfig, parse
+from fledge.errors import FledgeError
+from fledge.files import read_json
+from fledge.web.library import Library, readable_file
+from fledge.web.schemas import MetricsAnswer, RunsAnswer, RunSummary, SamplesAnswer, SettingsAnswer
+
+METRICS = "metrics.csv"
+SAMPLES = "samples.txt"
+CHUNK = 4 << 20
+LONGEST_HEADER = 2000
+TAIL = 1 << 20
+SAMPLES_TAIL = 200_000
+LIVE_SECONDS = 120.0
+
+
+def routes(library: Library) -> APIRouter:
+    router = APIRouter(prefix="/api/runs", tags=["runs"])
+
+    @router.get("")
+    def runs() -> RunsAnswer:
+        """Every run below the served folders, the newest first."""
+        catalogue = library.catalogue()
+        summaries = [summarise(name, folder) for name, folder in catalogue.runs.items()]
+        summaries.sort(key=lambda summary: (summary.state == "broken", -(summary.updated or 0)))
+        return RunsAnswer(runs=summaries, now=time.time(), skipped=catalogue.skipped)
+
+    @router.get("/metrics")
+    def metrics(run: str = Query(max_length=500), cursor: str = Query("", max_length=60)) -> MetricsAnswer:
+        """The columns of a run's metrics, from the beginning or from where the cursor stands."""
+        return read_metrics(run, library.run(run), cursor)
+
+    @router.get("/settings")
+    def settings(run: str = Query(max_length=500)) -> SettingsAnswer:
+        """A run's settings, flat."""
+        return SettingsAnswer(run=run, settings=flatten(read_settings(library.run(run))))
+
+    @router.get("/samples")
+    def samples(run: str = Query(max_length=500)) -> SamplesAnswer:
+        """What the model wrote as it learned: the newest part of it where it is long."""
+        path = readable_file(library.run(run), SAMPLES)
+        data, cut = tail(path, SAMPLES_TAIL) if path else (b"", False)
+        return SamplesAnswer(run=run, text=data.decode("utf-8", "replace"), cut=cut)
+
+    return router
+
+
+def summarise(name: str, folder: Path) -> RunSummary:
+    """One line of the list. Whatever is wrong with the folder becomes a sentence in it."""
+    try:
+        return _summary(name, folder)
+    except Exception as error:
+        sentence = str(error) if isinstance(error, FledgeError) else f"{type(error).__name__}: {error}"
+        return RunSummary(name=name, state="broken", problem=sentence[:500])
+
+
+def _summary(name: str, folder: Path) -> RunSummary:
+    checkpoints = sorted(path.parent.name for path in folder.glob("checkpoints/step-*/bundle.json"))
+    path = readable_file(folder, METRICS)
+    if path is None:
+        return RunSummary(name=name, state="empty", checkpoints=checkpoints, updated=folder.stat().st_mtime)
+    status = path.stat()
+    facts = last_facts(str(path), status.st_mtime_ns, status.st_size)
+    config, problem = None, None
+    try:
+        settings = read_settings(folder)
+        config = parse(RunConfig, settings) if settings else None
+    except FledgeError as error:
+        problem = str(error)
+    if not facts and status.st_size > LONGEST_HEADER:
+        problem = problem or f"{METRICS} holds no row that can be read."
+    steps = config.steps if config else None
+    step = int(facts["step"]) if "step" in facts else None
+    if not facts:
+        state = "broken" if problem else "empty"
+    elif step is not None and steps is not None and step >= steps:
+        state = "finished"
+    else:
+        state = "training" if time.time() - status.st_mtime < LIVE_SECONDS else "stopped"
+    return RunSummary(
+        name=name,
+        state=state,  # type: ignore[arg-type]
+        problem=problem,
+        step=step,
+        steps=steps,
+        loss=facts.get("loss"),
+        validation_loss=facts.get("validation_loss"),
+        best_validation_loss=facts.get("best_validation_loss"),
+        tokens_per_second=facts.get("tokens_per_second"),
+        updated=status.st_mtime,
+        architecture=config.model.architecture if config else None,
+        parameters=parameter_count(folder),
+        checkpoints=checkpoints,
+    )
+
+
+@lru_cache(maxsize=512)
+def last_facts(path: str, modified: int, size: int) -> dict[str, float]:
+    """The last value of every column, and the least validation loss; remembered for as long as the file is
+    the same."""
+    header = read_header(Path(path))
+    data, _ = tail(Path(path), TAIL)
+    rows, _ = parse_rows(header, whole_lines(data)[1:])  # the first line is the header, or was cut
+    facts = {key: value for row in rows for key, value in row.items() if value is not None}
+    losses = [loss for row in rows if (loss := row.get("validation_loss")) is not None]
+    return {**facts, "best_validation_loss": min(losses)} if losses else facts
+
+
+def read_metrics(run: str, folder: Path, cursor: str = "") -> MetricsAnswer:
+    """The rows that came since `cursor`; all of them where the file was replaced, as a resumed run may do."""
+    path = readable_file(folder, METRICS)
+    flops = flops_per_token(folder)
+    if path is None:
+        return MetricsAnswer(
+            run=run, columns={}, cursor="", reset=True, more=False, unreadable=0, flops_per_token=flops
+        )
+    header = read_header(path)
+    with open(path, "rb") as file:
+        start = _continue_at(file, cursor)
+        reset = start is None
+        file.seek(start or 0)
+        data = file.read(CHUNK)
+        data = data[: data.rfind(b"\n") + 1]
+        end = (start or 0) + len(data)
+        more = file.seek(0, 2) - end > CHUNK or (len(data) > CHUNK // 2)
+        new_cursor = f"{end}-{_mark(file, end):08x}" if end else ""
+    lines = whole_lines(data)
+    rows, unreadable = parse_rows(header, lines[1:] if reset else lines)
+    columns = {name: [row.get(name) for row in rows] for name in header}
+    return MetricsAnswer(
+        run=run,
+        columns=columns,
+        cursor=new_cursor,
+        reset=reset,
+        more=more,
+        unreadable=unreadable,
+        flops_per_token=flops,
+    )
+
+
+def _continue_at(file: Any, cursor: str) -> int | None:
+    """Where to read on, if the bytes before the cursor are still those that were read; else None."""
+    offset_text, _, mark = cursor.partition("-")
+    if not offset_text.isascii() or not offset_text.isdigit() or not mark:
+        return None
+    offset = int(offset_text)
+    if offset > file.seek(0, 2) or f"{_mark(file, offset):08x}" != mark:
+        return None
+    return offset
+
+
+def _mark(file: Any, offset: int) -> int:
+    start = max(0, offset - 256)
+    file.seek(start)
+    return zlib.crc32(file.read(offset - start))
+
+
+def read_header(path: Path) -> list[str]:
+    with open(path, "rb") as file:
+        line = file.readline(TAIL)
+    if not line.endswith(b"\n"):
+        return []
+    return next(csv.reader([line.decode("utf-8", "replace")]), [])
+
+
+def whole_lines(data: bytes) -> list[str]:
+    """The lines that end: what training is still writing waits for the next look."""
+    return data[: data.rfind(b"\n") + 1].decode("utf-8", "replace").splitlines()
+
+
+def parse_rows(header: list[str], lines: list[str]) -> tuple[list[dict[str, float | None]], int]:
+    """Rows of finite numbers, with None where there is none; and how many lines were no rows."""
+    rows, unreadable = [], 0
+    for fields in csv.reader(line.replace("\0", "") for line in lines):
+        if len(fields) != len(header):
+            unreadable += 1
+            continue
+        rows.append({name: number(field) for name, field in zip(header, fields, strict=True)})
+    return rows, unreadable
+
+
+def number(field: str) -> float | None:
+    """
+    >>> number("3.5"), number(""), number("nan"), number("2026-01-01T00:00:00+00:00")
+    (3.5, None, None, 1767225600.0)
+    """
+    try:
+        value = float(field)
+    except ValueError:
+        return timestamp(field)
+    return value if math.isfinite(value) else None
+
+
+def timestamp(field: str) -> float | None:
+    from datetime import datetime
+
+    try:
+        return datetime.fromisoformat(field.replace("Z", "+00:00")).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def tail(path: Path, limit: int) -> tuple[bytes, bool]:
+    """The last bytes of a file, and whether there are more before them."""
+    with open(path, "rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - limit))
+        return file.read(limit), size > limit
+
+
+def newest_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of the run's newest checkpoint; empty where there is none."""
+    found = sorted(folder.glob("checkpoints/step-*/bundle.json"))
+    found += [path for path in [folder / "bundle.json"] if path.is_file()]
+    if not found:
+        return {}
+    path = found[-1]
+    values = _manifest(str(path), path.stat().st_mtime_ns)
+    return values if isinstance(values, dict) else {}
+
+
+@lru_cache(maxsize=256)
+def _manifest(path: str, modified: int) -> Any:
+    return read_json(path)
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """The run's configuration as it was written; empty where there is none yet."""
+    if (path := readable_file(folder, "config.json")) is not None:
+        config = read_json(path)
+    else:
+        config = newest_manifest(folder).get("config", {})
+    return config if isinstance(config, dict) else {}
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """
+    >>> flatten({"model": {"layers": 4}, "name": "run"})
+    {'model.layers': 4, 'name': 'run'}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def parameter_count(folder: Path) -> int | None:
+    count = newest_manifest(folder).get("model", {}).get("parameters")
+    return count if isinstance(count, int) else None
+
+
+def flops_per_token(folder: Path) -> float | None:
+    """Of training, by the accounting; None where the run does not yet say what its model is."""
+    from fledge.accounting import account
+
+    try:
+        facts = newest_manifest(folder).get("model", {})
+        config = parse(RunConfig, read_settings(folder))
+        return account(
+            config.model, int(facts["vocabulary_size"]), int(facts["context_length"])
+        ).flops_per_token
+    except (FledgeError, KeyError, TypeError, ValueError):
+        return None

@@ -1,0 +1,65 @@
+// Requests to the server below the page, and only to it. A problem becomes an Error whose message is a sentence.
+
+const KEY = "fledge.token";
+
+// The token of a server that needs one arrives behind the "#" of the address, which browsers never send anywhere.
+const given = new URLSearchParams(location.hash.replace(/^#\/?\??/, "")).get("token");
+if (given) {
+  sessionStorage.setItem(KEY, given);
+  history.replaceState(null, "", location.pathname);
+}
+
+async function send(path, { method = "GET", body, signal } = {}) {
+  const headers = {};
+  const token = sessionStorage.getItem(KEY);
+  if (token) headers.authorization = `Bearer ${token}`;
+  if (body !== undefined) headers["content-type"] = "application/json";
+  let answer;
+  try {
+    answer = await fetch(path, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body) });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error("The server does not answer: it was stopped, or the machine is busy.");
+  }
+  if (!answer.ok) {
+    let sentence = `The server answered ${answer.status}.`;
+    try { sentence = (await answer.json()).error.message; } catch { /* not ours: the status must do */ }
+    throw Object.assign(new Error(sentence), { status: answer.status });
+  }
+  return answer;
+}
+
+const query = (values) => {
+  const entries = Object.entries(values ?? {}).filter(([, value]) => value !== undefined);
+  return entries.length ? `?${new URLSearchParams(entries)}` : "";
+};
+
+export const get = async (path, values, signal) => (await send(path + query(values), { signal })).json();
+
+export const post = async (path, body, signal) => (await send(path, { method: "POST", body, signal })).json();
+
+/** The lines of a streamed answer, each a JSON value, as they come. */
+export async function* stream(path, body, signal) {
+  const answer = await send(path, { method: "POST", body, signal });
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) break;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) if (line) yield JSON.parse(line);
+  }
+  if (rest) yield JSON.parse(rest);
+}
+
+let library = null;
+
+/** What is served: bundles, tokenizers, recipes. Asked again when `fresh`. */
+export async function readLibrary(fresh = false) {
+  if (!library || fresh) library = await get("/api/library");
+  return library;
+}
+
+/** "akjv/checkpoints/step-00000500" as a person says it. */
+export const label = (name) => name.replace(/\/checkpoints\/step-0*(\d+)$/, " · step $1").replace(/\/tokenizer$/, "");

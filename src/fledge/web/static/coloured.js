@@ -1,0 +1,178 @@
+// A text with every token in its colour. A long text is cut into blocks that are filled only while they are near the eye,
+// so that a megabyte scrolls as lightly as a line.
+
+import { announce, h } from "./dom.js";
+import { hex, inline } from "./pieces.js";
+
+const WHOLE = 6000;
+const BLOCK = 1500;
+const COLOURS = 6;
+
+export class Coloured {
+  constructor(label, { onpick } = {}) {
+    this.onpick = onpick;
+    this.active = -1;
+    this.element = h("div", {
+      class: "coloured", tabindex: 0, role: "group", "aria-label": label,
+      "aria-description": "Arrow keys move from token to token, Enter opens one.",
+      onkeydown: (event) => this.key(event),
+      onpointerover: (event) => this.point(event),
+      onpointerleave: () => tip.hide(),
+      onblur: () => tip.hide(),
+      onclick: (event) => { const place = this.place(event.target); if (place >= 0) this.pick(place); },
+    });
+    this.watch = new IntersectionObserver((entries) => entries.forEach((entry) => this.near(entry)), { root: this.element, rootMargin: "1200px" });
+    this.resized = new ResizeObserver(() => this.estimate());
+    this.resized.observe(this.element);
+  }
+
+  close() {
+    this.watch.disconnect();
+    this.resized.disconnect();
+    tip.hide();
+  }
+
+  show(tokenized, signs, asIds = false) {
+    this.tokenized = tokenized;
+    this.signs = signs;
+    this.asIds = asIds;
+    this.active = -1;
+    this.watch.disconnect();
+    this.blocks = [];
+    const scroll = this.element.scrollTop;
+    if (tokenized.length <= WHOLE) {
+      this.element.replaceChildren(this.spans(0, tokenized.length));
+    } else {
+      this.cut();
+      this.element.replaceChildren(...this.blocks.map((block) => block.element));
+      this.estimate();
+      this.blocks.forEach((block) => this.watch.observe(block.element));
+    }
+    this.element.scrollTop = scroll;
+  }
+
+  /** Blocks end where a line does, if one does near enough; a text of one line gets breaks between blocks. */
+  cut() {
+    const { tokenized } = this;
+    for (let start = 0; start < tokenized.length;) {
+      let stop = Math.min(start + BLOCK, tokenized.length);
+      const limit = Math.min(start + 2 * BLOCK, tokenized.length);
+      for (let i = stop; i < limit; i++) {
+        if (tokenized.bytes(i - 1).at(-1) === 10) { stop = i; break; }
+      }
+      const element = h("div", { class: "block" });
+      this.blocks.push({ element, start, stop, filled: false });
+      element.block = this.blocks.length - 1;
+      start = stop;
+    }
+  }
+
+  estimate() {
+    if (!this.blocks?.length) return;
+    const columns = Math.max(10, (this.element.clientWidth - 24) / 8.4);
+    for (const block of this.blocks) {
+      if (block.filled) continue;
+      const bytes = this.tokenized.starts[block.stop] - this.tokenized.starts[block.start];
+      block.element.style.setProperty("min-height", `${Math.ceil(bytes / columns * 1.25 + 1) * 1.7}em`);
+    }
+  }
+
+  near({ target, isIntersecting }) {
+    const block = this.blocks[target.block];
+    if (!block || block.element !== target || block.filled === isIntersecting) return;
+    if (isIntersecting) {
+      block.filled = true;
+      target.replaceChildren(this.spans(block.start, block.stop));
+      target.style.removeProperty("min-height");
+    } else {
+      target.style.setProperty("min-height", `${target.offsetHeight}px`);
+      block.filled = false;
+      target.replaceChildren();
+    }
+  }
+
+  spans(start, stop) {
+    const { tokenized, signs, asIds } = this;
+    const fragment = document.createDocumentFragment();
+    for (let i = start; i < stop; i++) {
+      const look = tokenized.look(i, signs);
+      const span = document.createElement("span");
+      span.className = look.raw ? `t c${i % COLOURS} raw` : `t c${i % COLOURS}`;
+      span.textContent = asIds ? String(tokenized.ids[i]) : look.text;
+      span.place = i;
+      fragment.append(span);
+      if (asIds) fragment.append(tokenized.bytes(i).at(-1) === 10 ? "\n" : " ");
+    }
+    return fragment;
+  }
+
+  place(node) { return node?.place ?? -1; }
+
+  span(place) {
+    if (!this.blocks?.length) return [...this.element.querySelectorAll(".t")][place];
+    const block = this.blocks.find((b) => b.start <= place && place < b.stop);
+    if (!block.filled) this.near({ target: block.element, isIntersecting: true });
+    return block.element.querySelectorAll(".t")[place - block.start];
+  }
+
+  point(event) {
+    const place = this.place(event.target);
+    if (place >= 0) tip.show(this.describe(place), event.target);
+    else tip.hide();
+  }
+
+  key(event) {
+    const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 10, ArrowUp: -10, Home: -Infinity, End: Infinity };
+    if (event.key === "Enter" && this.active >= 0) this.pick(this.active);
+    else if (event.key === "Escape") tip.hide();
+    else if (event.key in steps && this.tokenized?.length) {
+      event.preventDefault();
+      this.move(Math.max(0, Math.min(this.tokenized.length - 1, this.active + steps[event.key])));
+    }
+  }
+
+  move(place) {
+    this.element.querySelector(".t.active")?.classList.remove("active");
+    this.active = place;
+    const span = this.span(place);
+    span.classList.add("active");
+    span.scrollIntoView({ block: "nearest" });
+    tip.show(this.describe(place), span);
+    const bytes = this.tokenized.bytes(place);
+    announce(`Token ${place + 1} of ${this.tokenized.length}: ${inline(bytes)}, id ${this.tokenized.ids[place]}, bytes ${hex(bytes)}`);
+  }
+
+  pick(place) {
+    this.element.querySelector(".t.active")?.classList.remove("active");
+    this.active = place;
+    this.span(place)?.classList.add("active");
+    this.onpick?.(place);
+  }
+
+  describe(place) {
+    const bytes = this.tokenized.bytes(place);
+    return [
+      h("b", { class: "mono" }, inline(bytes)),
+      h("span", {}, "id ", h("b", { class: "number" }, this.tokenized.ids[place])),
+      h("span", { class: "mono" }, hex(bytes)),
+      h("span", { class: "muted" }, `token ${place + 1}, byte ${this.tokenized.starts[place]}`),
+    ];
+  }
+}
+
+/** One small card for all panels, beside what it explains. */
+export const tip = {
+  element: null,
+  show(children, beside) {
+    this.element ??= document.body.appendChild(h("div", { class: "tip", role: "tooltip" }));
+    this.element.replaceChildren(...children);
+    this.element.hidden = false;
+    const place = beside.getClientRects()[0] ?? beside.getBoundingClientRect();
+    const { offsetWidth: width, offsetHeight: height } = this.element;
+    const left = Math.max(8, Math.min(place.left, document.documentElement.clientWidth - width - 8));
+    const above = place.top - height - 8;
+    this.element.style.left = `${left}px`;
+    this.element.style.top = `${above > 8 ? above : place.bottom + 8}px`;
+  },
+  hide() { if (this.element) this.element.hidden = true; },
+};

@@ -1,0 +1,148 @@
+// One text in the making: tokens as they come, shaded by how unsure the model was, with the roads not taken at each.
+
+import { label, stream } from "./api.js";
+import { announce, h, show } from "./dom.js";
+import { count, plural, short } from "./format.js";
+import { fromBase64, inline, readable } from "./pieces.js";
+
+const ENDS = { end: "the text came to its end", stop: "a stop text was reached", length: "as long as asked" };
+const percent = (logprob) => { const p = 100 * Math.exp(logprob); return p >= 10 ? `${p.toFixed(0)} %` : p >= 0.1 ? `${p.toFixed(1)} %` : "< 0.1 %"; };
+
+export class Take {
+  constructor(bundle, { onbranch }) {
+    this.bundle = bundle;
+    this.onbranch = onbranch;
+    this.history = [];
+    this.running = null;
+    this.written = h("div", { class: "written", tabindex: 0, role: "group", "aria-label": `Text by ${label(bundle)}`,
+      "aria-description": "Arrow keys move from token to token and show its alternatives.", onkeydown: (event) => this.key(event),
+      onclick: (event) => { const place = event.target.closest(".g")?.place; if (place !== undefined) this.look(place); } });
+    this.status = h("p", { class: "take-status", role: "status" });
+    this.past = h("div", { class: "history", role: "group", "aria-label": "Takes" });
+    this.roads = h("div", { class: "alternatives", hidden: true });
+    this.element = h("article", { class: "card", "aria-label": label(bundle) },
+      h("div", { class: "row spread" }, h("h2", {}, label(bundle)), this.past), this.written, this.status, this.roads);
+  }
+
+  stop() { this.running?.abort(); }
+
+  /** Go on from a prompt and, for a branch, from the tokens kept of an earlier take. */
+  async write(request, kept = []) {
+    this.stop();
+    const running = this.running = new AbortController();
+    const take = { request, tokens: [...kept], kept: kept.length, status: "", text: "" };
+    this.history.push(take);
+    this.choose(take);
+    this.caret = h("span", { class: "caret", "aria-hidden": "true" });
+    this.written.append(this.caret);
+    this.say("Waiting for the model…");
+    const started = performance.now();
+    let first = 0, note = "";
+    try {
+      const body = { ...request, bundle: this.bundle, prefix: kept.map((token) => token.id) };
+      for await (const event of stream("/api/generate", body, running.signal)) {
+        if (event.event === "start") {
+          note = event.note ? ` ${event.note}` : "";
+          if (event.ahead) this.say(`${plural(event.ahead, "text")} ahead in the queue…`);
+        } else if (event.event === "tokens") {
+          first ||= performance.now();
+          for (const token of event.tokens) this.add(take, token);
+          const made = take.tokens.length - take.kept;
+          this.say(`${plural(made, "token")}, ${short(made / ((performance.now() - started) / 1000), 2)} tokens/s`);
+        } else if (event.event === "end") {
+          if (event.note) note = ` ${event.note}`;
+          this.finish(take, `${plural(event.count, "token")} in ${event.seconds.toFixed(1)} s (${short(event.count / event.seconds, 2)} tokens/s): ${ENDS[event.stopped]}.${note}`);
+          announce(`${label(this.bundle)}: ${event.text}`);
+        } else {
+          this.finish(take, event.message);
+        }
+      }
+      if (!take.status) this.finish(take, "The server closed the stream before its end.");
+    } catch (error) {
+      this.finish(take, error.name === "AbortError" ? `Stopped after ${plural(take.tokens.length - take.kept, "token")}.` : error.message);
+    }
+    if (this.running === running) this.running = null;
+  }
+
+  say(text) { this.status.textContent = text; }
+
+  finish(take, status) {
+    take.status = status;
+    this.caret?.remove();
+    if (this.shown === take) this.say(status);
+    this.drawHistory();
+  }
+
+  /** Show a take: the one being written, or an earlier one to compare with or branch from. */
+  choose(take) {
+    this.shown = take;
+    this.roads.hidden = true;
+    show(this.written, take.request.prompt ? h("span", { class: "prompt" }, take.request.prompt) : null);
+    this.partial = [];
+    take.tokens.forEach((token, place) => this.draw(token, place, place < take.kept));
+    this.say(take.status);
+    this.drawHistory();
+  }
+
+  drawHistory() {
+    show(this.past, this.history.length < 2 ? [] : this.history.slice(-8).map((take) => h("button", {
+      type: "button", class: "chip", "aria-pressed": String(take === this.shown), onclick: () => this.choose(take),
+    }, `Take ${this.history.indexOf(take) + 1}`)));
+  }
+
+  add(take, token) {
+    take.tokens.push(token);
+    if (this.shown === take) this.draw(token, take.tokens.length - 1, false);
+  }
+
+  /** A character that several tokens share appears with the last of them; until then each shows its bytes. */
+  draw(token, place, kept) {
+    const bytes = fromBase64(token.bytes);
+    const span = h("span", { class: kept ? "g kept" : "g", title: `${percent(token.logprob)}`, style: { "--doubt": String(Math.min(1, -token.logprob / 5)) } });
+    span.place = place;
+    const { text, raw } = readable(bytes);
+    span.textContent = text;
+    if (raw) span.classList.add("raw");
+    this.partial.push({ span, bytes, raw });
+    this.join();
+    if (this.caret?.isConnected) this.caret.before(span); else this.written.append(span);
+  }
+
+  join() {
+    while (this.partial.length && !this.partial[0].raw) this.partial.shift();
+    if (!this.partial.length) return;
+    const all = this.partial.flatMap((part) => [...part.bytes]);
+    const { text, raw } = readable(new Uint8Array(all));
+    if (raw) { if (this.partial.length > 6) this.partial.shift(); return; }
+    this.partial.forEach((part, i) => { part.span.textContent = i === this.partial.length - 1 ? text : "\u200b"; part.span.classList.remove("raw"); });
+    this.partial = [];
+  }
+
+  key(event) {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step || !this.shown?.tokens.length) return;
+    event.preventDefault();
+    const now = this.written.querySelector(".g.active")?.place ?? (step > 0 ? -1 : this.shown.tokens.length);
+    this.look(Math.max(0, Math.min(this.shown.tokens.length - 1, now + step)));
+  }
+
+  /** The likeliest tokens at a place; each is a road that can be taken from here. */
+  look(place) {
+    const take = this.shown, token = take.tokens[place];
+    this.written.querySelectorAll(".g.active").forEach((span) => span.classList.remove("active"));
+    const span = [...this.written.querySelectorAll(".g")].find((other) => other.place === place);
+    span.classList.add("active");
+    const others = token.alternatives.some((other) => other.id === token.id) ? [...token.alternatives] : [token, ...token.alternatives];
+    others.sort((a, b) => b.logprob - a.logprob);
+    const most = Math.max(...others.map((other) => Math.exp(other.logprob)));
+    show(this.roads, h("h3", {}, `Token ${count(place + 1)}: what could have stood here`), others.map((other) => {
+      const name = inline(fromBase64(other.bytes));
+      return h("div", { class: other.id === token.id ? "alternative chosen" : "alternative" }, h("code", { title: `id ${other.id}` }, name),
+        h("span", { class: "bar" }, h("i", { style: { width: `${(100 * Math.exp(other.logprob)) / most}%` } })),
+        h("span", { class: "number small" }, percent(other.logprob)),
+        h("button", { type: "button", "aria-label": `Branch with ${name}`, onclick: () => this.onbranch(this, take, place, other) }, other.id === token.id ? "again from here" : "branch"));
+    }));
+    this.roads.hidden = false;
+    announce(`Token ${place + 1}: ${inline(fromBase64(token.bytes))}, probability ${percent(token.logprob)}`);
+  }
+}

@@ -1,0 +1,220 @@
+// Runs: every run below the served folders as it is now, and any of them side by side.
+
+import { get } from "../api.js";
+import { Chart, smooth } from "../chart.js";
+import { field, h, memory, segments, show } from "../dom.js";
+import { ago, billions, count, duration, fixed, short } from "../format.js";
+import { compareSettings } from "../settings.js";
+
+const PAUSE = 2000;
+const COLOURS = 8;
+const AXES = {
+  step: { text: "Steps", name: "step", values: (run) => run.columns.step },
+  tokens: { text: "Tokens", name: "tokens", values: (run) => run.columns.tokens },
+  time: { text: "Time", name: "training time", values: (run) => run.columns.seconds, format: duration },
+  flops: { text: "FLOPs", name: "FLOPs", values: (run) => (run.columns.tokens ?? []).map((tokens) => tokens * (run.flops ?? NaN)) },
+};
+
+export async function open(place, query) {
+  const view = new RunsView(place, query.getAll("run"));
+  await view.refresh();
+  view.loop();
+  return () => view.close();
+}
+
+class RunsView {
+  constructor(place, asked) {
+    this.place = place;
+    this.chosen = new Set(asked.length ? asked : memory.get("runs", []));
+    this.runs = new Map();
+    this.data = new Map();
+    this.colours = new Map();
+    this.options = { axis: "step", logX: false, logY: false, weight: 0.6, ...memory.get("runs.options", {}) };
+    this.closed = false;
+    this.list = h("div", { class: "card run-list", role: "group", "aria-label": "Runs" });
+    this.loss = new Chart("Loss", 340);
+    this.speed = new Chart("Tokens per second", 200);
+    this.rate = new Chart("Learning rate", 200);
+    this.legend = h("div", { class: "legend" });
+    this.settings = h("section", { class: "card", "aria-label": "Settings" });
+    this.samples = h("section", { class: "card", "aria-label": "Samples" });
+    this.skipped = h("p", { class: "small muted" });
+    this.build();
+  }
+
+  build() {
+    const { options } = this;
+    const check = (name, text) => {
+      const box = h("input", { type: "checkbox", checked: options[name], onchange: () => this.set({ [name]: box.checked }) });
+      return h("label", { class: "check" }, box, text);
+    };
+    const value = h("output", {}, fixed(options.weight, 2));
+    const slider = h("input", { type: "range", min: "0", max: "0.99", step: "0.01", value: String(options.weight),
+      oninput: () => { value.textContent = fixed(Number(slider.value), 2); this.set({ weight: Number(slider.value) }); } });
+    this.board = h("div", { class: "stack" },
+      h("div", { class: "card controls-bar row" },
+        segments("Horizontal axis", Object.entries(AXES).map(([key, axis]) => [key, axis.text]), options.axis, (axis) => this.set({ axis })),
+        check("logX", "log x"), check("logY", "log y"), field("Smoothing", slider, value)),
+      h("div", { class: "charts" },
+        h("section", { class: "card wide", "aria-label": "Loss" }, h("div", { class: "row spread" }, h("h2", {}, "Loss, nats per token"), this.legend), this.loss.element),
+        h("section", { class: "card", "aria-label": "Throughput" }, h("h3", {}, "Throughput, tokens per second"), this.speed.element),
+        h("section", { class: "card", "aria-label": "Learning rate" }, h("h3", {}, "Learning rate"), this.rate.element)),
+      this.settings, this.samples);
+    this.layout = h("div", { class: "runs-layout" }, h("div", { class: "stack" }, this.list, this.skipped), this.board);
+    this.heading = h("header", { class: "head" }, h("h1", {}, "Runs"),
+      h("p", {}, "Every run below the served folders, live. Choose any set to lay their curves, settings and samples side by side."));
+  }
+
+  close() {
+    this.closed = true;
+    clearTimeout(this.timer);
+    [this.loss, this.speed, this.rate].forEach((chart) => chart.close());
+  }
+
+  set(change) {
+    Object.assign(this.options, change);
+    memory.set("runs.options", this.options);
+    this.draw();
+  }
+
+  loop() {
+    this.timer = setTimeout(async () => {
+      if (!document.hidden) await this.refresh();
+      if (!this.closed) this.loop();
+    }, PAUSE);
+  }
+
+  async refresh() {
+    let answer;
+    try {
+      answer = await get("/api/runs");
+    } catch (error) {
+      if (!this.runs.size) show(this.place, this.heading, h("div", { class: "empty" }, error.message));
+      return;
+    }
+    if (this.closed) return;
+    const first = !this.runs.size;
+    this.runs = new Map(answer.runs.map((run) => [run.name, run]));
+    this.now = answer.now;
+    if (!this.runs.size) {
+      show(this.place, this.heading, h("div", { class: "empty" }, "No run yet. ", h("code", {}, "fledge demo"), " starts one, and it appears here while it trains."));
+      return;
+    }
+    if (first) {
+      this.chosen = new Set([...this.chosen].filter((name) => this.runs.has(name)));
+      if (!this.chosen.size) answer.runs.filter((run) => run.state !== "broken" && run.state !== "empty").slice(0, 2).forEach((run) => this.chosen.add(run.name));
+      show(this.place, this.heading, this.layout);
+    }
+    this.drawList();
+    const skipped = Object.entries(answer.skipped);
+    this.skipped.textContent = skipped.length ? `Left out: ${skipped.map(([name, why]) => `${name} (${why})`).join(", ")}.` : "";
+    await this.read();
+  }
+
+  /** New rows, settings and samples of the chosen runs; what did not change is not asked for again. */
+  async read() {
+    let changed = false;
+    await Promise.all([...this.chosen].map(async (name) => {
+      const run = this.runs.get(name);
+      const data = this.data.get(name) ?? { columns: {}, cursor: "", updated: null, settings: {}, samples: "" };
+      if (!run || data.updated === run.updated) return;
+      try {
+        for (let more = true; more;) {
+          const answer = await get("/api/runs/metrics", { run: name, cursor: data.cursor });
+          if (answer.reset) data.columns = {};
+          for (const [column, values] of Object.entries(answer.columns)) data.columns[column] = (data.columns[column] ?? []).concat(values);
+          data.cursor = answer.cursor;
+          data.flops = answer.flops_per_token;
+          more = answer.more;
+        }
+        data.settings = (await get("/api/runs/settings", { run: name })).settings;
+        data.samples = (await get("/api/runs/samples", { run: name })).text;
+        data.updated = run.updated;
+        data.problem = null;
+      } catch (error) {
+        data.problem = error.message;
+      }
+      this.data.set(name, data);
+      changed = true;
+    }));
+    if (changed && !this.closed) this.draw();
+  }
+
+  colour(name) {
+    if (!this.colours.has(name)) {
+      const taken = new Set([...this.chosen].map((other) => this.colours.get(other)));
+      const free = Array.from({ length: COLOURS }, (_, i) => i + 1).find((colour) => !taken.has(colour));
+      this.colours.set(name, free ?? 1 + (this.colours.size % COLOURS));
+    }
+    return this.colours.get(name);
+  }
+
+  drawList() {
+    const focused = document.activeElement?.closest?.(".run")?.dataset.name;
+    show(this.list, [...this.runs.values()].map((run) => {
+      const box = h("input", { type: "checkbox", checked: this.chosen.has(run.name), "aria-label": `Show ${run.name}`,
+        onchange: () => this.choose(run.name, box.checked) });
+      const facts = run.problem ? [h("span", { class: "problem", title: run.problem }, run.problem)] : [
+        run.validation_loss !== null && h("span", {}, `validation ${fixed(run.validation_loss)}`),
+        run.loss !== null && h("span", {}, `loss ${fixed(run.loss)}`),
+        run.state === "training" && run.tokens_per_second !== null && h("span", {}, `${short(run.tokens_per_second)} tokens/s`),
+        run.parameters !== null && h("span", {}, `${billions(run.parameters)} parameters`),
+        run.updated !== null && h("span", {}, ago(this.now - run.updated))];
+      return h("label", { class: `run${this.chosen.has(run.name) ? ` series-${this.colour(run.name)}` : ""}`, dataset: { name: run.name } },
+        box, h("span", { class: "name", title: run.name }, this.chosen.has(run.name) && h("i", { class: "key swatch-inline" }), run.name),
+        h("span", { class: `state ${run.state}` }, run.state === "training" ? `training, step ${count(run.step)}` : run.state),
+        run.steps && run.step !== null && h("span", { class: "progress", role: "progressbar", "aria-label": "Steps", "aria-valuemin": 0, "aria-valuemax": run.steps, "aria-valuenow": run.step },
+          h("i", { style: { width: `${Math.min(100, (100 * run.step) / run.steps)}%` } })),
+        h("span", { class: "line2" }, facts));
+    }));
+    if (focused) this.list.querySelector(`.run[data-name="${CSS.escape(focused)}"] input`)?.focus();
+  }
+
+  choose(name, wanted) {
+    if (wanted) this.chosen.add(name); else { this.chosen.delete(name); this.colours.delete(name); }
+    memory.set("runs", [...this.chosen]);
+    this.drawList();
+    this.draw();
+    this.read();
+  }
+
+  draw() {
+    const axis = AXES[this.options.axis];
+    const shown = [...this.chosen].filter((name) => this.data.has(name) && this.runs.has(name)).map((name) => ({ name, colour: this.colour(name), ...this.data.get(name) }));
+    const axes = { x: axis.name, logX: this.options.logX, logY: this.options.logY, formatX: axis.format };
+    const line = (run, column, extra) => ({ name: run.name, colour: run.colour, xs: axis.values(run) ?? [], ys: run.columns[column] ?? [], ...extra });
+    const loss = shown.flatMap((run) => {
+      const raw = line(run, "loss", { thin: true, silent: true });
+      const present = raw.ys.map((y, i) => (Number.isFinite(y) && y !== null ? i : -1)).filter((i) => i >= 0);
+      const xs = present.map((i) => raw.xs[i]), ys = present.map((i) => raw.ys[i]);
+      return [...(this.options.weight ? [raw] : []), { ...raw, name: `${run.name}, training`, xs, ys: smooth(ys, this.options.weight), thin: false, silent: false },
+        line(run, "validation_loss", { name: `${run.name}, validation`, dashed: true, dots: true })];
+    });
+    this.loss.set(loss.map(numbers), axes);
+    this.speed.set(shown.map((run) => numbers(line(run, "tokens_per_second"))), { ...axes, logY: false, zero: true });
+    this.rate.set(shown.map((run) => numbers(line(run, "learning_rate"))), { ...axes, logY: false, zero: true });
+    show(this.legend, h("span", {}, h("i", { class: "full" }), "training"), h("span", {}, h("i", { class: "dash" }), "validation"));
+    compareSettings(this.settings, shown);
+    this.drawSamples(shown);
+  }
+
+  drawSamples(shown) {
+    const scroll = this.samples.querySelector(".samples")?.scrollTop ?? 0;
+    const parts = shown.flatMap((run) => split(run.samples).map((part) => ({ ...part, run })));
+    parts.sort((a, b) => b.step - a.step);
+    show(this.samples, h("h2", {}, "Samples"),
+      parts.length ? h("div", { class: "samples", tabindex: 0, role: "group", "aria-label": "Samples, the newest first" }, parts.slice(0, 60).map(({ run, step, text }) =>
+        h("div", { class: "sample" }, h("span", { class: `small series-${run.colour}` }, `${run.name}, step ${count(step)}`), h("pre", {}, text))))
+        : h("p", { class: "muted" }, shown.length ? "What the models write as they learn appears here." : "Choose a run to see what it wrote."));
+    const box = this.samples.querySelector(".samples");
+    if (box) box.scrollTop = scroll;
+  }
+}
+
+const numbers = (line) => ({ ...line, ys: line.ys.map((y) => (y === null ? NaN : y)), xs: line.xs.map((x) => (x === null ? NaN : x)) });
+
+/** The parts of samples.txt, each under a line that names its step. */
+function split(text) {
+  const marks = [...text.matchAll(/^─+ step (\d+) ─+$/gm)];
+  return marks.map((mark, i) => ({ step: Number(mark[1]), text: text.slice(mark.index + mark[0].length, marks[i + 1]?.index).trim() }));
+}

@@ -1,0 +1,168 @@
+"""Generation as the page and the API need it: tokens one by one, with their bytes, probabilities and
+alternatives."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
+
+from fledge.config import SamplingConfig, parse
+from fledge.errors import FledgeError
+from fledge.web.schemas import GenerateRequest
+from fledge.web.shelf import Shelf
+from fledge.web.streams import LiveResponse
+from fledge.web.worker import Job, Worker
+
+if TYPE_CHECKING:
+    from fledge.generation.generate import Session
+    from fledge.tokenizer import Tokenizer
+
+
+class Fresh(NamedTuple):
+    """What one row gained: ids from `start` on, and the text that became certain with them."""
+
+    row: int
+    start: int
+    stop: int
+    text: str
+
+
+def open_session(
+    shelf: Shelf,
+    bundle: str,
+    prompts: Sequence[str | Sequence[int]],
+    sampling: SamplingConfig,
+    alternatives: int = 0,
+    prefix: Sequence[int] = (),
+) -> Session:
+    """A generation that is ready to run; everything that can be wrong with the request is found here."""
+    from fledge.generation.generate import Session
+
+    found = shelf.bundle(bundle)
+    texts = [prompt if isinstance(prompt, str) else "" for prompt in prompts]
+    session = Session(found.model, found.tokenizer, texts, sampling, alternatives)
+    for number, prompt in enumerate(prompts):
+        for row in range(number * sampling.samples, (number + 1) * sampling.samples):
+            if not isinstance(prompt, str):
+                check_ids(prompt, found.tokenizer)
+                session.histories[row] = list(prompt) or session.histories[row]
+            check_ids(prefix, found.tokenizer)
+            session.histories[row] += prefix
+            for token in prefix:
+                session.streams[row].push(token)
+    return session
+
+
+def check_ids(ids: Sequence[int], tokenizer: Tokenizer) -> None:
+    for token in ids:
+        if token not in tokenizer.vocab:
+            raise FledgeError(
+                f"The id {token} is not in this tokenizer's vocabulary of {tokenizer.vocab_size:,}."
+            )
+
+
+def run_session(session: Session) -> Iterator[Fresh]:
+    """Drive a session; ids whose text is not certain yet are given with the next piece of their row."""
+    given = [0] * len(session.results)
+    for piece in session.pieces():
+        stop = len(session.results[piece.row].ids)
+        yield Fresh(piece.row, given[piece.row], stop, piece.text)
+        given[piece.row] = stop
+    for row, result in enumerate(session.results):
+        if len(result.ids) > given[row]:
+            yield Fresh(row, given[row], len(result.ids), "")
+
+
+def routes(shelf: Shelf, worker: Worker) -> APIRouter:
+    router = APIRouter(prefix="/api", tags=["generation"])
+
+    @router.post(
+        "/generate",
+        status_code=200,
+        response_class=LiveResponse,
+        responses={200: {"content": {"application/x-ndjson": {}}, "description": "One JSON object a line."}},
+    )
+    async def generate(request: GenerateRequest) -> LiveResponse:
+        """Go on from a prompt: one line `start`, then lines of `tokens`, then `end` or `error`.
+
+        Each token has its id, its bytes in base64, its log-probability and the likeliest alternatives at
+        its place.
+        """
+        values = request.model_dump(exclude={"bundle", "prompt", "prefix", "alternatives"})
+        sampling = parse(SamplingConfig, values)
+        session = await run_in_threadpool(
+            open_session,
+            shelf,
+            request.bundle,
+            [request.prompt],
+            sampling,
+            request.alternatives,
+            request.prefix,
+        )
+        job = worker.submit(lambda: run_session(session))
+        return LiveResponse(lines(job, session, len(request.prefix)), media_type="application/x-ndjson")
+
+    return router
+
+
+async def lines(job: Job, session: Session, prefix: int) -> AsyncGenerator[bytes, None]:
+    """The events of one text as lines of JSON."""
+    result, vocab = session.results[0], session.tokenizer.vocab
+    context = (
+        session.histories[0][: len(session.histories[0]) - prefix] if prefix else list(session.histories[0])
+    )
+    started = time.monotonic()
+    try:
+        start = {"event": "start", "ahead": job.ahead, "prompt_tokens": len(context) + prefix}
+        yield line({**start, "note": note(session)})
+        async for fresh in job.events():
+            yield line(
+                {
+                    "event": "tokens",
+                    "tokens": [token(result, vocab, i) for i in range(fresh.start, fresh.stop)],
+                }
+            )
+        seconds = time.monotonic() - started
+        ended = {"event": "end", "stopped": result.stopped, "count": len(result.ids), "seconds": seconds}
+        yield line({**ended, "text": result.text, "note": note(session)})
+    except FledgeError as error:
+        yield line({"event": "error", "message": str(error)})
+    finally:
+        job.cancelled = True
+
+
+def token(result: Any, vocab: Any, place: int) -> dict[str, Any]:
+    alternatives = result.alternatives[place] if place < len(result.alternatives) else []
+    return {
+        "id": result.ids[place],
+        "bytes": as_base64(vocab[result.ids[place]]),
+        "logprob": round(result.logprobs[place], 5),
+        "alternatives": [
+            {"id": other.id, "bytes": as_base64(vocab.get(other.id, b"")), "logprob": round(other.logprob, 5)}
+            for other in alternatives
+        ],
+    }
+
+
+def note(session: Session) -> str | None:
+    """What happens to a text that is longer than the model's context; asked before and after it is written."""
+    limit, prompt = session.model.context_length, len(session.histories[0]) - len(session.results[0].ids)
+    if prompt > limit:
+        return f"The prompt has {prompt:,} tokens, and the model sees {limit:,}: it goes on from the last."
+    if prompt + len(session.results[0].ids) > limit:
+        return f"The model sees {limit:,} tokens at once: past that, it forgot the beginning of the text."
+    return None
+
+
+def as_base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def line(event: dict[str, Any]) -> bytes:
+    return json.dumps(event, separators=(",", ":")).encode() + b"\n"

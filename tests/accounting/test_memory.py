@@ -1,0 +1,155 @@
+"""Memory: the list of activations is what torch's compiler really saves; sums and limits follow from it."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+from fledge.accounting import SHAPES, account
+from fledge.accounting.activations import activations, recomputed
+from fledge.accounting.memory import Memory, Moment, Part, optimizer_numbers, padded, training_memory
+from fledge.accounting.parameters import list_parameters
+from fledge.config import ModelConfig, OptimizerConfig
+from fledge.errors import FledgeError
+from fledge.model.base import VocabularyMatrix
+from fledge.training.optimizers import build_optimizer
+from tests.accounting.counting import build
+
+TRANSFORMER: dict[str, Any] = {"layers": 2, "width": 64, "heads": 4, "hidden": 176}
+
+
+def saved_bytes(config: ModelConfig, tokens: int, batch: int, precision: str, recompute: bool = False) -> int:
+    """Bytes that the compiled model keeps between its passes, parameters and tables left out."""
+    torch._dynamo.reset()
+    model = build(config, 256, tokens)
+    model.recompute = recompute
+
+    def hidden(inputs: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16"):
+            return model.hidden(inputs)[0]  # type: ignore[no-any-return]
+
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    seen: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.untyped_storage().data_ptr() not in own:
+            seen[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    compiled = torch.compile(hidden, backend="aot_eager_decomp_partition", dynamic=False)
+    with warnings.catch_warnings(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        warnings.simplefilter("ignore")
+        out = compiled(torch.zeros((batch, tokens), dtype=torch.long))
+    assert out.requires_grad
+    return sum(seen.values())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"kv_heads": 2},
+        {"qk_norm": True, "feed_forward": "relu2"},
+        {"norm_place": "post", "feed_forward": "gelu", "position": "none"},
+        {"norm": "layer", "position": "learned", "feed_forward": "gelu_tanh", "bias": True, "tied": True},
+        {"architecture": "bdh", "width": 16, "heads": 2, "multiplier": 8, "hidden": None},
+    ],
+    ids=lambda changes: ",".join(f"{k}={v}" for k, v in changes.items()) or "plain",
+)
+def test_activations_are_what_the_compiler_saves(changes: dict[str, Any]) -> None:
+    """To the byte, in bf16: the list, the ids, and the narrow copies of the matrices."""
+    config = ModelConfig(**{**TRANSFORMER, **changes})
+    tokens, batch = 32, 5
+    per_window = 8 * tokens + sum(b for _, b in activations(config, tokens, 2))
+    assert saved_bytes(config, tokens, batch, "bf16") == batch * per_window + copies(config)
+
+
+def test_fp32_keeps_twice_as_much_and_no_copies() -> None:
+    config = ModelConfig(**TRANSFORMER)
+    per_window = 8 * 32 + sum(b for _, b in activations(config, 32, 4))
+    assert saved_bytes(config, 32, 5, "fp32") == 5 * per_window
+
+
+def copies(config: ModelConfig) -> float:
+    memory = training_memory(config, 256, 32)
+    return next(part.constant for part in memory.parts if "copies of the matrices" in part.name)
+
+
+def test_recomputation_keeps_the_inputs_of_the_layers() -> None:
+    config = ModelConfig(**TRANSFORMER)
+    inputs = sum(b for _, b in recomputed(config, 32, 2))
+    assert saved_bytes(config, 32, 5, "bf16", recompute=True) == pytest.approx(
+        5 * inputs, rel=0.35
+    )  # ids, seeds and norms
+    assert inputs < 0.15 * sum(b for _, b in activations(config, 32, 2))
+
+
+@pytest.mark.parametrize("size", [1, 8, 9, 257, 2047, 2048, 10_000, 50_257])
+def test_padding_is_the_models(size: int) -> None:
+    assert padded(size) == VocabularyMatrix(size, 1).weight.shape[0]
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"tied": True, "bias": True, "position": "learned"},
+        {"architecture": "bdh"},
+        {"architecture": "gru"},
+    ],
+)
+def test_optimizer_state_is_what_the_optimizer_keeps(optimizer: str, changes: dict[str, Any]) -> None:
+    config = ModelConfig(**{**TRANSFORMER, "hidden": None, **changes})
+    built = build_optimizer(build(config, 256, 16), OptimizerConfig(name=optimizer))  # type: ignore[arg-type]
+    kept = sum(tensor.numel() for tensors in built.state.values() for tensor in tensors)
+    assert optimizer_numbers(optimizer, list_parameters(config, 256, 16)) == kept
+
+
+def test_the_peak_is_linear_in_the_batch() -> None:
+    """a·batch + b, exactly, once the loss works in full chunks."""
+    shape = SHAPES["small"]
+    few, more = (training_memory(shape.model, 50_257, 1_024, batch=batch) for batch in (32, 48))
+    assert few.slope == more.slope
+    assert few.intercept == pytest.approx(more.intercept)
+    assert more.total == pytest.approx(more.slope * 48 + more.intercept)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("recompute", [False, True])
+def test_the_largest_batch_fits_and_one_more_does_not(name: str, recompute: bool) -> None:
+    shape = SHAPES[name]
+    limit = 80e9
+    largest = training_memory(shape.model, 50_257, 1_024, recompute=recompute).largest_batch(limit)
+    assert largest > 0
+    assert training_memory(shape.model, 50_257, 1_024, recompute=recompute, batch=largest).total <= limit
+    assert training_memory(shape.model, 50_257, 1_024, recompute=recompute, batch=largest + 1).total > limit
+
+
+def test_what_saves_memory_saves_memory() -> None:
+    shape = SHAPES["large"]
+
+    def total(**options: Any) -> float:
+        return account(shape.model, 50_257, 1_024, batch=8, **options).memory.total
+
+    assert total(recompute=True) < 0.7 * total()
+    assert total(precision="fp32") > 1.4 * total()
+    assert total(flash=False) > 1.5 * total()
+    assert total(optimizer="sgd") < total(optimizer="muon") < total(optimizer="adamw")
+
+
+def test_a_limited_part_stops_growing() -> None:
+    memory = Memory((Moment("only", (Part("a", 10, 5, limit=25), Part("b", 1))),), batch=4)
+    assert (memory.total, memory.slope, memory.intercept) == (34, 1, 30)
+    assert memory.largest_batch(40) == 10
+
+
+def test_bad_words_are_refused() -> None:
+    config = ModelConfig()
+    with pytest.raises(FledgeError, match=r"precision = 'bf61'.*bf16"):
+        training_memory(config, 256, 16, precision="bf61")
+    with pytest.raises(FledgeError, match=r"optimizer = 'adam'.*adamw"):
+        training_memory(config, 256, 16, optimizer="adam")

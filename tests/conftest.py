@@ -1,0 +1,18 @@
+"""Shared by all tests: where the reference data lies, and what is skipped without it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+DATA = Path(os.environ.get("FLEDGE_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real text and reference vocabularies that lie beside the project; a user's clone does not have them."""
+    if not DATA.is_dir():
+        pytest.skip("the reference data is not here (set FLEDGE_TEST_DATA to its folder)")
+    return DATA

@@ -1,0 +1,149 @@
+"""Every strategy against the distribution it promises, by a chi-square test over many draws."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fledge.config import SamplingConfig, parse
+from fledge.errors import FledgeError
+from fledge.generation.sampling import candidates, choose, penalise, uniforms
+
+DRAWS = 40_000
+LOGITS = torch.tensor([2.0, -1.0, 0.5, 1.9, -3.0, 0.0, 1.0, -0.5, 0.49, -8.0])
+
+
+def expected(logits: torch.Tensor, config: SamplingConfig) -> np.ndarray:
+    """The filtered distribution, by the definition of each filter on plain lists."""
+    probabilities = torch.softmax(logits.double() / config.temperature, -1).tolist()
+    order = sorted(range(len(probabilities)), key=lambda i: -probabilities[i])
+    if config.top_k:
+        order = order[: config.top_k]
+    if config.top_p:
+        scale, kept, reached = sum(probabilities[i] for i in order), [], 0.0
+        for i in order:
+            if reached >= config.top_p * scale:
+                break
+            kept.append(i)
+            reached += probabilities[i]
+        order = kept
+    if config.min_p:
+        order = [i for i in order if probabilities[i] >= config.min_p * probabilities[order[0]]]
+    result = np.zeros(len(probabilities))
+    result[order] = [probabilities[i] for i in order]
+    return result / result.sum()
+
+
+def chi_square_accepts(counts: np.ndarray, probabilities: np.ndarray) -> bool:
+    """Within the 1 − 1e-6 quantile of the chi-square distribution (Wilson and Hilferty's approximation)."""
+    possible = probabilities > 0
+    if counts[~possible].any():
+        return False
+    wanted = probabilities[possible] * counts.sum()
+    rare = wanted < 5
+    counts, wanted = counts[possible], wanted
+    if rare.any():
+        counts = np.append(counts[~rare], counts[rare].sum())
+        wanted = np.append(wanted[~rare], wanted[rare].sum())
+    freedom = max(len(counts) - 1, 1)
+    statistic = ((counts - wanted) ** 2 / np.maximum(wanted, 1e-9)).sum()
+    limit = freedom * (1 - 2 / (9 * freedom) + 4.753 * math.sqrt(2 / (9 * freedom))) ** 3
+    return bool(statistic <= max(limit, 25))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 1.0},
+        {"temperature": 0.5},
+        {"temperature": 2.5},
+        {"temperature": 1.0, "top_k": 3},
+        {"temperature": 1.0, "top_k": 1},
+        {"temperature": 1.0, "top_k": 999},
+        {"temperature": 1.0, "top_p": 0.75},
+        {"temperature": 1.0, "top_p": 1e-9},
+        {"temperature": 1.0, "top_p": 1.0},
+        {"temperature": 1.0, "min_p": 0.2},
+        {"temperature": 0.8, "top_k": 6, "top_p": 0.9, "min_p": 0.1},
+    ],
+)
+def test_draws_follow_the_filtered_distribution(options: dict[str, float]) -> None:
+    config = SamplingConfig(**options)
+    numbers = uniforms(seed=11, samples=1, start=0, count=DRAWS)[0]
+    drawn = choose(LOGITS.expand(DRAWS, -1), config, numbers)
+    counts = np.bincount(drawn.numpy(), minlength=len(LOGITS))
+    assert chi_square_accepts(counts, expected(LOGITS, config))
+
+
+def test_the_test_itself_notices_a_wrong_temperature() -> None:
+    numbers = uniforms(11, 1, 0, DRAWS)[0]
+    drawn = choose(LOGITS.expand(DRAWS, -1), SamplingConfig(temperature=1.05), numbers)
+    counts = np.bincount(drawn.numpy(), minlength=len(LOGITS))
+    assert not chi_square_accepts(counts, expected(LOGITS, SamplingConfig(temperature=1.0)))
+
+
+def test_repetition_penalty_changes_the_distribution_as_defined() -> None:
+    seen = torch.zeros(10, dtype=torch.bool)
+    seen[[0, 1]] = True
+    config = SamplingConfig(temperature=1.0, repetition_penalty=1.5)
+    penalised = LOGITS.clone()
+    penalised[0], penalised[1] = 2.0 / 1.5, -1.0 * 1.5
+    assert torch.equal(penalise(LOGITS, seen, 1.5), penalised)
+    numbers = uniforms(3, 1, 0, DRAWS)[0]
+    drawn = choose(LOGITS.expand(DRAWS, -1), config, numbers, seen.expand(DRAWS, -1))
+    counts = np.bincount(drawn.numpy(), minlength=10)
+    assert chi_square_accepts(counts, expected(penalised, SamplingConfig(temperature=1.0)))
+
+
+def test_temperature_zero_takes_the_likeliest() -> None:
+    rows = torch.randn(50, 30, generator=torch.Generator().manual_seed(0))
+    config = SamplingConfig(temperature=0, top_p=0.5)
+    assert torch.equal(choose(rows, config, torch.rand(50)), rows.argmax(-1))
+
+
+def test_a_flat_nucleus_needs_more_than_the_shortlist() -> None:
+    logits = torch.zeros(1, 2000)
+    kept = candidates(logits, SamplingConfig(temperature=1.0, top_p=0.5)).scores.isfinite().sum()
+    assert int(kept) in (1000, 1001)  # the sum of a thousand rounded halves may fall just short
+
+
+@given(st.integers(0, 2**63), st.integers(0, 40), st.integers(1, 9))
+@settings(max_examples=40, deadline=None)
+def test_uniform_numbers_belong_to_their_position(seed: int, start: int, count: int) -> None:
+    whole = uniforms(seed, 3, 0, start + count)
+    assert torch.equal(uniforms(seed, 3, start, count), whole[:, start:])
+    assert torch.equal(uniforms(seed, 1, 0, start + count), whole[:1])
+    assert ((whole >= 0) & (whole < 1)).all()
+
+
+@given(st.lists(st.floats(-30, 30), min_size=1, max_size=20), st.floats(0, 1, exclude_max=True))
+@settings(max_examples=100, deadline=None)
+def test_a_draw_never_leaves_the_candidates(logits: list[float], number: float) -> None:
+    config = SamplingConfig(temperature=0.7, top_k=5, top_p=0.8, min_p=0.05)
+    row = torch.tensor([logits], dtype=torch.float32)
+    drawn = int(choose(row, config, torch.tensor([number], dtype=torch.float64)))
+    found = candidates(row, config)
+    assert found.ids is not None
+    allowed = found.ids[0][found.scores[0].isfinite()].tolist()
+    assert drawn in allowed
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", -1),
+        ("top_p", 0),
+        ("top_p", 1.5),
+        ("top_k", 0),
+        ("min_p", 2),
+        ("repetition_penalty", 0.5),
+    ],
+)
+def test_impossible_settings_are_refused_by_name(name: str, value: float) -> None:
+    with pytest.raises(FledgeError, match=name):
+        parse(SamplingConfig, {name: value})

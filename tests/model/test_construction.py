@@ -1,0 +1,187 @@
+"""Fast by construction: nothing is made or moved inside a forward pass; and what is wrong is said when a model is built."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fledge.config import ModelConfig
+from fledge.errors import FledgeError
+from fledge.model import build_model, registry
+from fledge.model.base import VocabularyMatrix
+
+from .cases import ARCHITECTURE_CASES, CASES, CONTEXT, config, ids, packed, small
+
+MAKERS = ["arange", "full", "ones", "zeros", "eye", "tril", "triu", "linspace", "scalar_tensor", "lift_fresh", "tril_indices", "empty", "new_empty"]
+
+
+class Watch(TorchDispatchMode):
+    """Counts tensors made from nothing, and copies from one device to another."""
+
+    def __init__(self):
+        super().__init__()
+        self.made, self.moved = [], []
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        name = function.overloadpacket.__name__
+        result = function(*arguments, **(options or {}))
+        tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
+        if name in MAKERS and not tensors:
+            self.made.append(name)
+        if name in ("_to_copy", "copy_") and isinstance(result, torch.Tensor):
+            if any(tensor.device != result.device for tensor in tensors):
+                self.moved.append(name)
+        return result
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("documents", [False, True])
+def test_forward_makes_no_mask_and_moves_nothing(name, documents, monkeypatch):
+    """On the meta device, which stands for any that is not the CPU: a table left behind would show as a copy."""
+    model = small(name).train()
+    batch = packed([[7, 17], [24]], CONTEXT)
+    plan = model.plan(batch) if documents else None
+    recurrent = name in ("rnn", "gru", "lstm")
+    if not recurrent:  # torch's recurrent layers have no meta kernels
+        model = model.to("meta")
+        plan = None if plan is None else _to_meta(plan)
+    inputs = batch.inputs_BT if recurrent else batch.inputs_BT.to("meta")
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", lambda q, *_, **__: q * 1)  # a kernel
+    with Watch() as watch:
+        model(inputs, plan)
+    allowed = ["zeros"] * 4 if recurrent else []  # the recurrent layer's own first state
+    assert watch.moved == []
+    assert len(watch.made) <= len(allowed), watch.made
+
+
+def _to_meta(plan):
+    from fledge.model import Plan
+
+    turn = None if plan.rotation is None else tuple(table.to("meta") for table in plan.rotation)
+    positions = None if plan.positions_BT is None else plan.positions_BT.to("meta")
+    return Plan(positions, turn, plan.mask.to("meta"))
+
+
+@pytest.mark.parametrize("name", ["transformer", "gpt2", "bdh"])
+def test_decoding_makes_its_mask_once_for_all_layers(name, monkeypatch):
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", lambda q, *_, **__: q * 1)
+    counts = []
+    for layers in (1, 4):
+        model = small(name, layers=layers)
+        state = model.init_state(2)
+        _, state = model.hidden(ids(2, 6), state=state, lengths=torch.tensor([3, 6]))
+        with Watch() as watch:
+            model.hidden(ids(2, 1), state=state)
+        counts.append(len(watch.made))
+        assert watch.moved == []
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("name", ARCHITECTURE_CASES)
+def test_tables_follow_the_model_and_stay_wide(name):
+    model = small(name)
+    names = {key for key, _ in model.named_buffers()}
+    assert not names & set(model.state_dict())
+    model = model.to(torch.bfloat16)
+    for key, buffer in model.named_buffers():
+        assert buffer.dtype in (torch.float32, torch.int64), key
+    assert model(ids(1, 8)).dtype == torch.bfloat16
+
+
+def test_a_model_from_the_meta_device_can_be_filled():
+    with torch.device("meta"):
+        model = build_model(config("transformer"), 61, CONTEXT)
+    model = model.to_empty(device="cpu")
+    model.make_tables()
+    wanted = small("transformer")
+    model.load_state_dict(wanted.state_dict())
+    assert torch.equal(model(ids(1, 8)), wanted(ids(1, 8)))
+
+
+@pytest.mark.parametrize("name", ARCHITECTURE_CASES)
+def test_autocast_keeps_the_stream_narrow(name):
+    model, inputs = small(name), ids(2, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        hidden, _ = model.hidden(inputs)
+        logits = model.head(hidden)
+    if name in ("transformer", "gpt2", "bdh"):
+        assert hidden.dtype == torch.bfloat16
+    wanted = model(inputs)
+    assert (logits.float() - wanted).norm() / wanted.norm() < 0.05
+
+
+@pytest.mark.parametrize("name", ARCHITECTURE_CASES)
+def test_models_compile_to_one_graph(name):
+    if name in ("rnn", "gru", "lstm"):
+        pytest.skip("torch's recurrent layers are kernels already")
+    model, batch = small(name), packed([[7, 17], [24]], CONTEXT)
+    plan = model.plan(batch)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    for chosen in (None, plan):
+        torch.testing.assert_close(
+            compiled(batch.inputs_BT, chosen), model(batch.inputs_BT, chosen), atol=1e-5, rtol=1e-5
+        )
+
+
+def test_bad_settings_are_sentences():
+    with pytest.raises(
+        FledgeError, match=r"no model.architecture = 'tranformer'. Did you mean transformer\?"
+    ):
+        build_model(ModelConfig(architecture="tranformer"), 10, 8)
+    with pytest.raises(ValueError, match="model.heads = 3 does not divide model.width = 64"):
+        ModelConfig(width=64, heads=3)
+    with pytest.raises(FledgeError, match="even number of neurons"):
+        build_model(ModelConfig(architecture="bdh", width=9, heads=3, multiplier=1), 10, 8)
+    with pytest.raises(FledgeError, match="at least one token"):
+        build_model(ModelConfig(), 0, 8)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURE_CASES)
+def test_inputs_past_the_context_are_refused(name):
+    with pytest.raises(FledgeError, match="25 tokens are more than the context length of 24"):
+        small(name)(ids(1, 25))
+
+
+def test_ids_are_checked_where_they_enter():
+    model = small("transformer")
+    model.check_ids(torch.tensor([0, 60]))
+    model.check_ids(torch.tensor([], dtype=torch.long))
+    for bad in (61, -1):
+        with pytest.raises(FledgeError, match=f"The id {bad} is outside the model's vocabulary of 61"):
+            model.check_ids(torch.tensor([3, bad]))
+
+
+@pytest.mark.parametrize("name", ["transformer", "bdh"])
+def test_a_plan_and_a_state_together_are_refused(name):
+    model, batch = small(name), packed([[10, 14]], CONTEXT)
+    with pytest.raises(FledgeError, match="a plan or a state, not both"):
+        model.hidden(batch.inputs_BT, model.plan(batch), model.init_state(1))
+
+
+def test_a_setting_without_effect_is_named():
+    with pytest.warns(
+        UserWarning, match="model.qk_norm = True, model.multiplier = 64 have no effect"
+    ) as caught:
+        build_model(ModelConfig(architecture="lstm", qk_norm=True, multiplier=64), 10, 8)
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name in CASES:
+            build_model(config(name), 10, 8)
+
+
+def test_every_architecture_says_what_it_reads():
+    for kind in registry.ARCHITECTURES.values():
+        assert kind.settings <= set(ModelConfig.model_fields)
+
+
+def test_padding_rows_never_train():
+    model = small("transformer").train()
+    model(ids(2, 8)).square().sum().backward()
+    for module in model.modules():
+        if isinstance(module, VocabularyMatrix):
+            assert module.weight.grad[61:].abs().max() == 0

@@ -1,0 +1,147 @@
+"""A state is a memory of the tokens seen: however they came in, the next hidden state is that of the full forward pass."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from fledge.errors import FledgeError
+from fledge.model import Model, State
+
+from .cases import ARCHITECTURE_CASES, CASES, CONTEXT, ids, small
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients():
+    with torch.no_grad():
+        yield
+
+
+def step_through(model: Model, inputs: Tensor, state: State) -> Tensor:
+    found = []
+    for token in inputs.split(1, dim=1):
+        hidden, state = model.hidden(token, state=state)
+        found.append(model.head(hidden))
+    return torch.cat(found, dim=1)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_token_at_a_time_equals_the_full_forward_pass(name):
+    model, inputs = small(name), ids(3, CONTEXT)
+    torch.testing.assert_close(
+        step_through(model, inputs, model.init_state(3)), model(inputs), atol=1e-5, rtol=1e-4
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_unequal_prompts_go_on_in_one_batch(name):
+    """Right-padded prompts, then single tokens, then several at once: each row as if it were alone."""
+    model, inputs = small(name), ids(4, CONTEXT)
+    full, rows = model(inputs), torch.arange(4)
+    lengths = torch.tensor([5, 9, 1, 9])
+    hidden, state = model.hidden(inputs[:, :9], state=model.init_state(4), lengths=lengths)
+    torch.testing.assert_close(
+        model.head(hidden[rows, lengths - 1]), full[rows, lengths - 1], atol=1e-5, rtol=1e-4
+    )
+    for extra in range(3):
+        here = lengths + extra
+        hidden, state = model.hidden(inputs[rows, here][:, None], state=state)
+        torch.testing.assert_close(model.head(hidden[:, 0]), full[rows, here], atol=1e-5, rtol=1e-4)
+    places = lengths[:, None] + 3 + torch.arange(6)
+    more = torch.tensor([6, 2, 5, 6])
+    hidden, state = model.hidden(inputs[rows[:, None], places], state=state, lengths=more)
+    for row in range(4):
+        wanted = full[row, places[row, : more[row]]]
+        torch.testing.assert_close(model.head(hidden[row, : more[row]]), wanted, atol=1e-5, rtol=1e-4)
+    assert state.lengths.tolist() == (lengths + 3 + more).tolist()
+    here = state.lengths
+    hidden, state = model.hidden(inputs[rows, here][:, None], state=state)
+    torch.testing.assert_close(model.head(hidden[:, 0]), full[rows, here], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURE_CASES)
+def test_select_and_clone(name):
+    """Rows may be dropped, doubled and reordered; a clone goes its own way."""
+    model, inputs = small(name), ids(3, 12)
+    _, state = model.hidden(inputs[:, :6], state=model.init_state(3))
+    kept = state.clone()
+    _, state = model.hidden(ids(3, 4, seed=9), state=state)
+    chosen = [2, 0, 0]
+    hidden, after = model.hidden(inputs[chosen, 6:12], state=kept.select(chosen))
+    torch.testing.assert_close(model.head(hidden), model(inputs)[chosen, 6:12], atol=1e-5, rtol=1e-4)
+    assert kept.lengths.tolist() == [6, 6, 6]
+    assert after.lengths.tolist() == [12, 12, 12]
+
+
+@pytest.mark.parametrize("name", ARCHITECTURE_CASES)
+def test_a_saved_state_goes_on(name):
+    model, inputs = small(name), ids(2, 10)
+    _, state = model.hidden(inputs[:, :7], state=model.init_state(2))
+    saved = {key: value.clone() for key, value in state.tensors.items()}
+    loaded = model.init_state(2).load(saved, state.lengths.clone())
+    hidden, _ = model.hidden(inputs[:, 7:], state=loaded)
+    torch.testing.assert_close(model.head(hidden), model(inputs)[:, 7:], atol=1e-5, rtol=1e-4)
+    with pytest.raises(FledgeError, match="another batch size"):
+        model.init_state(3).load(saved, state.lengths)
+
+
+def sliding_reference(model: Model, inputs: Tensor, capacity: int) -> Tensor:
+    """The full forward pass of a longer model, each token seeing the last `capacity` ones."""
+    from fledge.model import Plan, build_model
+
+    long = build_model(model.config, model.vocabulary_size, inputs.shape[1]).eval()
+    long.load_state_dict(model.state_dict())
+    back = torch.arange(inputs.shape[1])[:, None] - torch.arange(inputs.shape[1])
+    mask = ((back >= 0) & (back < capacity)).expand(len(inputs), 1, -1, -1)
+    return long(inputs, Plan(mask=mask))
+
+
+@pytest.mark.parametrize(
+    "name", ["transformer", "grouped heads", "no positions", "sinusoidal positions", "qk-norm"]
+)
+@pytest.mark.parametrize("pieces", [[1] * 40, [8] + [1] * 32, [3, 7, 8, 5, 17], [20, 20], [40]])
+def test_the_ring_forgets_the_oldest(name, pieces):
+    """Past its capacity a state is a sliding window, in whatever pieces the tokens come."""
+    model, inputs = small(name), ids(2, 40)
+    state, found = model.init_state(2, capacity=8), []
+    for piece in inputs.split(pieces, dim=1):
+        hidden, state = model.hidden(piece, state=state)
+        found.append(model.head(hidden))
+    wanted = sliding_reference(model, inputs, 8)
+    torch.testing.assert_close(torch.cat(found, dim=1), wanted, atol=1e-5, rtol=1e-4)
+
+
+def test_unequal_rows_wrap_around_the_ring_on_their_own():
+    model, inputs = small("transformer"), ids(3, 40)
+    wanted, rows = sliding_reference(model, inputs, 8), torch.arange(3)
+    lengths = torch.tensor([10, 3, 6])
+    _, state = model.hidden(inputs[:, :10], state=model.init_state(3, capacity=8), lengths=lengths)
+    for extra in range(20):
+        here = lengths + extra
+        hidden, state = model.hidden(inputs[rows, here][:, None], state=state)
+        torch.testing.assert_close(model.head(hidden[:, 0]), wanted[rows, here], atol=1e-5, rtol=1e-4)
+
+
+def test_learned_positions_say_where_they_end():
+    model = small("gpt2")
+    _, state = model.hidden(ids(1, CONTEXT), state=model.init_state(1))
+    assert not model.endless
+    with pytest.raises(FledgeError, match="Learned positions end at the context length of 24"):
+        model.hidden(ids(1, 1), state=state)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURE_CASES)
+def test_a_narrow_state_is_close(name):
+    """A state in bf16 takes half the memory and stays near."""
+    model, inputs = small(name), ids(2, 10)
+    state = model.init_state(2, dtype=torch.bfloat16)
+    found = step_through(model, inputs, state)
+    assert (found - model(inputs)).abs().max() < 0.1
+
+
+@pytest.mark.parametrize("name", ARCHITECTURE_CASES)
+def test_a_state_of_another_batch_size_is_refused(name):
+    model = small(name)
+    with pytest.raises(FledgeError, match="The state is of 3 sequences and the inputs are 2"):
+        model.hidden(ids(2, 4), state=model.init_state(3))

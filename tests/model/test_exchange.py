@@ -1,0 +1,137 @@
+"""The same weights give the same logits elsewhere: transformers' GPT-2 and Llama are the judges."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fledge.config import ModelConfig, load_recipe
+from fledge.errors import FledgeError
+from fledge.model import build_model
+from fledge.model.exchange import (
+    config_from_hub,
+    export_weights,
+    format_of,
+    halves_from_pairs,
+    hub_settings,
+    import_weights,
+    pairs_from_halves,
+)
+
+from .cases import CASES, small
+
+GPT2_PRESETS = ["gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl"]
+
+
+def shrunk(recipe: str, layers: int = 2) -> ModelConfig:
+    """A preset with its head count and all its choices, and narrow heads."""
+    config = load_recipe(recipe).model
+    return config.model_copy(update={"layers": layers, "width": config.heads * 8, "hidden": None})
+
+
+def perturbed(model):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    model.load_state_dict(model.state_dict())  # the vocabulary's padding back to zero
+    return model.eval()
+
+
+def peer(config: ModelConfig, vocabulary_size: int, context_length: int):
+    transformers = pytest.importorskip("transformers")
+    settings = hub_settings(config, vocabulary_size, context_length)
+    kind = {"gpt2": transformers.GPT2LMHeadModel, "llama": transformers.LlamaForCausalLM}[
+        settings["model_type"]
+    ]
+    model = kind(kind.config_class(**settings))
+    return model.eval()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        *(shrunk(name) for name in GPT2_PRESETS),
+        shrunk("gpt2-small").model_copy(update={"tied": False}),
+        shrunk("llama-small"),
+        shrunk("tinystories"),
+        ModelConfig(
+            layers=2, width=64, heads=8, kv_heads=1, hidden=96, rope_theta=500_000.0, norm_epsilon=1e-6
+        ),
+        ModelConfig(layers=2, width=64, heads=4, tied=True),
+    ],
+    ids=[*GPT2_PRESETS, "gpt2 untied", "llama-small", "tinystories", "llama grouped", "llama tied"],
+)
+def test_logits_equal_those_of_transformers(config):
+    torch.manual_seed(0)
+    vocabulary_size, context_length = 503, 40
+    model = perturbed(build_model(config, vocabulary_size, context_length))
+    other = peer(config, vocabulary_size, context_length)
+    weights = export_weights(config, model.state_dict())
+    missing, unexpected = other.load_state_dict(weights, strict=False)
+    assert not unexpected
+    assert not [
+        name
+        for name in missing
+        if not name.endswith(("attn.bias", "masked_bias", "inv_freq", "lm_head.weight"))
+    ]
+    inputs = torch.randint(vocabulary_size, (2, context_length))
+    with torch.no_grad():
+        torch.testing.assert_close(model(inputs), other(inputs).logits, atol=1e-4, rtol=0)
+    back = import_weights(config, other.state_dict())
+    fresh = build_model(config, vocabulary_size, context_length).eval()
+    fresh.load_state_dict(back)
+    with torch.no_grad():
+        assert torch.equal(fresh(inputs), model(inputs))
+    assert config_from_hub(other.config.to_dict())[1:] == (vocabulary_size, context_length)
+
+
+@pytest.mark.parametrize("config", [shrunk("gpt2-small"), shrunk("llama-small")], ids=["gpt2", "llama"])
+def test_settings_come_back(config):
+    settings = hub_settings(config, 100, 32)
+    found, vocabulary_size, context_length = config_from_hub(settings)
+    assert (vocabulary_size, context_length) == (100, 32)
+    for name in ("layers", "width", "heads", "kv_heads", "norm", "position", "feed_forward", "tied", "bias"):
+        assert getattr(found, name) == getattr(config, name)
+
+
+def test_old_gpt2_files_load():
+    """Without the prefix, and with the causal masks that they carry."""
+    config = shrunk("gpt2-small")
+    model = perturbed(build_model(config, 100, 16))
+    weights = {
+        k.removeprefix("transformer."): v for k, v in export_weights(config, model.state_dict()).items()
+    }
+    weights["h.0.attn.bias"] = torch.ones(1, 1, 16, 16)
+    fresh = build_model(config, 100, 16).eval()
+    fresh.load_state_dict(import_weights(config, weights))
+    inputs = torch.randint(100, (1, 16))
+    assert torch.equal(fresh(inputs), model(inputs))
+
+
+def test_bdh_weights_round_trip():
+    model = small("bdh")
+    weights = export_weights(model.config, model.state_dict())
+    assert set(weights) == {"embed.weight", "encoder", "encoder_v", "decoder", "lm_head"}
+    assert weights["lm_head"].shape == (32, 61)
+    back = import_weights(model.config, weights)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(back[name], tensor)
+
+
+def test_permutations_are_inverse():
+    rows = torch.randn(3 * 8, 5)
+    assert torch.equal(pairs_from_halves(halves_from_pairs(rows, 8), 8), rows)
+    assert halves_from_pairs(torch.arange(8), 8).tolist() == [0, 2, 4, 6, 1, 3, 5, 7]
+
+
+def test_what_no_format_holds_is_refused():
+    for name in ("post-norm", "relu2", "qk-norm", "sinusoidal positions"):
+        config = small(name).config
+        assert format_of(config) is None
+        with pytest.raises(FledgeError, match="No known weight format"):
+            export_weights(config, {})
+    with pytest.raises(FledgeError, match="model_type = 'mamba' can't be imported"):
+        config_from_hub({"model_type": "mamba"})
+    with pytest.raises(FledgeError, match="is not a weight of Llama"):
+        import_weights(ModelConfig(), {"strange": torch.zeros(1)})
+    assert set(CASES) >= {"gpt2", "bdh"}

@@ -1,0 +1,44 @@
+"""Gradients of whole models by finite differences, in 64 bits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.func import functional_call
+
+from fledge.config import ModelConfig
+from fledge.model import build_model
+
+from .cases import Batch
+
+TINY = {
+    "transformer": dict(qk_norm=True, kv_heads=1),
+    "gpt2": dict(norm="layer", position="learned", feed_forward="gelu_tanh", bias=True, tied=True),
+    "post-norm": dict(norm_place="post", position="sinusoidal", feed_forward="silu"),
+    "bdh": dict(architecture="bdh", multiplier=2),
+    "gru": dict(architecture="gru"),
+    "lstm": dict(architecture="lstm", bias=True),
+}
+
+
+@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("documents", [False, True])
+def test_gradcheck(name, documents):
+    torch.manual_seed(0)
+    values = dict(layers=1, width=4, heads=2, hidden=3) | TINY[name]
+    if "architecture" in values:
+        values.pop("hidden")
+    if values.get("architecture") in ("gru", "lstm"):
+        values.pop("heads")
+    model = build_model(ModelConfig(**values), 5, 4).double()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.7)
+    inputs = torch.tensor([[0, 3, 1, 4]])
+    batch = Batch(inputs, None, torch.tensor([[0, 1, 0, 1]]), torch.tensor([[0, 0, 1, 1]]))
+    plan = model.plan(batch) if documents else None
+    names = list(dict(model.named_parameters()))
+
+    def logits(*tensors):
+        return functional_call(model, dict(zip(names, tensors, strict=True)), (inputs, plan))
+
+    assert torch.autograd.gradcheck(logits, tuple(model.parameters()), fast_mode=True)

@@ -1,0 +1,91 @@
+"""Settings: recipes load, overrides reach their leaf, and every mistake is a sentence that says what is allowed."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from fledge.config import (
+    ModelConfig,
+    RunConfig,
+    load_recipe,
+    override_config,
+    parse,
+    recipe_names,
+    setting_paths,
+)
+from fledge.errors import FledgeError
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_packaged_recipe_is_valid(name: str) -> None:
+    config = load_recipe(name)
+    assert config.name == name
+    assert config.steps >= 1
+
+
+def test_the_tinystories_recipe_is_the_course_experiment() -> None:
+    config = load_recipe("tinystories")
+    assert (config.model.layers, config.model.width, config.model.heads, config.model.hidden) == (4, 512, 16, 1344)
+    assert (config.tokens.context_length, config.tokenizer.vocabulary_size) == (256, 10_000)
+    assert config.steps * config.training.batch_size * config.tokens.context_length == 327_680_000
+
+
+def test_overrides_reach_their_leaf_whatever_their_type() -> None:
+    changes = ["model.layers=7", "optimizer.learning_rate=2e-3", "model.tied=true", "corpus.source=['a', 'b']"]
+    config = load_recipe("akjv-demo", [*changes, "tokenizer.path=none", "sampling.prompt=In the = beginning"])
+    assert config.model.layers == 7
+    assert config.optimizer.learning_rate == 2e-3
+    assert config.model.tied is True
+    assert config.corpus.source == ("a", "b")
+    assert config.tokenizer.path is None
+    assert config.sampling.prompt == "In the = beginning"
+    assert override_config(config, ["model.layers=8"]).model == config.model.model_copy(update={"layers": 8})
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        ModelConfig().layers = 3  # type: ignore[misc]
+
+
+def test_a_configuration_survives_json() -> None:
+    config = load_recipe("tinystories")
+    assert parse(RunConfig, config.model_dump(mode="json")) == config
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("model.laers=3", ["no setting model.laers", "Did you mean model.layers?"]),
+        ("modl.layers=3", ["no setting modl", "Did you mean model?"]),
+        ("model.layers=0", ["model.layers = 0", "greater than or equal to 1"]),
+        ("model.norm=batch", ["model.norm = 'batch'", "'rms', 'layer' or 'none'"]),
+        ("optimizer.learning_rate=nan", ["optimizer.learning_rate", "finite"]),
+        ("training.steps=many", ["training.steps = 'many'", "integer"]),
+        ("training.tokens=5", ["training.steps", "training.tokens", "Set one of them"]),
+        ("model.heads=7", ["model.heads = 7 does not divide model.width = 128", "Try 4 or 8", "model.width=126"]),
+        ("corpus.validation_fraction=0.9", ["corpus.validation_fraction = 0.9", "0.5"]),
+        ("model", ["--set 'model'", "group.name=value"]),
+        ("name.first=x", ["name is a value"]),
+    ],
+)
+def test_a_mistake_is_answered_with_a_sentence(override: str, words: list[str]) -> None:
+    with pytest.raises(FledgeError) as caught:
+        load_recipe("akjv-demo", ["training.steps=5", override])
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_unknown_recipes_are_answered_with_the_nearest(tmp_path) -> None:
+    with pytest.raises(FledgeError, match="Did you mean tinystories"):
+        load_recipe("tinystory")
+    with pytest.raises(FledgeError, match="no recipe file"):
+        load_recipe(str(tmp_path / "mine.toml"))
+    (tmp_path / "mine.toml").write_text("[model\n")
+    with pytest.raises(FledgeError, match="not valid TOML"):
+        load_recipe(str(tmp_path / "mine.toml"))
+
+
+def test_every_setting_is_documented() -> None:
+    undocumented = [path for path, text in setting_paths().items() if not text]
+    assert undocumented == []

@@ -1,0 +1,39 @@
+"""Imports point down the flow: a room knows those that come before it, and nobody knows the command line or the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fledge.accounting.diagram.house import GROUND, ORDER, SOURCE, file_imports, imported_rooms
+
+FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def test_every_room_has_its_place_in_the_flow() -> None:
+    assert imported_rooms().keys() <= set(ORDER)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_down_the_flow(path: Path) -> None:
+    """Imports inside functions and under TYPE_CHECKING count like any other."""
+    room = room_of(path)
+    above = [used for used in file_imports(path) if used != room and ORDER.index(used) > ORDER.index(room)]
+    assert not above, f"{room} comes before {', '.join(above)}: move what both need further down"
+
+
+def test_nobody_imports_the_command_line_or_the_page() -> None:
+    """Only the command line itself may start the page."""
+    for room, used in imported_rooms().items():
+        assert "cli" not in used
+        assert "web" not in used or room == "cli"
+
+
+def test_the_ground_knows_no_room() -> None:
+    imports = imported_rooms()
+    assert all(imports[room] <= set(GROUND) for room in GROUND if room in imports)

@@ -1,0 +1,236 @@
+"""A run that was cut short continues to the same bits; going back loses nothing; other batch sizes see the same samples."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from fledge.errors import FledgeError
+from fledge.training import find_checkpoint, load_checkpoint, read_metrics
+from fledge.training.metrics import TIME_COLUMNS
+
+from .support import TextWindows, run, settings
+
+
+def untimed(path: Path) -> list[dict[str, str]]:
+    """The rows without the columns that no two runs share."""
+    return [
+        {name: value for name, value in row.items() if name not in TIME_COLUMNS} for row in read_metrics(path)
+    ]
+
+
+def assert_same(first: Path, second: Path) -> None:
+    one, two = load_checkpoint(first), load_checkpoint(second)
+    assert one.path.name == two.path.name
+    for name, tensor in one.model.state_dict().items():
+        assert torch.equal(tensor, two.model.state_dict()[name]), name
+    assert one.training is not None and two.training is not None
+    for name, tensor in one.training.tensors.items():
+        assert torch.equal(tensor, two.training.tensors[name]), name
+    assert untimed(first / "metrics.csv") == untimed(second / "metrics.csv")
+    assert (first / "samples.txt").read_text() == (second / "samples.txt").read_text()
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole run with dropout, whose logging, saving and evaluation fall on different steps."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    run(settings(model={"dropout": 0.1}), folder)
+    return folder
+
+
+def cut_back(source: Path, folder: Path, step: int) -> None:
+    """The folder as a kill right after saving `step` would leave it, with later rows already logged."""
+    shutil.copytree(source, folder)
+    for path in (folder / "checkpoints").glob("step-*"):
+        if int(path.name[5:]) > step:
+            shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("step", [4, 8])
+def test_a_cut_run_ends_with_the_same_bits(unbroken: Path, tmp_path: Path, step: int) -> None:
+    """Weights, optimizer state, metrics and samples, although rows beyond the checkpoint had been logged."""
+    cut_back(unbroken, tmp_path / "run", step)
+    run(settings(model={"dropout": 0.1}), tmp_path / "run", resume=True)
+    assert_same(unbroken, tmp_path / "run")
+
+
+def test_what_was_due_at_the_checkpoint_is_made_up(unbroken: Path, tmp_path: Path) -> None:
+    """A kill between saving and evaluation loses neither the row nor the sample."""
+    folder = tmp_path / "run"
+    cut_back(unbroken, folder, 8)
+    lines = (folder / "metrics.csv").read_text().splitlines(keepends=True)
+    kept = [line for line in lines if not line.split(",")[0].isdigit() or int(line.split(",")[0]) < 8]
+    (folder / "metrics.csv").write_text("".join(kept) + "8,64,10")
+    run(settings(model={"dropout": 0.1}), folder, resume=True)
+    assert_same(unbroken, folder)
+
+
+def test_going_back_truncates_nothing_until_the_branch_overtakes(unbroken: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(unbroken, folder)
+    before = untimed(folder / "metrics.csv")
+    changed = settings(model={"dropout": 0.1}, optimizer={"learning_rate": 1e-3})
+    stopper = StopAfter(10)
+    result = run(changed, folder, resume=True, at=4, windows=stopper)
+    assert result.stopped == "SIGTERM"
+    assert result.step < 12
+    assert untimed(folder / "metrics.csv") == before
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == [
+        "step-00000004",
+        "step-00000008",
+        "step-00000012",
+    ]
+    assert find_checkpoint(folder).parent.parent == folder / "branch"
+    run(changed, folder, resume=True)
+    after = untimed(folder / "metrics.csv")
+    assert not (folder / "branch").exists()
+    assert [row["step"] for row in after] == [row["step"] for row in before]
+    assert after[:2] == before[:2]
+    assert after[-1] != before[-1]
+    assert find_checkpoint(folder).name == "step-00000012"
+
+
+class StopAfter(TextWindows):
+    """Windows that send the process a SIGTERM when a sample is asked for."""
+
+    def __init__(self, batches: int) -> None:
+        super().__init__(16)
+        self.left = batches
+
+    def batch(self, samples):  # type: ignore[no-untyped-def]
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().batch(samples)
+
+
+def test_a_takeover_that_was_killed_is_finished(
+    unbroken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after any of its moves, the next start ends it the same way."""
+    from fledge.training import timeline
+
+    for stop_after in range(8):
+        folder = tmp_path / f"run{stop_after}"
+        shutil.copytree(unbroken, folder)
+        place = timeline.open_place(folder, folder / "checkpoints" / "step-00000004")
+        shutil.copytree(folder / "checkpoints" / "step-00000012", place / "checkpoints" / "step-00000016")
+        timeline.write_json(place / timeline.NOTE, {"from": 4, "takes_over": True})
+        moves = 0
+
+        def counted(move, *arguments, limit=stop_after):  # type: ignore[no-untyped-def]
+            nonlocal moves
+            moves += 1
+            if moves > limit:
+                raise KeyboardInterrupt
+            return move(*arguments)
+
+        rename, replace, rmtree = os.rename, os.replace, shutil.rmtree
+        with monkeypatch.context() as patch:
+            patch.setattr(timeline.os, "rename", lambda a, b: counted(rename, a, b))
+            patch.setattr(timeline.os, "replace", lambda a, b: counted(replace, a, b))
+            patch.setattr(timeline.shutil, "rmtree", lambda a: counted(rmtree, a))
+            try:
+                timeline.take_over(folder)
+            except KeyboardInterrupt:
+                pass
+        assert find_checkpoint(folder).name == "step-00000016"
+        assert sorted(timeline.checkpoint_steps(folder)) == [4, 16]
+        assert not (folder / "branch").exists()
+
+
+def test_another_batch_size_goes_on_with_the_same_samples(tmp_path: Path) -> None:
+    run(settings(training={"steps": 4}), tmp_path / "run")
+    seen = TextWindows(16)
+    run(settings(training={"steps": 8, "batch_size": 4}), tmp_path / "run", resume=True, windows=seen)
+    assert seen.asked[:16] == list(range(32, 48))
+
+
+def test_a_changed_architecture_is_refused_by_name(unbroken: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(unbroken, folder)
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(
+        FledgeError, match=r"model.layers is 2 there and 3 now; model.width is 32 there and 64 now"
+    ):
+        run(settings(model={"layers": 3, "width": 64, "dropout": 0.1}), folder, resume=True)
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_fewer_steps_than_done_are_refused(unbroken: Path, tmp_path: Path) -> None:
+    shutil.copytree(unbroken, tmp_path / "run")
+    with pytest.raises(FledgeError, match="has done 12 steps already, and 5 are asked for"):
+        run(settings(model={"dropout": 0.1}, training={"steps": 5}), tmp_path / "run", resume=True)
+
+
+def test_a_flipped_byte_is_refused_with_the_last_whole_checkpoint(unbroken: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(unbroken, folder)
+    damaged = folder / "checkpoints" / "step-00000012" / "model.safetensors"
+    content = bytearray(damaged.read_bytes())
+    content[-5] ^= 1
+    damaged.write_bytes(content)
+    with pytest.raises(FledgeError, match=r"checksum.*--resume .*run --at 8"):
+        load_checkpoint(folder)
+
+
+def test_an_unknown_step_names_the_saved_ones(unbroken: Path) -> None:
+    with pytest.raises(FledgeError, match="no checkpoint of step 7. Saved steps: 4, 8, 12"):
+        find_checkpoint(unbroken, at=7)
+
+
+def test_a_folder_with_a_run_is_not_overwritten(unbroken: Path) -> None:
+    with pytest.raises(FledgeError, match="holds a run already"):
+        run(settings(model={"dropout": 0.1}), unbroken)
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from tests.training.support import run, settings
+folder = Path(sys.argv[1])
+resume = any((folder / "checkpoints").glob("step-*/bundle.json"))
+run(settings(model={"dropout": 0.1}, training={"steps": int(sys.argv[2]), "save_every": 7}), folder, resume=resume)
+"""
+
+
+def child(folder: Path, steps: int) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    root = Path(__file__).parents[2]
+    return subprocess.Popen([sys.executable, "-c", CHILD, str(folder), str(steps)], cwd=root, env=environment)
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_the_run_ends_the_same(tmp_path: Path) -> None:
+    """kill -9 at twenty moments, wherever they fall: in a step, while saving, while evaluating, while starting."""
+    steps = 400
+    started = time.monotonic()
+    assert child(tmp_path / "unbroken", steps).wait() == 0
+    whole = time.monotonic() - started
+    kills = 0
+    generator = torch.Generator().manual_seed(0)
+    while True:
+        process = child(tmp_path / "killed", steps)
+        wait = whole * (0.3 + 0.3 * float(torch.rand((), generator=generator)))
+        try:
+            assert process.wait(timeout=wait) == 0
+            break
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            kills += 1
+            if kills > 60:
+                pytest.fail("the run never ends")
+    if kills < 1:
+        pytest.fail("nothing was killed")
+    assert_same(tmp_path / "unbroken", tmp_path / "killed")

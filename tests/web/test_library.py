@@ -1,0 +1,80 @@
+"""Facts about what is found below the served folders, and that links and broken folders stay harmless."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fledge.errors import FledgeError
+from fledge.web.library import Library, NotFound, readable_file
+
+
+def test_everything_is_found_by_name(world: Path) -> None:
+    found = Library([world / "runs", world / "tokenizers"]).catalogue()
+    assert list(found.runs) == ["alpha", "beta", "broken"]
+    assert "alpha/checkpoints/step-00000200" in found.bundles
+    assert list(found.tokenizers) == ["bpe-300", "bpe-370", "characters", "words"]
+
+
+def test_a_run_itself_and_a_bundle_itself_can_be_served(world: Path) -> None:
+    run = Library([world / "runs" / "alpha"]).catalogue()
+    assert list(run.runs) == ["alpha"]
+    bundle = Library([world / "runs" / "alpha" / "checkpoints" / "step-00000200"]).catalogue()
+    assert list(bundle.bundles) == ["step-00000200"]
+
+
+def test_a_file_is_a_tokenizer(world: Path) -> None:
+    library = Library([world / "tokenizers" / "bpe-300" / "tokenizer.json"])
+    assert library.tokenizer("tokenizer.json").is_file()
+
+
+def test_equal_names_in_two_folders_are_told_apart(world: Path, tmp_path: Path) -> None:
+    other = tmp_path / "others"
+    shutil.copytree(world / "runs" / "alpha", other / "alpha")
+    found = Library([world / "runs", other]).catalogue()
+    assert {"runs/alpha", "others/alpha"} <= set(found.runs)
+    assert {"runs/alpha/checkpoints/step-00000200", "others/alpha/checkpoints/step-00000200"} <= set(
+        found.bundles
+    )
+
+
+def test_the_name_of_a_run_stands_for_its_newest_checkpoint(world: Path) -> None:
+    assert Library([world / "runs"]).bundle("alpha").name == "step-00000200"
+
+
+def test_a_link_that_leads_outside_is_left_out(world: Path, tmp_path: Path) -> None:
+    served = tmp_path / "runs"
+    served.mkdir()
+    (served / "link").symlink_to(world / "runs" / "alpha")
+    found = Library([served]).catalogue()
+    assert not found.runs
+    assert "leads outside" in found.skipped["link"]
+
+
+def test_a_file_that_is_a_link_to_elsewhere_is_not_read(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "samples.txt").symlink_to(secret)
+    assert readable_file(run, "samples.txt") is None
+
+
+def test_unfinished_folders_are_not_shown(world: Path, tmp_path: Path) -> None:
+    shutil.copytree(
+        world / "runs" / "alpha" / "checkpoints" / "step-00000200",
+        tmp_path / "a" / "checkpoints" / "step-00000300.partial",
+    )
+    assert not Library([tmp_path]).catalogue().bundles
+
+
+def test_a_name_that_is_not_there_gets_the_nearest(world: Path) -> None:
+    with pytest.raises(NotFound, match="Did you mean alpha"):
+        Library([world / "runs"]).run("alhpa")
+
+
+def test_a_folder_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(FledgeError, match=r"There is no .* to serve"):
+        Library([tmp_path / "nothing"])

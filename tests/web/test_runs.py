@@ -1,0 +1,101 @@
+"""Facts about runs read while they are written: torn lines, replaced files, broken folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from fledge.training.metrics import Metrics
+from fledge.web.runs import flatten, read_metrics, summarise
+from tests.web.world import write_metrics
+
+
+def test_the_list_has_every_run_and_a_broken_one_breaks_nothing(client: TestClient) -> None:
+    runs = {run["name"]: run for run in client.get("/api/runs").json()["runs"]}
+    assert runs["alpha"]["state"] == "finished"
+    assert runs["alpha"]["parameters"] > 0
+    assert runs["alpha"]["best_validation_loss"] <= runs["alpha"]["validation_loss"]
+    assert runs["beta"]["state"] == "training"  # its file is fresh, and its last step not reached
+    assert runs["broken"]["state"] == "broken"
+    assert "not valid JSON" in runs["broken"]["problem"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda run: (run / "metrics.csv").write_bytes(b"\xff\xfe\0" * 3000),
+        lambda run: (run / "metrics.csv").write_bytes(b""),
+        lambda run: (run / "metrics.csv").write_bytes(b"step,loss\n1,2\n" + b'"unclosed\n' * 50),
+        lambda run: (run / "config.json").write_bytes(b"[]"),
+        lambda run: (run / "config.json").write_text('{"model": 3}'),
+        lambda run: (run / "checkpoints").write_text("a file where a folder belongs"),
+        lambda run: ((run / "checkpoints" / "step-1").mkdir(parents=True), (run /
+        "checkpoints/step-1/bundle.json").mkdir()),
+        lambda run: (run / "samples.txt").mkdir(),
+    ],
+)  # fmt: skip
+def test_no_damage_to_a_run_is_an_error_of_the_list(tmp_path: Path, damage: object) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    write_metrics(run, range(10), seed=1)
+    (run / "config.json").write_text("{}")
+    damage(run)  # type: ignore[operator]
+    assert summarise("run", run).name == "run"
+
+
+def test_curves_grow_by_what_is_new(tmp_path: Path) -> None:
+    """Following a run with the cursor gives exactly the rows of the file, none twice, none torn."""
+    metrics = Metrics(tmp_path / "metrics.csv")
+    steps: list[float | None] = []
+    cursor = ""
+    for step in range(30):
+        metrics.add(step=step, loss=5.0 - step / 10)
+        with open(tmp_path / "metrics.csv", "ab") as torn:
+            torn.write(b"99,12,1")  # as if a writer were in the middle of a line
+        answer = read_metrics("run", tmp_path, cursor)
+        steps += answer.columns["step"]
+        cursor = answer.cursor
+        size = (tmp_path / "metrics.csv").stat().st_size
+        with open(tmp_path / "metrics.csv", "r+b") as file:
+            file.truncate(size - 7)
+    assert steps == list(range(30))
+
+
+def test_a_file_that_was_replaced_is_read_from_the_beginning(tmp_path: Path) -> None:
+    write_metrics(tmp_path, range(50), seed=1)
+    cursor = read_metrics("run", tmp_path).cursor
+    assert read_metrics("run", tmp_path, cursor).columns["step"] == []
+    write_metrics(tmp_path, range(20), seed=2)  # a run that went back to an earlier step
+    again = read_metrics("run", tmp_path, cursor)
+    assert again.reset
+    assert again.columns["step"] == list(range(20))
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "5", "-", "99999999999999999999999-0", "10-zzzz", "٣-00000000"])
+def test_a_cursor_that_is_none_means_the_beginning(tmp_path: Path, cursor: str) -> None:
+    write_metrics(tmp_path, range(5), seed=1)
+    answer = read_metrics("run", tmp_path, cursor)
+    assert answer.reset
+    assert len(answer.columns["step"]) == 5
+
+
+def test_what_is_not_a_number_is_left_out_and_counted(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text("step,loss\n1,nan\n2,inf\n3\n4,2.5\n")
+    answer = read_metrics("run", tmp_path)
+    assert answer.columns == {"step": [1, 2, 4], "loss": [None, None, 2.5]}
+    assert answer.unreadable == 1
+
+
+def test_flops_follow_from_the_settings(client: TestClient) -> None:
+    answer = client.get("/api/runs/metrics", params={"run": "alpha"}).json()
+    assert answer["flops_per_token"] > 6 * 20_000
+    assert len(answer["columns"]["loss"]) == 41
+
+
+def test_settings_are_flat_and_samples_are_text(client: TestClient) -> None:
+    settings = client.get("/api/runs/settings", params={"run": "alpha"}).json()["settings"]
+    assert settings["model.layers"] == 2
+    assert flatten({"a": {"b": {"c": 1}}}) == {"a.b.c": 1}
+    assert "step 50" in client.get("/api/runs/samples", params={"run": "alpha"}).json()["text"]

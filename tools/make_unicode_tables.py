@@ -1,0 +1,66 @@
+"""Writes csrc/unicode_tables.hpp: the class of every code point, as the pre-tokenization patterns need it.
+
+The classes come from the `regex` package, which carries its own Unicode tables, newer than Python's:
+
+    python tools/make_unicode_tables.py > csrc/unicode_tables.hpp
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import regex
+
+BLOCK = 256
+# In the order of `enum Class` in csrc/unicode.hpp; the first class that matches wins.
+CLASSES = (
+    (2, regex.compile(r"[\r\n]")),
+    (1, regex.compile(r"\p{White_Space}")),
+    (3, regex.compile(r"\p{N}")),
+    (4, regex.compile(r"[\p{Lu}\p{Lt}]")),
+    (5, regex.compile(r"\p{Ll}")),
+    (6, regex.compile(r"[\p{Lm}\p{Lo}]")),
+    (7, regex.compile(r"\p{M}")),
+)
+# The last letter blocks that each Unicode version brought: the newest one known is the version of the tables.
+LANDMARKS = (("17.0", 0x16EA0), ("16.0", 0x105C0), ("15.1", 0x2EBF0), ("15.0", 0x31350), ("14.0", 0x10570))
+
+
+def class_of(code: int) -> int:
+    character = chr(code)
+    return next((number for number, pattern in CLASSES if pattern.match(character)), 0)
+
+
+def version() -> str:
+    return next(name for name, code in LANDMARKS if regex.match(r"\p{L}", chr(code)))
+
+
+def main() -> None:
+    classes = [class_of(code) for code in range(0x110000)]
+    blocks: dict[tuple[int, ...], int] = {}
+    index = [
+        blocks.setdefault(tuple(classes[start : start + BLOCK]), len(blocks))
+        for start in range(0, 0x110000, BLOCK)
+    ]
+    print("// Written by tools/make_unicode_tables.py: the class of every code point, in blocks of 256, equal blocks once.")
+    print("#pragma once")
+    print("#include <cstdint>")
+    print("namespace fledge::unicode {")
+    print(f'inline constexpr char version[] = "{version()}";')
+    print(f"inline constexpr std::uint8_t block_of[{len(index)}] = {{")
+    for start in range(0, len(index), 32):
+        print(",".join(map(str, index[start : start + 32])) + ",")
+    print("};")
+    print(f"inline constexpr std::uint8_t class_in_block[{len(blocks)}][{BLOCK}] = {{")
+    for block in blocks:
+        runs = [(value, len(list(group))) for value, group in groupby(block)]
+        if len(runs) == 1 and runs[0][0] == 0:
+            print("{0},")
+            continue
+        print("{" + ",".join(map(str, block)) + "},")
+    print("};")
+    print("}  // namespace fledge::unicode")
+
+
+if __name__ == "__main__":
+    main()
