@@ -31,7 +31,7 @@ bench: $(VENV)/.bench  ## measure against the peers, and check every claim
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script --check || failed=1; done; test -z "$$failed"
 
 sanitize: $(VENV)/.dev  ## the native core's own tests under AddressSanitizer and UBSan, and 30 s of fuzzing
-	tests/native/sanitize.sh
+	tests/native/run-sanitized.sh
 
 clean:           ## remove everything that the other targets made
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

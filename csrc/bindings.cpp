@@ -13,6 +13,7 @@
 
 #include "count.hpp"
 #include "encoder.hpp"
+#include "gather.hpp"
 #include "trainer.hpp"
 #include "validity.hpp"
 
@@ -248,6 +249,35 @@ private:
     fledge::PretokenCounter counter_;
 };
 
+using Numbers = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Places = nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <typename Array>
+auto span_of(const Array& array) {
+    return std::span(array.data(), array.is_valid() ? array.size() : 0);
+}
+
+void gather(int file, int width, const Numbers& begins, const Numbers& sources, const Numbers& lengths,
+            const Numbers& positions, const Numbers& documents, std::int64_t opening, std::int64_t padding,
+            const Places& inputs, const Places& targets, const Places& position_places, const Places& document_places) {
+    const fledge::Stretches stretches{span_of(begins), span_of(sources), span_of(lengths), span_of(positions),
+                                      span_of(documents)};
+    const fledge::Rows rows{span_of(inputs), span_of(targets), span_of(position_places), span_of(document_places)};
+    const std::size_t count = stretches.begins.size(), size = rows.inputs.size();
+    const auto either = [](std::size_t found, std::size_t wanted) { return found == 0 || found == wanted; };
+    if (stretches.sources.size() != count || stretches.lengths.size() != count || rows.targets.size() != size ||
+        !either(rows.positions.size(), size) || rows.documents.size() != rows.positions.size() ||
+        (!rows.positions.empty() && (stretches.positions.size() != count || stretches.documents.size() != count))) {
+        throw nb::value_error("arrays of a batch differ in size");
+    }
+    nb::gil_scoped_release release;
+    if (width == 2) {
+        fledge::gather<std::uint16_t>(file, stretches, opening, padding, rows);
+    } else {
+        fledge::gather<std::uint32_t>(file, stretches, opening, padding, rows);
+    }
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
@@ -258,6 +288,10 @@ NB_MODULE(_core, m) {
         nb::gil_scoped_release release;
         return fledge::count_invalid(view.bytes());
     }, "text"_a, "How many bytes of a text are not part of valid UTF-8.");
+
+    m.def("gather", &gather, "file"_a, "width"_a, "begins"_a, "sources"_a, "lengths"_a, "positions"_a.none(),
+          "documents"_a.none(), "opening"_a, "padding"_a, "inputs"_a, "targets"_a, "position_places"_a.none(),
+          "document_places"_a.none(), "Fill the rows of a batch with stretches of a token file.");
 
     nb::register_exception_translator([](const std::exception_ptr& failure, void*) {
         try {

@@ -65,6 +65,7 @@ private:
         at_ = next_pretoken<pattern>(at_, end_);
         batch.count = 1;
         batch.roomy = 0;
+        batch.starts[0] = 0;
         batch.starts[1] = static_cast<std::uint32_t>(at_ - batch.base);
         return true;
     }

@@ -1,8 +1,8 @@
 """Runs the examples of a Markdown page, so that documentation can't drift from the program.
 
-Fenced blocks are run in the order of the page, in one folder: `sh` and `bash` line by line as they are; `console` after
-each `$ `, comparing what is printed with what the page shows; `python` in one namespace for the whole page. In shown
-output, `…` stands for anything. A block is left out where a comment `<!-- not run: why -->` stands before it.
+Fenced blocks are run in the order of the page, in one folder: `sh` and `bash` as they are; `console` after
+each `$ `, comparing what is printed with what the page shows; `python` in one namespace for the whole page.
+In shown output, `…` stands for anything. A block after a comment `<!-- not run: why -->` is left out.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _run_python(code: str, page: Path, line: int, namespace: dict[str, Any]) -> 
 
 
 def _compare(shown: list[str], printed: str, where: str) -> None:
-    """Every line of output on the page must be printed, in that order; lines of `…` alone stand for any number."""
+    """Every line of output on the page must be printed, in that order; others may stand between them."""
     lines = [line.rstrip() for line in printed.splitlines()]
     place = 0
     for line in shown:

@@ -26,13 +26,23 @@ def test_every_packaged_recipe_is_valid(name: str) -> None:
 
 def test_the_tinystories_recipe_is_the_course_experiment() -> None:
     config = load_recipe("tinystories")
-    assert (config.model.layers, config.model.width, config.model.heads, config.model.hidden) == (4, 512, 16, 1344)
+    assert (config.model.layers, config.model.width, config.model.heads, config.model.hidden) == (
+        4,
+        512,
+        16,
+        1344,
+    )
     assert (config.tokens.context_length, config.tokenizer.vocabulary_size) == (256, 10_000)
     assert config.steps * config.training.batch_size * config.tokens.context_length == 327_680_000
 
 
 def test_overrides_reach_their_leaf_whatever_their_type() -> None:
-    changes = ["model.layers=7", "optimizer.learning_rate=2e-3", "model.tied=true", "corpus.source=['a', 'b']"]
+    changes = [
+        "model.layers=7",
+        "optimizer.learning_rate=2e-3",
+        "model.tied=true",
+        "corpus.source=['a', 'b']",
+    ]
     config = load_recipe("akjv-demo", [*changes, "tokenizer.path=none", "sampling.prompt=In the = beginning"])
     assert config.model.layers == 7
     assert config.optimizer.learning_rate == 2e-3
@@ -63,7 +73,10 @@ def test_a_configuration_survives_json() -> None:
         ("optimizer.learning_rate=nan", ["optimizer.learning_rate", "finite"]),
         ("training.steps=many", ["training.steps = 'many'", "integer"]),
         ("training.tokens=5", ["training.steps", "training.tokens", "Set one of them"]),
-        ("model.heads=7", ["model.heads = 7 does not divide model.width = 128", "Try 4 or 8", "model.width=126"]),
+        (
+            "model.heads=7",
+            ["model.heads = 7 does not divide model.width = 128", "Try 4 or 8", "model.width=126"],
+        ),
         ("corpus.validation_fraction=0.9", ["corpus.validation_fraction = 0.9", "0.5"]),
         ("model", ["--set 'model'", "group.name=value"]),
         ("name.first=x", ["name is a value"]),

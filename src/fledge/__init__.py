@@ -19,11 +19,12 @@ _HOMES = {
     "load_tokenizer": "fledge.tokenizer",
     "TokenStore": "fledge.tokens",
     "build_model": "fledge.model",
+    "account": "fledge.accounting",
     "Run": "fledge.run",
     "load": "fledge.run",
 }
 
-__all__ = [*_HOMES, "__version__"]
+__all__ = [*_HOMES, "__version__"]  # noqa: PLE0604  (the keys are texts)
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from fledge.errors import FledgeError, nearest
 from fledge.files import read_json
@@ -27,6 +27,8 @@ Count = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+Texts = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
+"Several texts, or one: `--set corpus.source=my.txt` needs no brackets."
 
 
 class Settings(BaseModel):
@@ -38,7 +40,7 @@ class Settings(BaseModel):
 class CorpusConfig(Settings):
     """Where the text comes from, and which part of it is held out."""
 
-    source: tuple[str, ...] = ("akjv",)
+    source: Texts = ("akjv",)
     "Files, folders, globs or fsspec addresses, `-` for standard input, or the name of a corpus (`akjv`)."
     format: Literal["auto", "text", "files", "lines", "jsonl", "parquet", "akjv"] = "auto"
     "How documents lie in the source: one text with separators, one per file, one per line, JSONL, Parquet, verses."
@@ -50,7 +52,7 @@ class CorpusConfig(Settings):
     "For `akjv`: begin each verse with the title of its book."
     validation_fraction: Annotated[float, Field(ge=0, le=0.5)] = 0.1
     "The share of the documents held out, chosen by a hash of each document."
-    validation_source: tuple[str, ...] = ()
+    validation_source: Texts = ()
     "Sources held out as they are, instead of a share of the documents."
     skip_bad: bool = False
     "Skip broken JSON lines, and count them, instead of stopping at the first."
@@ -67,7 +69,7 @@ class TokenizerConfig(Settings):
     "An existing tokenizer (a folder, `tokenizer.json`, a `.tiktoken` file) to use instead of training one."
     vocabulary_size: Annotated[int, Field(ge=2)] | None = 4096
     "Ids in all, special tokens and bytes included; for BPE, none merges until no pair occurs twice."
-    special_tokens: tuple[str, ...] = ("<|endoftext|>",)
+    special_tokens: Texts = ("<|endoftext|>",)
     "For BPE: texts that are one id each, never split and never merged across. Their ids come first."
     pattern: str = "gpt2"
     "Pre-tokenization: `gpt2`, `cl100k`, `o200k`, or a regular expression of your own (slower)."
@@ -113,7 +115,7 @@ class ModelConfig(Settings):
     kv_heads: Positive | None = None
     "Heads of keys and values, shared by groups of query heads; none for one per query head."
     hidden: Positive | None = None
-    "Inner size of the feed-forward; none for the usual one (8/3 of the width where gated, to a multiple of 64; else 4)."
+    "Inner size of the feed-forward; none for 8/3 of the width where gated (to a multiple of 64), else 4 times it."
     feed_forward: Literal["swiglu", "silu", "gelu", "gelu_tanh", "relu2"] = "swiglu"
     "Gated SiLU, or a plain activation between two matrices."
     norm: Literal["rms", "layer", "none"] = "rms"
@@ -146,7 +148,8 @@ class ModelConfig(Settings):
     @model_validator(mode="after")
     def _heads_divide(self) -> ModelConfig:
         if self.architecture in ("transformer", "bdh") and self.width % self.heads:
-            near = sorted((h for h in range(1, self.width + 1) if self.width % h == 0), key=lambda h: abs(h - self.heads))
+            divisors = [count for count in range(1, self.width + 1) if self.width % count == 0]
+            near = sorted(divisors, key=lambda count: abs(count - self.heads))
             below = self.width - self.width % self.heads
             widths = f", or set model.width={below or self.heads}"
             raise ValueError(
@@ -315,7 +318,7 @@ S = TypeVar("S", bound=Settings)
 
 
 def parse(kind: type[S], values: Mapping[str, Any], where: str = "") -> S:
-    """`values` as settings of a kind; every mistake is one sentence that names the key, the value and what is allowed."""
+    """`values` as settings of a kind; every mistake is a sentence that names the key, the value and what is allowed."""
     try:
         return kind.model_validate(values)
     except ValidationError as error:

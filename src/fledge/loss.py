@@ -6,6 +6,7 @@ hand: the logits of the whole batch never exist, in any precision, and nothing i
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -83,13 +84,13 @@ def _head_cross_entropy(
     step = max(128, CHUNK_LOGITS.get(hidden.device.type, 1 << 26) // weight.shape[0])
     chunks = max(1, -(-hidden.shape[0] // step))
     step = -(-hidden.shape[0] // chunks)
-    rows = narrow.shape[0]
+    rows, run = narrow.shape[0], _way(hidden)
     with torch.autocast(hidden.device.type, enabled=False), torch.no_grad():
         for start in range(0, hidden.shape[0], step):
             here = slice(start, start + step)
             some = hidden[here]
-            run = _chunk_in_place if hidden.device.type == "cpu" else _compiled_chunk(hidden.device)
             part, slope = run(some @ narrow.T, targets[here], vocabulary, smoothing, z_loss, grad)
+            slope = slope.to(some.dtype)
             loss += part
             if grad:
                 torch.mm(slope, narrow, out=hidden_grad[here])
@@ -141,7 +142,7 @@ _head_cross_entropy.register_autograd(_backward, setup_context=_keep)
 def _chunk(
     logits: Tensor, targets: Tensor, vocabulary: int, smoothing: float, z_loss: float, grad: bool
 ) -> tuple[Tensor, Tensor]:
-    """A chunk's loss and its slope in the logits, written for a compiler that makes one kernel of it."""
+    """A chunk's loss and its slope in the logits, as the formulas stand: for any device."""
     column = torch.arange(logits.shape[1], device=logits.device)
     real = column < vocabulary
     wide = torch.where(real, _wide(logits), -torch.inf)
@@ -185,13 +186,18 @@ def _chunk_in_place(
     return loss, logits
 
 
-_compiled: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {}
+def _chunk_by_kernel(
+    logits: Tensor, targets: Tensor, vocabulary: int, smoothing: float, z_loss: float, grad: bool
+) -> tuple[Tensor, Tensor]:
+    """The same in one pass over memory, in place, on a GPU."""
+    from fledge.model.kernels import softmax_slope
+
+    return softmax_slope(logits, targets, vocabulary, smoothing, z_loss, grad, MASKED)
 
 
-def _compiled_chunk(device: torch.device) -> Callable[..., tuple[Tensor, Tensor]]:
-    """The chunk's step compiled, once per process; as it is on devices without a compiler."""
-    if device.type != "cuda":
-        return _chunk
-    if device.type not in _compiled:
-        _compiled[device.type] = torch.compile(_chunk, dynamic=False)
-    return _compiled[device.type]
+def _way(hidden: Tensor) -> Callable[..., tuple[Tensor, Tensor]]:
+    if hidden.device.type == "cpu":
+        return _chunk_in_place
+    if hidden.device.type == "cuda" and hidden.dtype != torch.float64 and importlib.util.find_spec("triton"):
+        return _chunk_by_kernel
+    return _chunk

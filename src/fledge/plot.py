@@ -37,8 +37,14 @@ def curves(
         for name, level in (levels or {}).items():
             axes.axhline(level, color=GREY, linewidth=1, linestyle=(0, (4, 3)))
             axes.annotate(
-                name, (1, level), xycoords=("axes fraction", "data"), xytext=(-4, 3), textcoords="offset points",
-                ha="right", color=GREY, fontsize=9,
+                name,
+                (1, level),
+                xycoords=("axes fraction", "data"),
+                xytext=(-4, 3),
+                textcoords="offset points",
+                ha="right",
+                color=GREY,
+                fontsize=9,
             )
         axes.set_xlabel(x, color=GREY)
         axes.set_ylabel(y, color=GREY)

@@ -33,7 +33,8 @@ class Bar:
         rate = self.done / max(now - self.started, 1e-9)
         share = f" of {self.total / self.scale:,.1f} ({self.done / self.total:.0%})" if self.total else ""
         left = f", {(self.total - self.done) / rate:,.0f} s left" if self.total and rate else ""
-        return f"{self.title}: {self.done / self.scale:,.1f}{share} {self.unit}, {rate / self.scale:,.1f} {self.unit}/s{left}"
+        done, speed = self.done / self.scale, rate / self.scale
+        return f"{self.title}: {done:,.1f}{share} {self.unit}, {speed:,.1f} {self.unit}/s{left}"
 
 
 class _TerminalBar(Bar):

@@ -33,7 +33,7 @@ class Run:
     """One configuration and everything built from it, each part made when it is first asked for.
 
     >>> import tempfile
-    >>> small = ["training.steps=2", "training.batch_size=2", "model.layers=1", "model.width=32", "tokens.context_length=16"]
+    >>> small = ["training.steps=2", "training.batch_size=2", "model.width=32", "tokens.context_length=16"]
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     run = Run("akjv-demo", folder + "/run", overrides=small)
     ...     result = run.train(quiet=True)
@@ -51,7 +51,7 @@ class Run:
         bundle: Bundle | None = None,
         quiet: bool = False,
     ) -> None:
-        """`config` is a configuration or a recipe's name; `bundle` gives the weights and the tokenizer to start from."""
+        """`config` is a configuration or a recipe's name; `bundle` gives weights and a tokenizer to start from."""
         self.config = load_recipe(config, overrides) if isinstance(config, str) else override_config(config, overrides)
         self.folder = Path(folder) if folder is not None else Path("runs") / self.config.name
         self.bundle = bundle
@@ -74,8 +74,8 @@ class Run:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The bundle's; else the one that the settings name; else the one in the folder; else trained, and kept there."""
-        from fledge.tokenizer import load_tokenizer
+        """The bundle's; else the one that the settings name; else the folder's; else trained, and kept there."""
+        from fledge.tokenizer import load_tokenizer, train_tokenizer
         from fledge.tokens import TokenStore
 
         kept = self.folder / "tokenizer"
@@ -87,8 +87,6 @@ class Run:
             return TokenStore.open(self.config.tokens.store).tokenizer
         if kept.is_dir():
             return load_tokenizer(kept)
-        from fledge.tokenizer import train_tokenizer
-
         self.claim()
         tokenizer = train_tokenizer(self.config.tokenizer, self.corpus, progress=not self.quiet)
         tokenizer.save(kept)
@@ -125,7 +123,12 @@ class Run:
         return build_model(self.config.model, self.tokenizer.vocab_size, self.config.tokens.context_length)
 
     def train(
-        self, *, resume: Bundle | None = None, time_limit: float | None = None, profile: bool = False, quiet: bool | None = None
+        self,
+        *,
+        resume: Bundle | None = None,
+        time_limit: float | None = None,
+        profile: bool = False,
+        quiet: bool | None = None,
     ) -> TrainingResult:
         """Train into the folder; with `resume`, a checkpoint of this run, go on from there."""
         from fledge.bundle.load import checkpoints
@@ -135,8 +138,8 @@ class Run:
             self.bundle = resume
         elif checkpoints(self.folder):
             raise FledgeError(
-                f"{self.folder} holds a run with checkpoints already. Go on with it: fledge train --resume {self.folder}. "
-                "Or choose another folder with --out."
+                f"{self.folder} holds a run with checkpoints already. Go on with it: "
+                f"fledge train --resume {self.folder}. Or choose another folder with --out."
             )
         self.claim()
         validation = self.tokens.split("validation")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fledge.accounting import SHAPES, account, optimum
+from fledge.accounting import SHAPES, account, forecast, optimum
 from fledge.accounting.budget import readable_time
 from fledge.errors import FledgeError
 
@@ -54,3 +54,19 @@ def test_the_optimum_spends_the_budget() -> None:
 )
 def test_times_are_readable(seconds: float, text: str) -> None:
     assert readable_time(seconds) == text
+
+
+def test_a_forecast_is_held_against_what_came() -> None:
+    found = forecast(account(SHAPES["small"].model, 50_257, 1_024, batch=32), "NVIDIA H200", 512)
+    assert found.step_flops == 512 * 1_024 * account(SHAPES["small"].model, 50_257, 1_024).flops_per_token
+    assert "TFLOP a step" in found.sentence()
+    assert "tokens/s at 40%" in found.sentence()
+    said = found.held_against(1.1 * found.memory, 0.9 * (found.tokens_per_second or 0))
+    assert "10% more than expected" in said
+    assert "10% less than expected: 36% of the device's peak" in said
+
+
+def test_a_forecast_for_an_unknown_device_has_no_speed() -> None:
+    found = forecast(account(SHAPES["small"].model, 50_257, 1_024), "a toaster", 8)
+    assert found.tokens_per_second is None
+    assert "tokens/s" not in found.sentence() + found.held_against(1e9, 100.0)

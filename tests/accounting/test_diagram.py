@@ -1,4 +1,4 @@
-"""Diagrams: they show the configured model, its sizes, its residual paths and its state, and nothing overlaps."""
+"""Diagrams: they show the configured model, its sizes, residual paths and state, and nothing overlaps."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def words(chart: Chart) -> str:
-    return " ".join(
-        element.text or "" for element in ElementTree.fromstring(draw_chart(chart)).iter(f"{SVG}text")
-    )
+    return " ".join(element.text or "" for element in ElementTree.fromstring(draw_chart(chart)).iter(f"{SVG}text"))
 
 
 @settings(max_examples=40, deadline=None)
@@ -42,7 +40,7 @@ def test_every_configuration_is_drawn_whole(config: ModelConfig) -> None:
 @settings(max_examples=40, deadline=None)
 @given(configurations())
 def test_parameters_in_the_boxes_add_up(config: ModelConfig) -> None:
-    """The counts written in boxes, those of a block taken n times, are the model's, norms of queries aside."""
+    """The counts written in boxes, a block's taken n times, are the model's, norms of queries aside."""
     chart = model_chart(config, 100, 16)
     group = chart.groups[0]
     shared = config.architecture == "bdh"
@@ -119,6 +117,4 @@ def test_the_house_in_the_documentation_is_the_code() -> None:
 
 def test_the_house_has_every_room() -> None:
     picture = draw_house()
-    assert all(
-        f">{room}<" in picture or f"{room}," in picture or f"{room}<" in picture for room in imported_rooms()
-    )
+    assert all(f">{room}<" in picture or f"{room}," in picture or f"{room}<" in picture for room in imported_rooms())

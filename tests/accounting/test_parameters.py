@@ -26,9 +26,7 @@ def expanded(config: ModelConfig, vocabulary_size: int, context_length: int) -> 
 
 @settings(max_examples=60, deadline=None)
 @given(configurations(), st.integers(1, 70), st.integers(1, 12))
-def test_parameters_equal_the_built_model(
-    config: ModelConfig, vocabulary_size: int, context_length: int
-) -> None:
+def test_parameters_equal_the_built_model(config: ModelConfig, vocabulary_size: int, context_length: int) -> None:
     model = build(config, vocabulary_size, context_length, device="meta")
     state = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     assert expanded(config, vocabulary_size, context_length) == state
@@ -40,10 +38,7 @@ def test_named_shapes_equal_the_built_model(name: str) -> None:
     """Up to 2.1 billion parameters: built on the meta device, where tensors have no memory."""
     shape = SHAPES[name]
     model = build(shape.model, shape.vocabulary_size, shape.context_length, device="meta")
-    assert (
-        list_parameters(shape.model, shape.vocabulary_size, shape.context_length).total
-        == model.parameters_count()
-    )
+    assert list_parameters(shape.model, shape.vocabulary_size, shape.context_length).total == model.parameters_count()
 
 
 @pytest.mark.parametrize("name", recipe_names())

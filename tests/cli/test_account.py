@@ -1,4 +1,4 @@
-"""`fledge account`: recipes, shapes, files and bundles in; tables or JSON out; mistakes answered in a sentence."""
+"""`fledge account`: recipes, shapes, files and bundles in; tables or JSON out; a sentence for a mistake."""
 
 from __future__ import annotations
 
@@ -33,18 +33,12 @@ def test_every_recipe_has_an_account(name: str) -> None:
 
 
 def test_json_says_what_the_tables_say() -> None:
-    found = values(
-        "xl", "--device", "a100", "--precision", "fp32", "--mfu", "0.5", "--tokens", "1e9", "--price", "2"
-    )
+    found = values("xl", "--device", "a100", "--precision", "fp32", "--mfu", "0.5", "--tokens", "1e9", "--price", "2")
     assert found["parameters"]["total"] == 2_127_057_600
     assert sum(found["parameters"]["by_component"].values()) == 2_127_057_600
-    assert (
-        found["forward_flops"] == sum(product["flops"] for product in found["products"]) == 4_513_336_524_800
-    )
+    assert found["forward_flops"] == sum(product["flops"] for product in found["products"]) == 4_513_336_524_800
     assert sum(product["share"] for product in found["products"]) == pytest.approx(1)
-    assert found["memory"]["total"] == pytest.approx(
-        found["memory"]["per_window"] + found["memory"]["constant"]
-    )
+    assert found["memory"]["total"] == pytest.approx(found["memory"]["per_window"] + found["memory"]["constant"])
     assert found["textbook_memory"]["per_window"] == 15_311_904_768
     assert found["time"]["cost"] == pytest.approx(found["time"]["seconds"] / 1800)
     assert found["time"]["bound"] in ("compute", "memory")
@@ -88,11 +82,7 @@ def test_compare_draws_stacked_bars(tmp_path: Path) -> None:
     text = run("compare", "small", "medium", "large", "xl", "-o", str(picture))
     assert "1,024" in text
     assert "16,384" in text
-    bars = [
-        r
-        for r in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}rect")
-        if r.get("height") == "26"
-    ]
+    bars = [r for r in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}rect") if r.get("height") == "26"]
     assert len(bars) == 4 * 2 * 5
     rows = json.loads(run("compare", "small", "xl", "--context", "128", "--json"))
     assert [(row["name"], row["context_length"]) for row in rows] == [("small", 128), ("xl", 128)]

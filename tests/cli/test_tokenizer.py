@@ -1,4 +1,4 @@
-"""`fledge tokenizer` as a person types it: what it prints, and one sentence with exit code 2 for every mistake."""
+"""`fledge tokenizer` as a person types it: what it prints, and one sentence and exit code 2 for a mistake."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def word(tmp_path: Path) -> Path:
     return tmp_path / "word"
 
 
-# ---- train -------------------------------------------------------------------------------------------------------
+# ---- train -------------------------------------------------------------------------------------------------
 
 
 def test_train_prints_the_phases_and_the_longest_tokens(fledge: Fledge, corpus: Path, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_train_reads_jsonl_and_folders_through_a_corpus(fledge: Fledge, tmp_path
         assert load_tokenizer(tmp_path / f"own-{source.name}").vocab_size == 270
 
 
-# ---- look --------------------------------------------------------------------------------------------------------
+# ---- look --------------------------------------------------------------------------------------------------
 
 
 def test_show_puts_tokenizers_side_by_side(fledge: Fledge, bpe: Path, word: Path) -> None:
@@ -168,7 +168,14 @@ def test_compare_prints_the_matrix(fledge: Fledge, bpe: Path, word: Path, corpus
 def test_unicode_names_every_character(fledge: Fledge) -> None:
     result = fledge("unicode", "e\u0301\u200b😀")
     assert result.code == 0
-    for words in ("U+0301", "COMBINING ACUTE ACCENT", "F0 9F 98 80", "D8 3D DE 00", "takes no room", "not in composed"):
+    for words in (
+        "U+0301",
+        "COMBINING ACUTE ACCENT",
+        "F0 9F 98 80",
+        "D8 3D DE 00",
+        "takes no room",
+        "not in composed",
+    ):
         assert words in result.out
 
 
@@ -183,7 +190,7 @@ def test_unicode_says_why_bytes_do_not_decode(fledge: Fledge, tmp_path: Path) ->
     assert record["flaws"][0]["fault"] == "surrogate"
 
 
-# ---- ids ---------------------------------------------------------------------------------------------------------
+# ---- ids ---------------------------------------------------------------------------------------------------
 
 
 def test_encode_and_decode_undo_each_other(fledge: Fledge, bpe: Path) -> None:
@@ -201,7 +208,7 @@ def test_encode_writes_a_file_that_numpy_reads(fledge: Fledge, bpe: Path, corpus
     assert fledge("decode", bpe, "--file", tmp_path / "ids.bin").out == TEXT
 
 
-# ---- convert and fetch -------------------------------------------------------------------------------------------
+# ---- convert and fetch -------------------------------------------------------------------------------------
 
 
 def test_convert_goes_round(fledge: Fledge, bpe: Path, tmp_path: Path) -> None:
@@ -230,7 +237,7 @@ def test_fetch_uses_the_cache(
     assert fledge("encode", "gpt2", "Hello world").out == "15496 995\n"
 
 
-# ---- mistakes ----------------------------------------------------------------------------------------------------
+# ---- mistakes ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -241,7 +248,10 @@ def test_fetch_uses_the_cache(
         (("train", "corpus.txt", "--out", "word"), "word is already there"),
         (("train", "corpus.txt", "--out", "own", "--vocab-size", 10), "too small"),
         (("train", "corpus.txt", "--out", "own", "--kind", "word", "--vocab-size", 10), "at least 260"),
-        (("train", "corpus.txt", "--out", "own", "--kind", "word", "--special", "<a>"), "--special and --pattern"),
+        (
+            ("train", "corpus.txt", "--out", "own", "--kind", "word", "--special", "<a>"),
+            "--special and --pattern",
+        ),
         (("train", "corpus.txt", "--out", "own", "--pattern", "("), "pattern"),
         (("train", "corpus.txt", "--out", "own", "--special", "a", "--special", "a"), "special"),
         (("train", "corpus.txt", "--out", "corpus.txt/own"), "is a file, and a folder"),

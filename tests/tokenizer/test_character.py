@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fledge import FledgeError
@@ -20,16 +20,19 @@ def tokenizer() -> CharacterTokenizer:
     return CharacterTokenizer.train(["naïve café, 中文 😀 €"])
 
 
+@settings(deadline=None)
 @given(ANY_TEXT)
 def test_any_text_comes_back(tokenizer: CharacterTokenizer, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text), errors="surrogatepass") == text
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_come_back(tokenizer: CharacterTokenizer, data: bytes) -> None:
     assert tokenizer.decode_bytes(tokenizer.encode_array(data)) == data
 
 
+@settings(deadline=None)
 @given(st.text(st.sampled_from("aïé中😀€ßж<|end>\x00"), max_size=40))
 def test_each_known_character_is_one_id(tokenizer: CharacterTokenizer, text: str) -> None:
     """The plain way of writing it, character by character, is the judge."""
@@ -40,10 +43,9 @@ def test_each_known_character_is_one_id(tokenizer: CharacterTokenizer, text: str
     assert tokenizer.encode(text, "text") == expected
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=40), st.lists(st.integers(0, 40), max_size=5))
-def test_spans_are_encoded_each_on_its_own(
-    tokenizer: CharacterTokenizer, data: bytes, cuts: list[int]
-) -> None:
+def test_spans_are_encoded_each_on_its_own(tokenizer: CharacterTokenizer, data: bytes, cuts: list[int]) -> None:
     offsets = np.array(sorted(min(cut, len(data)) for cut in [*cuts, 0]), np.uint64)
     ids, bounds = tokenizer.encode_spans(data, offsets)
     for index in range(len(offsets) - 1):
@@ -52,6 +54,7 @@ def test_spans_are_encoded_each_on_its_own(
         assert found.tolist() == tokenizer.encode_array(span, "text").tolist()
 
 
+@settings(deadline=None)
 @given(st.text(st.sampled_from("aé中<|end>pad"), max_size=40), st.integers(1, 9))
 def test_the_way_a_text_is_cut_changes_no_id(tokenizer: CharacterTokenizer, text: str, size: int) -> None:
     parts = [text[start : start + size] for start in range(0, len(text), size)]

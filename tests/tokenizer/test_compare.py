@@ -45,7 +45,13 @@ def test_the_projection_is_proportional() -> None:
 
 def test_a_limit_keeps_documents_whole() -> None:
     corpus = Corpus.from_documents(["aaaa", "bbbb", "cccc"], validation_fraction=0)
-    for limit, expected in ((1, b"aaaa"), (4, b"aaaa"), (7, b"aaaa"), (8, b"aaaabbbb"), (99, b"aaaabbbbcccc")):
+    for limit, expected in (
+        (1, b"aaaa"),
+        (4, b"aaaa"),
+        (7, b"aaaa"),
+        (8, b"aaaabbbb"),
+        (99, b"aaaabbbbcccc"),
+    ):
         blocks = list(limited(corpus, limit))
         assert b"".join(bytes(block.buffer) for block in blocks) == expected
         assert all(int(block.offsets[-1]) == len(block.buffer) for block in blocks)
@@ -53,7 +59,7 @@ def test_a_limit_keeps_documents_whole() -> None:
 
 def test_nothing_to_compare_on_is_told() -> None:
     corpus = Corpus.from_documents([], validation_fraction=0)
-    with pytest.raises(FledgeError, match="no text|no documents"):
+    with pytest.raises(FledgeError, match=r"no text|no documents"):
         compare({"characters": CharacterTokenizer([])}, {"nothing": corpus})
 
 

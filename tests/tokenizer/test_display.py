@@ -1,4 +1,4 @@
-"""Tokens before the eye: nothing is lost, nothing invisible stays so, and HTML can't be broken by the text."""
+"""Tokens before the eye: nothing is lost, nothing invisible stays so, and no text breaks the HTML."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -24,6 +24,7 @@ def tokenizers() -> dict[str, Tokenizer]:
     return {"bpe": train_bpe(texts, 264, ["<|endoftext|>"]), "word": WordTokenizer.train(texts)}
 
 
+@settings(deadline=None)
 @given(st.text(max_size=30))
 def test_every_byte_of_the_text_is_in_a_token(tokenizers: dict[str, Tokenizer], text: str) -> None:
     for tokenizer in tokenizers.values():
@@ -32,6 +33,7 @@ def test_every_byte_of_the_text_is_in_a_token(tokenizers: dict[str, Tokenizer], 
         assert [token.token for token in shown] == tokenizer.encode(text)
 
 
+@settings(deadline=None)
 @given(st.binary(min_size=1, max_size=8))
 def test_what_is_shown_can_be_seen(data: bytes) -> None:
     shown = visible(data)
@@ -42,7 +44,11 @@ def test_what_is_shown_can_be_seen(data: bytes) -> None:
 def test_three_eggs_differ_by_tokenizer(tokenizers: dict[str, Tokenizer]) -> None:
     view = show(EGGS, tokenizers)
     assert view.names == ["bpe", "word"]
-    assert [[plain(cell) for cell in row] for row in view.rows] == [["egg", "egg"], ["Egg", "Egg"], [" egg", " ¦egg"]]
+    assert [[plain(cell) for cell in row] for row in view.rows] == [
+        ["egg", "egg"],
+        ["Egg", "Egg"],
+        [" egg", " ¦egg"],
+    ]
 
 
 def test_special_tokens_stand_out(tokenizers: dict[str, Tokenizer]) -> None:

@@ -20,7 +20,7 @@ CONTENT = b"".join(b"line %d of a file to fetch\n" % number for number in range(
 
 
 class Server(ThreadingHTTPServer):
-    """Serves CONTENT; `cut` breaks the connection after so many bytes, `ranges` says whether it can resume."""
+    """Serves CONTENT; `cut` breaks the connection after so many bytes, `ranges` says if it can resume."""
 
     cut: int | None = None
     ranges = True
@@ -137,7 +137,7 @@ def test_no_network_is_one_sentence(server: Server, monkeypatch: pytest.MonkeyPa
         raise socket.gaierror(-3, "Temporary failure in name resolution")
 
     monkeypatch.setattr(socket, "create_connection", nowhere)
-    with pytest.raises(FledgeError, match="name resolution.*Without a network, copy gpt2.tiktoken"):
+    with pytest.raises(FledgeError, match=r"name resolution.*Without a network, copy gpt2.tiktoken"):
         fetch("gpt2")
 
 

@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,9 +19,7 @@ from fledge.tokenizer import (
     export_tokenizer,
     load_tokenizer,
 )
-from fledge.tokenizer import files as tokenizer_files
 from fledge.tokenizer.huggingface import EXPRESSIONS, pattern_name
-from fledge.tokenizer.parts import byte_letters
 
 TEXTS = [
     "",
@@ -51,7 +48,7 @@ def messy(shared_data: Path) -> list[str]:
     return [*TEXTS, *lines, (shared_data / "messy" / "UTF-8-demo.txt").read_bytes().decode()]
 
 
-# ---- our own folder ----------------------------------------------------------------------------------------------
+# ---- our own folder ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", [train, lambda: WordTokenizer.train(SAMPLE), lambda: CharacterTokenizer.train(SAMPLE)])
@@ -61,8 +58,15 @@ def test_what_is_saved_is_loaded_again(make: Callable[[], Tokenizer], tmp_path: 
     again = load_tokenizer(tmp_path / "folder")
     assert type(again) is type(tokenizer)
     assert again.fingerprint == tokenizer.fingerprint
-    assert (again.vocab, again.special_tokens, again.roles) == (tokenizer.vocab, tokenizer.special_tokens, tokenizer.roles)
-    assert sorted(path.name for path in (tmp_path / "folder").iterdir()) == ["tokenizer.json", "tokenizer_config.json"]
+    assert (again.vocab, again.special_tokens, again.roles) == (
+        tokenizer.vocab,
+        tokenizer.special_tokens,
+        tokenizer.roles,
+    )
+    assert sorted(path.name for path in (tmp_path / "folder").iterdir()) == [
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
     for text in TEXTS:
         assert again.encode(text) == tokenizer.encode(text)
 
@@ -85,11 +89,15 @@ def test_roles_that_names_do_not_tell_are_kept(trained: BPETokenizer, tmp_path: 
 def test_a_word_tokenizer_is_a_readable_list_of_pieces(tmp_path: Path) -> None:
     WordTokenizer.train(["egg on toast"]).save(tmp_path)
     document = json.loads((tmp_path / "tokenizer.json").read_text())
-    assert document["pieces"] == ["egg", "on", "toast"] or sorted(document["pieces"]) == ["egg", "on", "toast"]
+    assert document["pieces"] == ["egg", "on", "toast"] or sorted(document["pieces"]) == [
+        "egg",
+        "on",
+        "toast",
+    ]
     assert (document["kind"], document["first_byte"], document["first_piece"]) == ("word", 4, 260)
 
 
-# ---- Hugging Face ------------------------------------------------------------------------------------------------
+# ---- Hugging Face ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pattern", ["gpt2", "cl100k", "o200k"])
@@ -127,7 +135,9 @@ def test_a_file_that_tokenizers_trained_gives_equal_ids(tmp_path: Path, shared_d
     theirs.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     specials = ["<|endoftext|>", "<|pad|>"]
-    trainer = trainers.BpeTrainer(vocab_size=500, initial_alphabet=alphabet, special_tokens=specials, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=500, initial_alphabet=alphabet, special_tokens=specials, show_progress=False
+    )
     theirs.train_from_iterator(SAMPLE, trainer)
     theirs.save(str(tmp_path / "tokenizer.json"))
     tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
@@ -172,7 +182,7 @@ def test_roles_come_from_hugging_faces_names_too(trained: BPETokenizer, tmp_path
     assert load_tokenizer(tmp_path).roles == Roles(start=1, end=0, separator=0)
 
 
-# ---- GPT-2's two files -------------------------------------------------------------------------------------------
+# ---- GPT-2's two files -------------------------------------------------------------------------------------
 
 
 def test_gpt2_from_its_two_files_is_gpt2(shared_data: Path) -> None:
@@ -212,7 +222,7 @@ def test_from_files_takes_special_tokens_by_name_or_number(trained: BPETokenizer
     assert numbered.special_tokens == {"<|endoftext|>": 0}
 
 
-# ---- tiktoken's ranks --------------------------------------------------------------------------------------------
+# ---- tiktoken's ranks --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pattern", ["gpt2", "cl100k", "o200k"])
@@ -272,194 +282,14 @@ def test_merges_out_of_the_order_of_ids_are_not_exported_as_ranks(trained: BPETo
     turned = dict(zip([*ids[:-2], ids[-1], ids[-2]], [trained.vocab[token] for token in ids], strict=True))
     with pytest.raises(FledgeError, match="order of the ids"):
         export_tokenizer(
-            BPETokenizer(turned, trained.merges, trained.special_tokens), tmp_path / "own.tiktoken", "tiktoken"
+            BPETokenizer(turned, trained.merges, trained.special_tokens),
+            tmp_path / "own.tiktoken",
+            "tiktoken",
         )
     assert not list(tmp_path.iterdir())
 
 
-# ---- what is refused ---------------------------------------------------------------------------------------------
-
-
-def test_places_without_a_tokenizer_are_told(tmp_path: Path, trained: BPETokenizer) -> None:
-    with pytest.raises(FledgeError, match="there is no tokenizer at"):
-        load_tokenizer(tmp_path / "nowhere")
-    with pytest.raises(FledgeError, match="holds no tokenizer"):
-        load_tokenizer(tmp_path)
-    (tmp_path / "vocab.json").write_text("{}")
-    with pytest.raises(FledgeError, match=r"needs merges\.txt beside it"):
-        load_tokenizer(tmp_path)
-    with pytest.raises(FledgeError, match="is a file"):
-        trained.save(tmp_path / "vocab.json")
-
-
-def test_words_are_not_exported_for_programs_that_can_not_read_them(tmp_path: Path, trained: BPETokenizer) -> None:
-    with pytest.raises(FledgeError, match="they read BPE only"):
-        export_tokenizer(WordTokenizer([]), tmp_path / "a.tiktoken", "tiktoken")
-    with pytest.raises(FledgeError, match="Did you mean tiktoken"):
-        export_tokenizer(trained, tmp_path, "tiktokens")
-    with pytest.raises(FledgeError, match=r"must end in \.tiktoken"):
-        export_tokenizer(trained, tmp_path / "ranks.txt", "tiktoken")
-
-
-def bytes_vocabulary() -> dict[str, int]:
-    return {letter: byte for byte, letter in byte_letters().items()}
-
-
-def document(**changes: Any) -> dict[str, Any]:
-    model = {"type": "BPE", "vocab": {**bytes_vocabulary(), "th": 256}, "merges": ["t h"]}
-    whole = {"model": model, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}, "added_tokens": []}
-    for path, value in changes.items():
-        place: Any = whole
-        *parents, last = path.split("__")
-        for name in parents:
-            place = place[name]
-        place[last] = value
-    return whole
-
-
-def test_the_smallest_foreign_file_is_read(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_text(json.dumps(document()))
-    assert load_tokenizer(tmp_path).encode("the") == [256, ord("e")]
-
-
-SPLIT = {"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Isolated", "invert": False}
-BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"model": []}, "section named model"),
-        ({"model__type": "WordPiece"}, "WordPiece"),
-        ({"model__vocab": []}, "lacks a vocabulary"),
-        ({"model__merges": {}}, "lacks a vocabulary"),
-        ({"model__merges": ["t h e"]}, "merge 1"),
-        ({"model__merges": ["th"]}, "merge 1"),
-        ({"model__merges": [["t"]]}, "merge 1"),
-        ({"model__merges": [["t", 5]]}, "merge 1"),
-        ({"model__merges": ["t h", "t h"]}, "twice"),
-        ({"model__merges": ["t h", "th e"]}, "not in the vocabulary"),
-        ({"model__merges": ["t h", "\U0001f600 h"]}, "merge 2"),
-        ({"model__vocab": {"a": 0}}, "255 of the 256 bytes"),
-        ({"model__vocab": {**bytes_vocabulary(), "th": 5}}, "to both"),
-        ({"model__vocab": {**bytes_vocabulary(), "th": -1}}, "whole numbers"),
-        ({"model__vocab": {**bytes_vocabulary(), "th": 256.0}}, "whole numbers"),
-        ({"model__vocab": {**bytes_vocabulary(), "th": True}}, "whole numbers"),
-        ({"model__vocab": {**bytes_vocabulary(), "th": 10**12}}, "whole numbers"),
-        ({"model__vocab": {**bytes_vocabulary(), "th": 256, "▁the": 257}}, "not byte-level"),
-        ({"model__byte_fallback": True}, "falls back to bytes"),
-        ({"model__continuing_subword_prefix": "##"}, "continuing_subword_prefix"),
-        ({"model__dropout": 0.1}, "dropout"),
-        ({"normalizer": {"type": "NFC"}}, "rewrites text"),
-        ({"pre_tokenizer": None}, "byte-level BPE"),
-        ({"pre_tokenizer": {"type": "Metaspace"}}, "byte-level BPE"),
-        ({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True}}, "space before every text"),
-        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": 5}}, "byte-level BPE"),
-        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits"}, BYTE_LEVEL]}}, "does not know"),
-        (
-            {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{**SPLIT, "behavior": "Removed"}, BYTE_LEVEL]}},
-            "does not know",
-        ),
-        ({"added_tokens": 5}, "must be a list"),
-        ({"added_tokens": [{"id": 300}]}, "has no content"),
-        ({"added_tokens": [{"id": 300, "content": ""}]}, "has no content"),
-        ({"added_tokens": [{"id": "x", "content": "<a>"}]}, "whole numbers"),
-        ({"added_tokens": [{"id": 3, "content": "<a>"}]}, "to both"),
-        ({"added_tokens": [{"id": 300, "content": "<a>"}, {"id": 301, "content": "<a>"}]}, "two ids"),
-        ({"added_tokens": [{"id": 300, "content": "<a>"}, {"id": 300, "content": "<b>"}]}, "to both"),
-        ({"added_tokens": [{"id": 300, "content": "<a>", "lstrip": True}]}, "lstrip"),
-        ({"model__vocab": {**bytes_vocabulary(), "th": 256, "the": 257}, "model__ignore_merges": True}, "ignore_merges"),
-    ],
-)
-def test_a_foreign_file_that_can_not_be_followed_is_refused(
-    changes: dict[str, Any], sentence: str, tmp_path: Path
-) -> None:
-    (tmp_path / "tokenizer.json").write_text(json.dumps(document(**changes)))
-    with pytest.raises(FledgeError, match=sentence) as refusal:
-        load_tokenizer(tmp_path)
-    assert str(tmp_path) in str(refusal.value)
-    assert len(str(refusal.value)) < 400
-
-
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (b"", "not valid JSON"),
-        (b"{", "not valid JSON"),
-        (b"\xff\xfe", "not valid JSON"),
-        (b"[" * 100_000, "not valid JSON"),
-        (b"7", "section named model"),
-        (b'{"a": 1, "a": 2}', "twice"),
-        (b'{"kind": "word", "format": 99}', "format 99"),
-        (b'{"kind": "word", "format": 1, "pieces": 5}', "lacks its pieces"),
-        (b'{"kind": "word", "format": 1, "pieces": ["a b"], "special_tokens": %s}', "pieces must be"),
-        (b'{"kind": "character", "format": 1, "pieces": [1], "special_tokens": %s}', "pieces must be"),
-    ],
-)
-def test_a_damaged_file_is_refused(content: bytes, sentence: str, tmp_path: Path) -> None:
-    specials = json.dumps({"<|unknown|>": 0, "<|start|>": 1, "<|end|>": 2, "<|pad|>": 3}).encode()
-    (tmp_path / "tokenizer.json").write_bytes(content.replace(b"%s", specials))
-    with pytest.raises(FledgeError, match=sentence):
-        load_tokenizer(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("roles", "sentence"),
-    [
-        (5, "roles must name"),
-        ({"start": 0}, "roles must name"),
-        ({"unknown": None, "start": 77, "end": None, "pad": None, "separator": None}, "no special token"),
-        ({"unknown": None, "start": [1], "end": None, "pad": None, "separator": None}, "no special token"),
-    ],
-)
-def test_roles_must_be_special_tokens(roles: Any, sentence: str, trained: BPETokenizer, tmp_path: Path) -> None:
-    trained.save(tmp_path)
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"roles": roles}))
-    with pytest.raises(FledgeError, match=sentence):
-        load_tokenizer(tmp_path)
-
-
-def ranks_of(tokens: dict[bytes, Any]) -> bytes:
-    return b"".join(base64.b64encode(token) + b" %s\n" % str(rank).encode() for token, rank in tokens.items())
-
-
-BYTES = {bytes([byte]): byte for byte in range(256)}
-
-
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (b"", "holds no ranks"),
-        (b"IQ==\n", "line 1"),
-        (b"??? 0\n", "line 1"),
-        (b"IQ== zero\n", "line 1"),
-        (b"IQ== 1 2\n", "line 1"),
-        (b"IQ== " + b"9" * 10_000, "whole numbers"),
-        (b"IQ== -1\n", "whole numbers"),
-        (b"IQ== 0\nIQ== 1\n", "again"),
-        (b"IQ== 0\nIg== 0\n", "same rank"),
-        (b"IQ== 0\n", "of the 256 bytes"),
-        (ranks_of(BYTES | {b"the": 256}), "no merge"),
-    ],
-)
-def test_damaged_ranks_are_refused(content: bytes, sentence: str, tmp_path: Path) -> None:
-    (tmp_path / "own.tiktoken").write_bytes(content)
-    with pytest.raises(FledgeError, match=sentence):
-        load_tokenizer(tmp_path / "own.tiktoken", pattern="gpt2")
-
-
-def test_a_special_id_that_a_rank_has_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "own.tiktoken").write_bytes(ranks_of(BYTES))
-    for specials in ({"<a>": 5}, {"<a>": 300, "<b>": 300}, {"<a>": "5"}):
-        with pytest.raises(FledgeError):
-            load_tokenizer(tmp_path / "own.tiktoken", pattern="gpt2", special_tokens=specials)  # type: ignore[arg-type]
-
-
-def test_a_huge_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenizer_files, "MOST_BYTES", 10)
-    (tmp_path / "tokenizer.json").write_text(json.dumps(document()))
-    with pytest.raises(FledgeError, match="too much for a tokenizer"):
-        load_tokenizer(tmp_path)
+# ---- by name ----
 
 
 def test_a_name_that_was_not_fetched_says_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -469,9 +299,7 @@ def test_a_name_that_was_not_fetched_says_how(tmp_path: Path, monkeypatch: pytes
         load_tokenizer("cl100k")
 
 
-def test_a_fetched_vocabulary_loads_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_data: Path
-) -> None:
+def test_a_fetched_vocabulary_loads_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_data: Path) -> None:
     monkeypatch.setenv("FLEDGE_CACHE", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tokenizers").mkdir()

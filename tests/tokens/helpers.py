@@ -14,7 +14,7 @@ import numpy as np
 from fledge.corpus import Corpus
 from fledge.tokenizer.base import Roles, Tokenizer
 from fledge.tokens import TokenSplit, TokenStore, write_store
-from fledge.tokens.store import Checked
+from fledge.tokens.checked import Checked
 
 SEPARATED = Roles(start=0, end=0, separator=0)
 BOUNDED = Roles(start=257, end=258, pad=259)

@@ -17,7 +17,7 @@ import pytest
 
 import fledge.corpus.corpus
 import fledge.corpus.readers
-import fledge.tokens.store
+import fledge.tokens.checked
 import fledge.tokens.work
 import fledge.tokens.writer
 from fledge.corpus import Corpus
@@ -36,7 +36,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(fledge.corpus.corpus, "BLOCK", 200)
     monkeypatch.setattr(fledge.corpus.readers, "BLOCK", 200)
     monkeypatch.setattr(fledge.tokens.work, "COMMIT_SECONDS", 0.0)
-    for module in (fledge.tokens.work, fledge.tokens.store):
+    for module in (fledge.tokens.work, fledge.tokens.checked):
         monkeypatch.setattr(module, "BLOCK_BYTES", 64)
     path = tmp_path / "text.txt"
     path.write_text("<|endoftext|>".join(TEXTS))

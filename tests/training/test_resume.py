@@ -1,4 +1,4 @@
-"""A run that was cut short continues to the same bits; going back loses nothing; other batch sizes see the same samples."""
+"""A run that was cut short continues to the same bits; going back loses nothing; samples keep their order."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -23,9 +25,7 @@ from .support import TextWindows, run, settings
 
 def untimed(path: Path) -> list[dict[str, str]]:
     """The rows without the columns that no two runs share."""
-    return [
-        {name: value for name, value in row.items() if name not in TIME_COLUMNS} for row in read_metrics(path)
-    ]
+    return [{name: value for name, value in row.items() if name not in TIME_COLUMNS} for row in read_metrics(path)]
 
 
 def assert_same(first: Path, second: Path) -> None:
@@ -33,7 +33,8 @@ def assert_same(first: Path, second: Path) -> None:
     assert one.path.name == two.path.name
     for name, tensor in one.model.state_dict().items():
         assert torch.equal(tensor, two.model.state_dict()[name]), name
-    assert one.training is not None and two.training is not None
+    assert one.training is not None
+    assert two.training is not None
     for name, tensor in one.training.tensors.items():
         assert torch.equal(tensor, two.training.tensors[name]), name
     assert untimed(first / "metrics.csv") == untimed(second / "metrics.csv")
@@ -126,24 +127,22 @@ def test_a_takeover_that_was_killed_is_finished(
         place = timeline.open_place(folder, folder / "checkpoints" / "step-00000004")
         shutil.copytree(folder / "checkpoints" / "step-00000012", place / "checkpoints" / "step-00000016")
         timeline.write_json(place / timeline.NOTE, {"from": 4, "takes_over": True})
-        moves = 0
+        moves = count(1)
 
-        def counted(move, *arguments, limit=stop_after):  # type: ignore[no-untyped-def]
-            nonlocal moves
-            moves += 1
-            if moves > limit:
+        def counted(move, *arguments, moves=moves, limit=stop_after, **options):  # type: ignore[no-untyped-def]
+            if next(moves) > limit:
                 raise KeyboardInterrupt
-            return move(*arguments)
+            return move(*arguments, **options)
 
-        rename, replace, rmtree = os.rename, os.replace, shutil.rmtree
         with monkeypatch.context() as patch:
-            patch.setattr(timeline.os, "rename", lambda a, b: counted(rename, a, b))
-            patch.setattr(timeline.os, "replace", lambda a, b: counted(replace, a, b))
-            patch.setattr(timeline.shutil, "rmtree", lambda a: counted(rmtree, a))
-            try:
-                timeline.take_over(folder)
-            except KeyboardInterrupt:
-                pass
+            for module, name in (
+                (timeline.os, "rename"),
+                (timeline.os, "replace"),
+                (timeline.shutil, "rmtree"),
+            ):
+                patch.setattr(module, name, partial(counted, getattr(module, name)))
+            with contextlib.suppress(KeyboardInterrupt):
+                timeline.finish_takeover(folder)
         assert find_checkpoint(folder).name == "step-00000016"
         assert sorted(timeline.checkpoint_steps(folder)) == [4, 16]
         assert not (folder / "branch").exists()
@@ -160,9 +159,7 @@ def test_a_changed_architecture_is_refused_by_name(unbroken: Path, tmp_path: Pat
     folder = tmp_path / "run"
     shutil.copytree(unbroken, folder)
     before = sorted(folder.rglob("*"))
-    with pytest.raises(
-        FledgeError, match=r"model.layers is 2 there and 3 now; model.width is 32 there and 64 now"
-    ):
+    with pytest.raises(FledgeError, match=r"model.layers is 2 there and 3 now; model.width is 32 there and 64 now"):
         run(settings(model={"layers": 3, "width": 64, "dropout": 0.1}), folder, resume=True)
     assert sorted(folder.rglob("*")) == before
 
@@ -185,7 +182,7 @@ def test_a_flipped_byte_is_refused_with_the_last_whole_checkpoint(unbroken: Path
 
 
 def test_an_unknown_step_names_the_saved_ones(unbroken: Path) -> None:
-    with pytest.raises(FledgeError, match="no checkpoint of step 7. Saved steps: 4, 8, 12"):
+    with pytest.raises(FledgeError, match=r"no checkpoint of step 7\. Saved steps: 4, 8, 12"):
         find_checkpoint(unbroken, at=7)
 
 

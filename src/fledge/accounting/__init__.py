@@ -3,7 +3,18 @@
 from fledge.accounting import devices
 from fledge.accounting.budget import optimum
 from fledge.accounting.devices import peak_flops
+from fledge.accounting.forecast import Forecast, forecast
 from fledge.accounting.ledger import Account, account
 from fledge.accounting.shapes import SHAPES, Shape
 
-__all__ = ["SHAPES", "Account", "Shape", "account", "devices", "optimum", "peak_flops"]
+__all__ = [
+    "SHAPES",
+    "Account",
+    "Forecast",
+    "Shape",
+    "account",
+    "devices",
+    "forecast",
+    "optimum",
+    "peak_flops",
+]

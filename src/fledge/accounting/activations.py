@@ -18,6 +18,10 @@ Bytes = Iterator[tuple[str, float]]
 
 def activations(config: ModelConfig, tokens: int, size: int, flash: bool = True) -> Bytes:
     """What is saved, by part, in bytes per window."""
+    if config.architecture not in _SAVED:
+        from fledge.accounting.built import built_activations
+
+        return iter([("activations", built_activations(config, tokens) * size / FP32)])
     return _SAVED[config.architecture](config, tokens, size, flash)
 
 
@@ -32,20 +36,19 @@ def recomputed(config: ModelConfig, tokens: int, size: int, flash: bool = True) 
 def forward_work(config: ModelConfig, tokens: int, size: int) -> Bytes:
     """What the last layer holds besides while it runs, where that is more than the loss needs."""
     if config.architecture == "bdh":
-        yield "neurons of a head at work", 4 * tokens * _neurons(config) * size
+        yield "neurons at work", 3 * tokens * _neurons(config) * size
+        yield "what the heads add", tokens * config.heads * config.width * (size + FP32)
 
 
 def backward_work(config: ModelConfig, tokens: int, size: int) -> Bytes:
     """What a layer's backward pass holds besides: gradients of what it is working on."""
     if config.architecture == "transformer":
-        gated = config.feed_forward == "swiglu"
-        yield (
-            "gradients of a layer",
-            tokens * size * (inner_size(config) * (3 if gated else 2) + 2 * config.width),
-        )
+        times = 2 if config.feed_forward == "swiglu" else 1
+        yield "gradients of a layer", tokens * size * times * inner_size(config)
     elif config.architecture == "bdh":
-        yield "neurons of a head at work", 6 * tokens * _neurons(config) * size
-    else:
+        yield "neurons at work", 5 * tokens * _neurons(config) * size
+        yield "gradients of the scores", 3 * tokens * tokens * config.heads * size
+    elif config.architecture in RECURRENT_GATES:
         yield "gradients of a layer", 2 * tokens * config.width * RECURRENT_GATES[config.architecture] * size
 
 
@@ -75,7 +78,7 @@ def _transformer(config: ModelConfig, tokens: int, size: int, flash: bool) -> By
 
 
 def _bdh(config: ModelConfig, tokens: int, size: int, flash: bool) -> Bytes:
-    """A head's neurons are computed again in the backward pass; scores and what they read are kept."""
+    """Neurons are computed again in the backward pass; scores and what they read are kept."""
     width, heads = config.width, config.heads
     numbers = tokens * config.layers
     sums, statistics = (3, 4) if size < FP32 else (2, 2)
@@ -93,7 +96,8 @@ def _recurrent(config: ModelConfig, tokens: int, size: int, flash: bool) -> Byte
 
 
 def _neurons(config: ModelConfig) -> int:
-    return config.multiplier * config.width // config.heads
+    """Of all heads: on a GPU they work together."""
+    return config.multiplier * config.width
 
 
 _SAVED: dict[str, Callable[[ModelConfig, int, int, bool], Bytes]] = {

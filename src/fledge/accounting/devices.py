@@ -121,9 +121,7 @@ def find_device(name: str) -> Device:
     if name == "auto":
         return this_device()
     if (device := match(name)) is None:
-        raise FledgeError(
-            f"There is no device {name!r} in the table. {nearest(name.lower(), [*DEVICES, 'auto'])}"
-        )
+        raise FledgeError(f"There is no device {name!r} in the table. {nearest(name.lower(), [*DEVICES, 'auto'])}")
     return device
 
 

@@ -45,6 +45,10 @@ class Product:
 
 def list_products(config: ModelConfig, vocabulary_size: int, context_length: int) -> list[Product]:
     """The products of a forward pass over one window of `context_length` tokens."""
+    if config.architecture not in _LISTERS:
+        from fledge.accounting.built import built_products
+
+        return list(built_products(config, vocabulary_size, context_length))
     return list(_LISTERS[config.architecture](config, vocabulary_size, context_length))
 
 

@@ -98,9 +98,7 @@ class Account:
     def time(self, tokens: float, mfu: float = DEFAULT_MFU, device: Device | str | None = None) -> Time:
         """The time to train on so many tokens, using a share `mfu` of the device's peak."""
         if not 0 < mfu <= 1:
-            raise FledgeError(
-                f"mfu = {mfu} is not allowed: it is a share of the peak, above 0 and at most 1."
-            )
+            raise FledgeError(f"mfu = {mfu} is not allowed: it is a share of the peak, above 0 and at most 1.")
         return Time(tokens * self.flops_per_token, tokens, self._peak(device), mfu)
 
     def bound(self, device: Device | str | None = None) -> Bound:
@@ -153,6 +151,4 @@ def account(
     4513336524800
     """
     found = find_device(device) if isinstance(device, str) else device
-    return Account(
-        config, vocabulary_size, context_length, batch, precision, optimizer, recompute, flash, found
-    )
+    return Account(config, vocabulary_size, context_length, batch, precision, optimizer, recompute, flash, found)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 
 from fledge.accounting.activations import (
     FP32,
@@ -29,7 +29,10 @@ CHUNK_LOGITS = 1 << 29  # logits that the fused loss holds at once on a GPU
 
 @dataclass(frozen=True)
 class Part:
-    """One use of memory: `per_window` bytes for each window, up to a `limit`, and `constant` bytes."""
+    """One use of memory: `per_window` bytes for each window and `constant` bytes besides.
+
+    What would grow past `limit` is done in equal chunks that do not.
+    """
 
     name: str
     per_window: float = 0.0
@@ -37,10 +40,15 @@ class Part:
     limit: float = inf
 
     def at(self, batch: int) -> float:
+        grown = self.per_window * batch
+        return grown / max(1, ceil(grown / self.limit)) + self.constant
+
+    def bound(self, batch: int) -> float:
+        """As `at`, but never falling as the batch grows."""
         return min(self.per_window * batch, self.limit) + self.constant
 
     def grows(self, batch: int) -> bool:
-        return self.per_window * batch < self.limit
+        return self.per_window * batch <= self.limit
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,9 @@ class Moment:
 
     def at(self, batch: int) -> float:
         return sum(part.at(batch) for part in self.parts)
+
+    def bound(self, batch: int) -> float:
+        return sum(part.bound(batch) for part in self.parts)
 
 
 @dataclass(frozen=True)
@@ -90,15 +101,15 @@ class Memory:
 
 
 def _largest(moment: Moment, memory: float) -> int:
-    """By halving: a moment's need only grows with the batch."""
+    """By halving: a moment's bound only grows with the batch."""
     low, high = 0, 1
-    while moment.at(high) <= memory:
+    while moment.bound(high) <= memory:
         low, high = high, high * 2
         if high > 1 << 40:
             return high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if moment.at(middle) <= memory else (low, middle)
+        low, high = (middle, high) if moment.bound(middle) <= memory else (low, middle)
     return low
 
 
@@ -132,18 +143,18 @@ def training_memory(
     backward = _parts(backward_work(config, context_length, size))
     head = rows * config.width
     hidden = Part("hidden states and their gradients", 2 * context_length * config.width * size)
-    logits = Part(
-        "a chunk of logits and slopes", 2 * context_length * rows * size, limit=2 * CHUNK_LOGITS * size
-    )
+    logits = Part("a chunk of logits", context_length * rows * size, limit=CHUNK_LOGITS * size)
     moments = {
         "in the loss": [
+            *copies,
             *kept,
             hidden,
             Part("the head's gradient and copies", constant=(FP32 + 2 * size) * head),
             logits,
         ],
-        "as the forward pass ends": [*kept, *_parts(forward_work(config, context_length, size))],
+        "as the forward pass ends": [*copies, *kept, *_parts(forward_work(config, context_length, size))],
         "as the backward pass begins": [
+            *copies,
             *kept,
             *(layer if recompute else []),
             hidden,
@@ -156,7 +167,7 @@ def training_memory(
             Part("gradients on their way", constant=FP32 * parameters.total),
         ],
     }
-    return Memory(tuple(Moment(name, (*held, *copies, *parts)) for name, parts in moments.items()), batch)
+    return Memory(tuple(Moment(name, (*held, *parts)) for name, parts in moments.items()), batch)
 
 
 def _parts(sizes: Iterable[tuple[str, float]]) -> list[Part]:

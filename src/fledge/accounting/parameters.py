@@ -143,6 +143,10 @@ class UnknownArchitecture(FledgeError, KeyError):
 
 def _lister(architecture: str) -> Lister:
     if architecture not in _LISTERS:
+        from fledge.accounting.built import built_parameters, is_registered
+
+        if is_registered(architecture):
+            return built_parameters
         raise UnknownArchitecture(
             f"No account is kept for the architecture {architecture!r}. {nearest(architecture, _LISTERS)}"
         )

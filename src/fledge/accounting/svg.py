@@ -63,9 +63,7 @@ class Drawing:
         self.items.append(f'<rect class="box-{kind}" {place}/>')
 
     def bar(self, x: float, y: float, width: float, height: float, colour: str) -> None:
-        self.items.append(
-            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{colour}"/>'
-        )
+        self.items.append(f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{colour}"/>')
 
     def dot(self, x: float, y: float, radius: float, kind: str) -> None:
         self.items.append(f'<circle class="{kind}-tip" cx="{x:g}" cy="{y:g}" r="{radius:g}"/>')

@@ -77,11 +77,11 @@ def account_values(account: Account, tokens: float, mfu: float, price: float | N
 def _memory_values(memory: Memory) -> dict[str, Any]:
     return {
         "total": memory.total,
+        "moment": memory.fullest.name,
         "per_window": memory.slope,
         "constant": memory.intercept,
         "parts": [
-            {"name": part.name, "per_window": part.per_window, "constant": part.constant}
-            for part in memory.parts
+            {"name": part.name, "per_window": part.per_window, "constant": part.constant} for part in memory.parts
         ],
     }
 
@@ -114,13 +114,10 @@ def show_account(
         f"a step of {account.batch} × {account.context_length:,} tokens {readable_flops(account.step_flops)}"
         f" (and AdamW's own arithmetic {readable_flops(account.optimizer_flops)}).\n"
     )
-    _show_memory(
-        console, account.memory, f"Memory of a training step, {account.precision}, batch {account.batch}"
-    )
+    title = f"Memory of a training step at its fullest, {account.memory.fullest.name}: {account.precision}"
+    _show_memory(console, account.memory, title)
     if account.device is None:
-        console.print(
-            "Name a device for the largest batch, time and cost: --device h200, or --device auto.\n"
-        )
+        console.print("Name a device for the largest batch, time and cost: --device h200, or --device auto.\n")
     else:
         _show_time(console, account, tokens, mfu, price)
     best = optimum(tokens * account.flops_per_token)
@@ -241,9 +238,8 @@ def _show_time(console: Console, account: Account, tokens: float, mfu: float, pr
     device = account.device
     assert device is not None
     time, bound = account.time(tokens, mfu), account.bound()
-    peak = time.peak / 1e12
     console.print(
-        f"[bold]{device.title}[/bold]: {peak:,.4g} TFLOP/s {account.precision}, "
+        f"[bold]{device.title}[/bold]: {readable_flops(time.peak)}/s {account.precision}, "
         f"{readable_bytes(device.memory)}, {device.bandwidth / 1e9:,.0f} GB/s. Source: {device.source}."
     )
     console.print(f"Largest batch in its memory: {account.memory.largest_batch(device.memory):,} windows.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,7 @@ from fledge.bundle.archive import is_archive, unpack
 from fledge.bundle.manifest import MANIFEST, Manifest, read_manifest, verify_files
 from fledge.bundle.save import MODEL, STATE, TRAINING, TrainingState
 from fledge.bundle.weights import check_shapes, read_headers, read_tensors, tensor_files, total_bytes
-from fledge.config import RunConfig, parse
+from fledge.config import ModelConfig, RunConfig, parse
 from fledge.errors import FledgeError
 from fledge.files import read_json, readable_bytes
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from fledge.model import Model
     from fledge.tokenizer import Tokenizer
 
-LARGEST_BUFFERS = 1 << 30  # bytes of tables (rotary angles and the like) that no file vouches for
+LARGEST_TABLES = 1 << 30  # bytes of rotary angles and the like, which no file vouches for
 
 
 @dataclass(frozen=True)
@@ -94,51 +95,56 @@ def load_model(
     dtype: torch.dtype | None = None,
 ) -> Model:
     """The model with its weights. It is first laid out without memory, and compared with the file's header."""
-    from fledge.model import build_model
-
     paths = tensor_files(folder, MODEL)
     listed = {path.name for path in paths} - set(manifest.files)
     if listed:
         raise FledgeError(f"{folder / min(listed)} is not in the bundle's manifest. Do not trust it.")
     shapes = read_headers(paths)
-    facts = manifest.model
-    if config.model.layers > max(len(shapes), 4096):
-        raise FledgeError(
-            f"{folder / MANIFEST} asks for {config.model.layers:,} layers, and there are no weights for them."
-        )
+    facts, settings = manifest.model, config.model
+    if settings.layers > max(len(shapes), 4096):
+        raise FledgeError(f"{folder / MANIFEST} asks for {settings.layers:,} layers, and has no weights for them.")
+    places = settings.width if settings.position == "sinusoidal" else -(-settings.width // settings.heads)
+    tables = 8 * facts.context_length * places
+    if tables > max(LARGEST_TABLES, 4 * total_bytes(shapes)):
+        raise FledgeError(f"{folder / MANIFEST} describes a model with tables of {readable_bytes(tables)}.")
     try:
-        with torch.device("meta"), _Unfilled():
-            model = build_model(config.model, facts.vocabulary_size, facts.context_length)
-        wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-        buffers = sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
+        model = lay_out(settings, facts.vocabulary_size, facts.context_length)
     except (RuntimeError, OverflowError, TypeError) as error:
         raise FledgeError(f"{folder / MANIFEST} describes a model that can't be built ({error}).") from None
-    check_shapes(shapes, wanted, paths[0])
-    if buffers > max(LARGEST_BUFFERS, 4 * total_bytes(shapes)):
-        raise FledgeError(
-            f"{folder / MANIFEST} describes a model that needs tables of {readable_bytes(buffers)}."
-        )
-    # Random values that the file's own replace would cost seconds to draw: the weights start as empty memory.
+    check_shapes(shapes, {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}, paths[0])
+    fill(model, read_tensors(paths))
+    return model.to(device=device, dtype=dtype).eval()
+
+
+def lay_out(config: ModelConfig, vocabulary_size: int, context_length: int) -> Model:
+    """A model without memory: its names and shapes, to hold a file against before anything is allocated."""
+    from fledge.model import build_model
+
+    with torch.device("meta"), _Unfilled():
+        return build_model(config, vocabulary_size, context_length)
+
+
+def fill(model: Model, weights: Mapping[str, torch.Tensor]) -> None:
+    """Make a file's pages the weights of a laid-out model."""
+    # What is kept beside a weight, such as how it is fused, has to follow.
     attributes = {name: dict(vars(parameter)) for name, parameter in model.named_parameters()}
-    model.to_empty(device="cpu")
+    model.load_state_dict(weights, assign=True)
     for name, parameter in model.named_parameters():
         vars(parameter).update(attributes[name])
-    model.load_state_dict(read_tensors(paths))
     model.make_tables()
-    model = model.to(device=device, dtype=dtype)
-    return model.eval()
 
 
 class _Unfilled(TorchFunctionMode):
-    """Skips filling weights that have no memory yet: torch would load a second's worth of modules to do nothing."""
+    """Lays out a model without work: weights without memory need no filling, and a range on the meta device would make
+    torch load a second's worth of modules."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        name = getattr(func, "__name__", "")
+        name, options = getattr(func, "__name__", ""), kwargs or {}
         if name.endswith("_") and not name.endswith("__"):
-            return args[0] if args else (kwargs or {}).get("tensor")
-        return func(*args, **(kwargs or {}))
+            return args[0] if args else options.get("tensor")
+        return func(*args, **({"device": "cpu", **options} if func is torch.arange else options))
 
 
 def read_training(folder: Path, manifest: Manifest) -> TrainingState | None:

@@ -24,6 +24,7 @@ from fledge.files import readable_bytes
 
 LARGEST_HEADER = 100_000_000
 SHARD_BYTES = 5_000_000_000
+ALIGNMENT = 64  # bytes, as torch allocates: elsewhere its kernels may round differently
 
 DTYPES: dict[str, torch.dtype] = {
     "F64": torch.float64,
@@ -62,7 +63,7 @@ def write_tensors(
         }
         offset += size
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # data begins at a multiple of 8, so that it can be mapped as it lies
+    text += b" " * (-(8 + len(text)) % ALIGNMENT)
     digest = hashlib.sha256()
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "wb") as file:
@@ -182,7 +183,8 @@ def read_tensors(paths: Iterable[Path], device: str | torch.device = "cpu") -> d
         try:
             with safe_open(path, framework="pt", device=str(device)) as file:
                 for name in file.keys():  # noqa: SIM118  (safe_open is no mapping)
-                    tensors[name] = file.get_tensor(name)
+                    tensor = file.get_tensor(name)
+                    tensors[name] = tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
         except SafetensorError as error:
             raise FledgeError(f"{path} is not a whole safetensors file ({error}).") from None
     return tensors

@@ -74,7 +74,8 @@ def print_version(wanted: bool) -> None:
 
 def root(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", callback=print_version, is_eager=True)
+        bool,
+        typer.Option("--version", help="Print the version and exit.", callback=print_version, is_eager=True),
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback when something goes wrong.")] = False,
 ) -> None:
@@ -107,7 +108,7 @@ def os_sentence(error: OSError) -> str:
     where = f" {error.filename}" if error.filename else ""
     match error.errno:
         case errno.ENOSPC:
-            return f"the disk is full{where and ' at'}{where}. What was whole before is still whole; free some space and go on."
+            return f"the disk is full{where and ' at'}{where}. What was whole before is whole; free some space and go on."
         case errno.ENOENT:
             return f"there is no file or folder{where}. Check the path."
         case errno.EACCES | errno.EPERM:

@@ -30,9 +30,7 @@ app = typer.Typer(
 
 Set = Annotated[list[str] | None, typer.Option("--set", help="Change a setting: --set model.layers=6")]
 Context = Annotated[int | None, typer.Option(min=1, help="Context length; the recipe's own unless given.")]
-Vocabulary = Annotated[
-    int | None, typer.Option(min=2, help="Vocabulary size; the recipe's own unless given.")
-]
+Vocabulary = Annotated[int | None, typer.Option(min=2, help="Vocabulary size; the recipe's own unless given.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
@@ -42,28 +40,18 @@ def show(
         str, typer.Argument(help="A recipe, a TOML file, a bundle, or a shape: small, medium, large, xl.")
     ],
     settings: Set = None,
-    batch: Annotated[
-        int | None, typer.Option(min=1, help="Windows at once; the recipe's own unless given.")
-    ] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Windows at once; the recipe's own unless given.")] = None,
     context: Context = None,
     vocabulary: Vocabulary = None,
     precision: Annotated[str | None, typer.Option(help="fp32, tf32, bf16 or fp16.")] = None,
-    recompute: Annotated[
-        bool | None, typer.Option(help="Recompute activations in the backward pass.")
-    ] = None,
+    recompute: Annotated[bool | None, typer.Option(help="Recompute activations in the backward pass.")] = None,
     flash: Annotated[bool, typer.Option(help="Attention that keeps no T×T scores.")] = True,
-    memory: Annotated[
-        str, typer.Option(help="real: what our training holds; textbook: the notes' list.")
-    ] = "real",
-    device: Annotated[
-        str | None, typer.Option(help="A device such as h200 or a100, or auto for this one.")
-    ] = None,
+    memory: Annotated[str, typer.Option(help="real: what our training holds; textbook: the notes' list.")] = "real",
+    device: Annotated[str | None, typer.Option(help="A device such as h200 or a100, or auto for this one.")] = None,
     tokens: Annotated[
         float | None, typer.Option(min=1, help="Tokens to train on; the recipe's own unless given.")
     ] = None,
-    mfu: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Share of the device's peak that is reached.")
-    ] = 0.4,
+    mfu: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of the device's peak that is reached.")] = 0.4,
     price: Annotated[float | None, typer.Option(min=0.0, help="Price of the device per hour.")] = None,
     json: Json = False,
 ) -> None:
@@ -108,9 +96,7 @@ def compare(
     ] = None,
     settings: Set = None,
     vocabulary: Vocabulary = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Also draw stacked bars into this SVG.")
-    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Also draw stacked bars into this SVG.")] = None,
     json: Json = False,
 ) -> None:
     """Shares of the FLOPs by component, across models and context lengths."""

@@ -31,10 +31,19 @@ def demo(
     say("tokenizer", f"BPE with {tokenizer.vocab_size:,} tokens, trained on the training part alone")
     train, validation = (run.tokens.split(name) for name in ("train", "validation"))
     ratio = train.source_bytes / len(train.tokens)
-    say("tokens", f"{len(train.tokens):,} to train on, {len(validation.tokens):,} held out, {ratio:.2f} bytes each")
+    say(
+        "tokens",
+        f"{len(train.tokens):,} to train on, {len(validation.tokens):,} held out, {ratio:.2f} bytes each",
+    )
     model = run.config.model
-    say("model", f"Transformer, {model.layers} layers × {model.width}, {run.model.parameters_count():,} parameters")
-    say("training", f"{run.config.steps:,} steps of {run.config.training.batch_size} × {run.config.tokens.context_length} tokens")
+    say(
+        "model",
+        f"Transformer, {model.layers} layers × {model.width}, {run.model.parameters_count():,} parameters",
+    )
+    say(
+        "training",
+        f"{run.config.steps:,} steps of {run.config.training.batch_size} × {run.config.tokens.context_length} tokens",
+    )
     begun = (out / "checkpoints").is_dir() and any((out / "checkpoints").glob("step-*/bundle.json"))
     result = run.train(resume=load_checkpoint(out) if begun else None)
     if result.stopped:
@@ -46,13 +55,16 @@ def demo(
     report = report_run(run, result)
     say("bundle", f"{find_checkpoint(out)}: weights, tokenizer and settings, checked and self-contained")
     loss, bigram, trigram = report.evaluation.loss, report.baselines["bigram"], report.baselines["trigram"]
-    say("result", f"{loss:.3f} nats per held-out token; a bigram model needs {bigram:.3f}, a trigram model {trigram:.3f}")
+    say(
+        "result",
+        f"{loss:.3f} nats per held-out token; a bigram model needs {bigram:.3f}, a trigram model {trigram:.3f}",
+    )
     say("report", str(report.path))
     console.print()
     for prompt, text in report.samples:
         console.print(f"[bold]{prompt}[/bold]{_plain(text)}\n")
     console.print(f"""Worth trying next:
-  fledge generate {out} --prompt "And God said" --set sampling.temperature=0.6
+  fledge generate {out} --prompt "And God said" --temperature 0.6
   fledge evaluate {out} --tokens {out}/tokens
   fledge train akjv""")
 

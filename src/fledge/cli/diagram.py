@@ -34,9 +34,7 @@ def diagram(
     from fledge.files import atomic_write
 
     if house == (target is not None):
-        raise FledgeError(
-            "Name one thing to draw: a recipe, a bundle or a shape, or --house for fledge itself."
-        )
+        raise FledgeError("Name one thing to draw: a recipe, a bundle or a shape, or --house for fledge itself.")
     if house:
         text, name = draw_house(), "house"
     else:

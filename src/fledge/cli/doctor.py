@@ -37,7 +37,8 @@ def doctor() -> None:
         table.add_row(name, importlib.metadata.version(name))
     table.add_row("text core", text_core())
     table.add_row("cores", f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()}")
-    table.add_row("memory", readable_bytes(memory()) if memory() else "unknown")
+    size = memory()
+    table.add_row("memory", readable_bytes(size) if size else "unknown")
     table.add_row("disk", f"{readable_bytes(shutil.disk_usage('.').free)} free here")
     for index in range(torch.cuda.device_count()):
         device = torch.cuda.get_device_properties(index)

@@ -22,8 +22,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-TOKENIZER = "A tokenizer: our folder, a tokenizer.json, vocab.json with merges.txt, a .tiktoken file, or a fetched name."
-SOURCES = "Text: files, folders, globs, compressed or not, JSONL, Parquet, - for standard input, or the corpus akjv."
+TOKENIZER = "Our folder, a tokenizer.json, vocab.json with merges.txt, a .tiktoken file, or a fetched name."
+SOURCES = "Text: files, folders, globs, compressed or not; JSONL; Parquet; - for standard input; or akjv."
 
 TokenizerPath = Annotated[str, typer.Argument(metavar="TOKENIZER", help=TOKENIZER, show_default=False)]
 Tokenizers = Annotated[
@@ -48,7 +48,8 @@ def train(
     sources: Sources,
     out: Annotated[Path, typer.Option(help="The folder to make.", show_default=False)],
     vocab_size: Annotated[
-        int, typer.Option(min=0, help="Ids in all. 0 goes on until no pair occurs twice, or no piece is left out.")
+        int,
+        typer.Option(min=0, help="Ids in all. 0 goes on until no pair occurs twice, or no piece is left out."),
     ] = 4096,
     kind: Annotated[
         Literal["bpe", "word", "character"], typer.Option(help="Byte pairs, whole words, or characters.")
@@ -143,7 +144,8 @@ def _corpus(*sources: str, format: str = "auto") -> Corpus:
 @app.command()
 def show(
     texts: Annotated[
-        list[str] | None, typer.Argument(metavar="TEXT...", help="One row each; standard input if none.", show_default=False)
+        list[str] | None,
+        typer.Argument(metavar="TEXT...", help="One row each; standard input if none.", show_default=False),
     ] = None,
     tokenizer: Tokenizers = [],  # noqa: B006
     special: Special = "recognise",
@@ -163,8 +165,12 @@ def show(
     view = make_view(rows, _load_named(tokenizer), special, ids)
     if as_json:
         cells = [
-            {"tokenizer": name, "text": cell.text, "ids": [shown.token for shown in cell.tokens],
-             "tokens": [shown.text for shown in cell.tokens]}
+            {
+                "tokenizer": name,
+                "text": cell.text,
+                "ids": [shown.token for shown in cell.tokens],
+                "tokens": [shown.text for shown in cell.tokens],
+            }
             for row in view.rows
             for name, cell in zip(view.names, row, strict=True)
         ]
@@ -243,7 +249,8 @@ def compare(
 def unicode(
     text: Annotated[str | None, typer.Argument(help="The text; standard input if none.", show_default=False)] = None,
     hexadecimal: Annotated[
-        str | None, typer.Option("--hex", metavar="BYTES", help="Bytes instead, as in 'E2 82 AC'.", show_default=False)
+        str | None,
+        typer.Option("--hex", metavar="BYTES", help="Bytes instead, as in 'E2 82 AC'.", show_default=False),
     ] = None,
     file: Annotated[Path | None, typer.Option(help="Read a file instead.", show_default=False)] = None,
     limit: Annotated[int, typer.Option(min=1, help="Characters and flaws to show at most.")] = 100,
@@ -284,7 +291,9 @@ def _bytes_to_look_at(text: str | None, hexadecimal: str | None, file: Path | No
         try:
             return bytes.fromhex(hexadecimal.replace("\\x", " ").replace("0x", " ").replace(",", " "))
         except ValueError:
-            raise FledgeError(f"--hex {hexadecimal!r:.60} is not bytes in hexadecimal; write for example 'E2 82 AC'.") from None
+            raise FledgeError(
+                f"--hex {hexadecimal!r:.60} is not bytes in hexadecimal; write for example 'E2 82 AC'."
+            ) from None
     if file is not None:
         return file.read_bytes()
     if text is not None:
@@ -390,7 +399,7 @@ def fetch(
     name: Annotated[str, typer.Argument(help="gpt2, cl100k or o200k.", show_default=False)],
     out: Annotated[Path | None, typer.Option(help="Save it as a folder too.", show_default=False)] = None,
 ) -> None:
-    """Download a published vocabulary once; afterwards its name stands for it wherever a tokenizer is asked for."""
+    """Download a published vocabulary once; its name then stands for it wherever a tokenizer is asked for."""
     from fledge.files import atomic_folder
     from fledge.tokenizer import load_tokenizer
     from fledge.tokenizer.fetch import fetch as download

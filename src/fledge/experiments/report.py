@@ -63,8 +63,8 @@ def run_baselines(run: Run) -> dict[str, float]:
 def lead(run: Run, result: TrainingResult, evaluation: Evaluation) -> str:
     bits = f" and {evaluation.bits_per_byte:.3f} bits per byte" if evaluation.bits_per_byte else ""
     return (
-        f"A {run.config.model.architecture} of {run.model.parameters_count():,} parameters, trained on {result.tokens:,} "
-        f"tokens of {run.corpus.name}: {evaluation.loss:.3f} nats per token{bits} on held-out text."
+        f"A {run.config.model.architecture} of {run.model.parameters_count():,} parameters, trained on "
+        f"{result.tokens:,} tokens of {run.corpus.name}: {evaluation.loss:.3f} nats per token{bits} on held-out text."
     )
 
 
@@ -72,7 +72,9 @@ def add_answer(page: Page, run: Run, evaluation: Evaluation, baselines: dict[str
     page.heading("What the number means")
     validation = run.tokens.split("validation")
     bytes_per_token = validation.source_bytes / len(validation.tokens)
-    rows: list[tuple[str, float]] = [(f"{name} (Kneser–Ney)" if name != "unigram" else name, loss) for name, loss in baselines.items()]
+    rows: list[tuple[str, float]] = [
+        (f"{name} (Kneser–Ney)" if name != "unigram" else name, loss) for name, loss in baselines.items()
+    ]
     rows = sorted([*rows, ("this model", evaluation.loss)], key=lambda row: -row[1])
     page.table(
         ["predicting the held-out text with", "nats per token", "perplexity", "bits per byte"],
@@ -82,14 +84,17 @@ def add_answer(page: Page, run: Run, evaluation: Evaluation, baselines: dict[str
     best = min(baselines, key=lambda name: baselines[name])
     beaten = [name for name, loss in baselines.items() if evaluation.loss < loss]
     if best in beaten:
-        verdict = f"The model predicts held-out text better than every n-gram baseline, by {baselines[best] - evaluation.loss:.2f} nats over the {best}."
+        margin = baselines[best] - evaluation.loss
+        verdict = f"The model beats every n-gram baseline on held-out text: the {best} by {margin:.2f} nats."
     elif beaten:
-        verdict = f"The model beats the {' and the '.join(beaten)}, and not yet the {best}: train longer (fledge train akjv)."
+        verdict = (
+            f"The model beats the {' and the '.join(beaten)}, and not yet the {best}: train longer (fledge train akjv)."
+        )
     else:
-        verdict = "The model is no better than counting words: it has not learned yet. Train longer, or look at the learning rate."
+        verdict = "The model is no better than counting tokens: it has not learned yet. Train longer."
     page.paragraph(
-        f"{verdict} All rows are measured on the same {evaluation.tokens:,} tokens that neither the model nor the counts have seen; "
-        f"the model saw {evaluation.mean_context:.0f} tokens of context on average."
+        f"{verdict} All rows are measured on the same {evaluation.tokens:,} tokens, which neither the model nor the "
+        f"counts have seen; the model saw {evaluation.mean_context:.0f} tokens of context on average."
     )
 
 
@@ -112,7 +117,9 @@ def add_curves(page: Page, run: Run, baselines: dict[str, float]) -> None:
 def add_samples(page: Page, run: Run, samples: list[tuple[str, str]]) -> None:
     page.heading("What it writes")
     sampling = run.config.sampling
-    page.paragraph(f"Temperature {sampling.temperature:g}, seed {sampling.seed}; the prompt is followed by what the model added.")
+    page.paragraph(
+        f"Temperature {sampling.temperature:g}, seed {sampling.seed}; the prompt is followed by what the model added."
+    )
     for prompt, text in samples:
         page.quote(f"{prompt}▸{text}" if prompt else f"▸{text}")
 
@@ -121,7 +128,10 @@ def add_costs(page: Page, run: Run, result: TrainingResult) -> None:
     from fledge.accounting import account
 
     costs = account(
-        run.config.model, run.tokenizer.vocab_size, run.config.tokens.context_length, batch=run.config.training.batch_size
+        run.config.model,
+        run.tokenizer.vocab_size,
+        run.config.tokens.context_length,
+        batch=run.config.training.batch_size,
     )
     page.heading("What it cost")
     page.table(["component", "parameters"], list(costs.parameters.by_component.items()))
@@ -148,8 +158,8 @@ def add_settings(page: Page, run: Run) -> None:
     page.heading("How to repeat it")
     page.code(f"fledge train {shlex.quote(str(run.folder / 'config.json'))} --out runs/again")
     page.paragraph(
-        f"fledge {__version__}, torch {version('torch')}, Python {platform.python_version()}, {platform.system()} {platform.machine()}. "
-        f"Tokenizer {run.tokenizer.fingerprint[:16]}."
+        f"fledge {__version__}, torch {version('torch')}, Python {platform.python_version()}, "
+        f"{platform.system()} {platform.machine()}. Tokenizer {run.tokenizer.fingerprint[:16]}."
     )
     values = run.config.model_dump(mode="json")
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from fledge.config import SamplingConfig
 from fledge.errors import FledgeError
 from fledge.generation.sampling import choose, uniforms
+from fledge.generation.step import Stepper
 from fledge.generation.text import TextStream
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ class Session:
         self.results = [Generation(prompt) for prompt in prompts for _ in range(sampling.samples)]
         self.streams = [TextStream(tokenizer, self.stop_texts) for _ in self.results]
         self.device = next(model.parameters()).device
+        self.stepper = Stepper.make(model)
 
     def prompt_ids(self, prompt: str) -> list[int]:
         """A prompt as the model meets it: after the start token where the tokenizer has one of its own."""
@@ -216,6 +218,8 @@ class Session:
                 for row in rows:
                     self.histories[row] = self.histories[row][-keep:]
                 return self._read(rows)
+        if self.stepper is not None and self.stepper.fits(state):
+            return state, self.stepper(state, chosen)
         hidden, after = self.model.hidden(chosen[:, None], state=state)
         assert after is not None
         return after, self.model.head(hidden[:, -1])

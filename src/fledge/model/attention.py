@@ -14,6 +14,7 @@ from torch.nn import functional
 from fledge.config import ModelConfig
 from fledge.model.base import Plan, State, compute_dtype
 from fledge.model.layers import FusedLinear, RMSNorm, join_fused, rotate
+from fledge.model.short_attention import is_short, short_attention
 
 BLOCK = 128  # FlexAttention's block, in tokens
 
@@ -47,7 +48,13 @@ class Attention(nn.Module):
         layer: int,
     ) -> Tensor:
         batch, length, _ = x_BTD.shape
-        heads_BTHK = self.qkv(x_BTD).view(batch, length, -1, self.head_size)
+        fused_BTC = self.qkv(x_BTD)
+        plain = window is None and plan is None and not self.qk_norm and not (self.training and self.dropout)
+        if plain and is_short(fused_BTC, self.head_size):
+            cosines, sines = rotation if rotation is not None else (None, None)
+            mixed_BTD, _ = short_attention(fused_BTC, cosines, sines, self.heads, self.kv_heads)
+            return self.output_proj(mixed_BTD)  # type: ignore[no-any-return]
+        heads_BTHK = fused_BTC.view(batch, length, -1, self.head_size)
         q, k, v = heads_BTHK.split((self.heads, self.kv_heads, self.kv_heads), dim=2)
         if self.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)

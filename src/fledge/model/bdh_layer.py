@@ -1,14 +1,14 @@
-"""One BDH layer, forward and backward by hand, a head at a time: of the tensors with N = 8,192 neurons per head, one
-head's worth exists at once, and nothing of size T×T×N ever does.
+"""One BDH layer, forward and backward by hand: nothing of size T×T×N ever exists, and what is kept is chosen.
 
+On the CPU a head at a time, in plain torch; on a GPU all heads at once, with Triton for the passes between products.
 Neurons stand in half-split order here (all even ones, then all odd ones), so that RoPE's pairs are two contiguous
-halves; the order of neurons changes no result. Both directions are operators of their own: a compiler that saw inside
-would merge the recomputation in the backward pass with the forward pass, and keep what is meant to be recomputed.
+halves; the order of neurons changes no result. Both directions are operators of their own: a compiler that saw
+inside would merge the recomputation in the backward pass with the forward pass, and keep what should be recomputed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib.util
 from typing import Any
 
 import torch
@@ -25,6 +25,15 @@ def normalise(x: Tensor) -> Tensor:
     return functional.layer_norm(wide(x), x.shape[-1:], eps=EPSILON).to(x.dtype)
 
 
+def normalise_backward(grad: Tensor, x: Tensor) -> Tensor:
+    wide_x, wide_grad = wide(x), wide(grad)
+    centred = wide_x - wide_x.mean(-1, keepdim=True)
+    scale = torch.rsqrt(centred.square().mean(-1, keepdim=True) + EPSILON)
+    unit = centred * scale
+    mean, along = wide_grad.mean(-1, keepdim=True), (wide_grad * unit).mean(-1, keepdim=True)
+    return (scale * (wide_grad - mean - unit * along)).to(x.dtype)
+
+
 def rotate_halves(x_BTN: Tensor, cosines_TP: Tensor, sines_TP: Tensor, back: bool = False) -> Tensor:
     """RoPE on half-split neurons; `back` turns the other way, which is also its gradient."""
     first, second = x_BTN.chunk(2, dim=-1)
@@ -34,73 +43,66 @@ def rotate_halves(x_BTN: Tensor, cosines_TP: Tensor, sines_TP: Tensor, back: boo
 
 
 def kept(like_BTN: Tensor, seed: Tensor, dropout: float) -> Tensor:
-    """Dropout as a factor, from a hash of the seed and the place: the backward pass finds the same without storing it."""
-    rows = torch.arange(like_BTN.shape[0] * like_BTN.shape[1], device=like_BTN.device, dtype=torch.int32)
-    columns = torch.arange(like_BTN.shape[2], device=like_BTN.device, dtype=torch.int32)
-    mixed = (rows.view(*like_BTN.shape[:2], 1) * like_BTN.shape[2] + columns) ^ seed.to(torch.int32)
+    """Dropout as a factor, from a hash of seed and place: the backward pass finds the same one without storing it.
+
+    One hash serves a pair of neurons, 16 bits each.
+    """
+    batch, length, neurons = like_BTN.shape
+    place = torch.arange(batch * length * (neurons // 2), device=like_BTN.device, dtype=torch.int32)
+    mixed = place.view(batch, length, -1) ^ seed.to(torch.int32)
     for factor in (0x7FEB352D, 0x846CA68B - (1 << 32)):
         mixed = (mixed ^ ((mixed >> 16) & 0xFFFF)) * factor
-    mixed = (mixed ^ ((mixed >> 15) & 0x1FFFF)) & 0x7FFFFFFF
-    return (mixed >= int(dropout * (1 << 31))).to(like_BTN.dtype) / (1 - dropout)
+    mixed = mixed ^ ((mixed >> 15) & 0x1FFFF)
+    halves = torch.cat((mixed & 0xFFFF, (mixed >> 16) & 0xFFFF), dim=-1)
+    return (halves >= int(dropout * 65536)).to(like_BTN.dtype) / (1 - dropout)
 
 
-def visible(scores_BTT: Tensor, allowed_BTT: Tensor | None) -> Tensor:
+def visible(scores: Tensor, allowed_BTT: Tensor | None) -> Tensor:
     """Strictly earlier tokens, of the same document where documents are given."""
-    scores_BTT = torch.tril(scores_BTT, diagonal=-1)
-    return scores_BTT if allowed_BTT is None else scores_BTT * allowed_BTT
+    scores = torch.tril(scores, diagonal=-1)
+    return scores if allowed_BTT is None else scores * allowed_BTT
 
 
 def head_forward(
     x_BTD: Tensor,
-    encoder_DN: Tensor,
-    encoder_v_DN: Tensor,
-    decoder_ND: Tensor,
-    cosines_TP: Tensor,
-    sines_TP: Tensor,
+    weights: tuple[Tensor, Tensor, Tensor],
+    angles: tuple[Tensor, Tensor],
     allowed_BTT: Tensor | None,
     seed: Tensor,
     dropout: float,
-    kept_u_BTN: Tensor | None,
-    kept_w_BTN: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """What one head adds before the last norms; and the scores, and what they read. Fills `kept` where given."""
-    u_BTN = functional.relu(x_BTD @ encoder_DN)
-    q_BTN = rotate_halves(u_BTN, cosines_TP, sines_TP)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """What one head adds before the last norms; the scores, what they read, and both neurons before rectifying."""
+    encoder_DN, encoder_v_DN, decoder_ND = weights
+    u_BTN = x_BTD @ encoder_DN
+    active_BTN = functional.relu(u_BTN)
+    q_BTN = rotate_halves(active_BTN, *angles)
     scores_BTT = visible(q_BTN @ q_BTN.transpose(1, 2), allowed_BTT)
     read_BTD = scores_BTT @ x_BTD
-    w_BTN = functional.relu(normalise(read_BTD) @ encoder_v_DN)
-    gated_BTN = u_BTN * w_BTN
+    w_BTN = normalise(read_BTD) @ encoder_v_DN
+    gated_BTN = active_BTN * functional.relu(w_BTN)
     if dropout:
         gated_BTN = gated_BTN * kept(gated_BTN, seed, dropout)
-    if kept_u_BTN is not None and kept_w_BTN is not None:
-        kept_u_BTN.copy_(u_BTN)
-        kept_w_BTN.copy_(w_BTN)
-    return gated_BTN @ decoder_ND, scores_BTT, read_BTD
+    return gated_BTN @ decoder_ND, scores_BTT, read_BTD, u_BTN, w_BTN
 
 
 def head_backward(
     grad_BTD: Tensor,
     x_BTD: Tensor,
-    encoder_DN: Tensor,
-    encoder_v_DN: Tensor,
-    decoder_ND: Tensor,
-    cosines_TP: Tensor,
-    sines_TP: Tensor,
+    weights: tuple[Tensor, Tensor, Tensor],
+    angles: tuple[Tensor, Tensor],
     allowed_BTT: Tensor | None,
     seed: Tensor,
     dropout: float,
     scores_BTT: Tensor,
     read_BTD: Tensor,
-    u_BTN: Tensor | None,
-    w_BTN: Tensor | None,
+    neurons: tuple[Tensor, Tensor] | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of x, encoder, encoder_v and decoder. Queries are keys: one product serves both sides of the scores."""
+    encoder_DN, encoder_v_DN, decoder_ND = weights
     x_MD, grad_MD = x_BTD.flatten(0, 1), grad_BTD.flatten(0, 1)
     attended_BTD = normalise(read_BTD)
-    if u_BTN is None:
-        u_BTN = functional.relu(x_BTD @ encoder_DN)
-    if w_BTN is None:
-        w_BTN = functional.relu(attended_BTD @ encoder_v_DN)
+    u_BTN, w_BTN = neurons or (x_BTD @ encoder_DN, attended_BTD @ encoder_v_DN)
+    u_BTN, w_BTN = functional.relu(u_BTN), functional.relu(w_BTN)
     through_BTN = grad_BTD @ decoder_ND.T
     gated_BTN = u_BTN * w_BTN
     if dropout:
@@ -109,36 +111,85 @@ def head_backward(
     decoder_grad = gated_BTN.flatten(0, 1).T @ grad_MD
     w_grad_BTN = torch.where(w_BTN > 0, through_BTN * u_BTN, 0)
     encoder_v_grad = attended_BTD.flatten(0, 1).T @ w_grad_BTN.flatten(0, 1)
-    read_grad_BTD = _normalise_backward(w_grad_BTN @ encoder_v_DN.T, read_BTD)
+    read_grad_BTD = normalise_backward(w_grad_BTN @ encoder_v_DN.T, read_BTD)
     scores_grad_BTT = visible(read_grad_BTD @ x_BTD.transpose(1, 2), allowed_BTT)
-    q_BTN = rotate_halves(u_BTN, cosines_TP, sines_TP)
-    q_grad_BTN = (scores_grad_BTT + scores_grad_BTT.transpose(1, 2)) @ q_BTN
-    turned_BTN = rotate_halves(q_grad_BTN, cosines_TP, sines_TP, back=True)
+    q_grad_BTN = (scores_grad_BTT + scores_grad_BTT.transpose(1, 2)) @ rotate_halves(u_BTN, *angles)
+    turned_BTN = rotate_halves(q_grad_BTN, *angles, back=True)
     u_grad_BTN = torch.where(u_BTN > 0, turned_BTN + through_BTN * w_BTN, 0)
     encoder_grad = x_MD.T @ u_grad_BTN.flatten(0, 1)
     x_grad_BTD = wide(scores_BTT.transpose(1, 2) @ read_grad_BTD) + wide(u_grad_BTN @ encoder_DN.T)
     return x_grad_BTD, encoder_grad, encoder_v_grad, decoder_grad
 
 
-def _normalise_backward(grad: Tensor, x: Tensor) -> Tensor:
-    wide_x, wide_grad = wide(x), wide(grad)
-    centred = wide_x - wide_x.mean(-1, keepdim=True)
-    scale = torch.rsqrt(centred.square().mean(-1, keepdim=True) + EPSILON)
-    unit = centred * scale
-    mean, along = wide_grad.mean(-1, keepdim=True), (wide_grad * unit).mean(-1, keepdim=True)
-    return (scale * (wide_grad - mean - unit * along)).to(x.dtype)
+def heads_forward(
+    x_BTD: Tensor,
+    weights: tuple[Tensor, Tensor, Tensor],
+    angles: tuple[Tensor, Tensor],
+    allowed_BTT: Tensor | None,
+    seeds_h: Tensor,
+    dropout: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """`head_forward` of all heads together, on a GPU."""
+    from fledge.model import kernels
+
+    encoder, encoder_v, decoder = weights
+    (heads, width, neurons), (batch, length, _) = encoder.shape, x_BTD.shape
+    tokens = batch * length
+    u = torch.bmm(x_BTD.view(1, tokens, width).expand(heads, -1, -1), encoder)
+    q = kernels.rope_of_rectified(u.view(heads, batch, length, neurons), *angles).view(-1, length, neurons)
+    scores = visible(torch.bmm(q, q.transpose(1, 2)).view(heads, batch, length, length), allowed_BTT)
+    del q
+    read = torch.matmul(scores, x_BTD)
+    w = torch.bmm(normalise(read).view(heads, tokens, width), encoder_v)
+    out = wide(torch.bmm(kernels.gate(u, w, seeds_h, dropout), decoder)).sum(0)
+    shape = (heads, batch, length, neurons)
+    return out.view(x_BTD.shape), scores, read, u.view(shape), w.view(shape)
 
 
-_compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
+def heads_backward(
+    grad_BTD: Tensor,
+    x_BTD: Tensor,
+    weights: tuple[Tensor, Tensor, Tensor],
+    angles: tuple[Tensor, Tensor],
+    allowed_BTT: Tensor | None,
+    seeds_h: Tensor,
+    dropout: float,
+    scores: Tensor,
+    read: Tensor,
+    kept_neurons: tuple[Tensor, Tensor] | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`head_backward` of all heads together, on a GPU."""
+    from fledge.model import kernels
+
+    encoder, encoder_v, decoder = weights
+    (heads, width, neurons), (batch, length, _) = encoder.shape, x_BTD.shape
+    tokens = batch * length
+    x = x_BTD.view(1, tokens, width).expand(heads, -1, -1)
+    grad = grad_BTD.reshape(1, tokens, width).expand(heads, -1, -1)
+    attended = normalise(read).view(heads, tokens, width)
+    u, w = kept_neurons or (torch.bmm(x, encoder), torch.bmm(attended, encoder_v))
+    u, w = u.view(heads, tokens, neurons), w.view(heads, tokens, neurons)
+    through = torch.bmm(grad, decoder.transpose(1, 2))
+    gated, w_grad, part = kernels.gate_backward(through, u, w, seeds_h, dropout)
+    decoder_grad = torch.bmm(gated.transpose(1, 2), grad)
+    del gated
+    encoder_v_grad = torch.bmm(attended.transpose(1, 2), w_grad)
+    read_grad = normalise_backward(torch.bmm(w_grad, encoder_v.transpose(1, 2)).view(read.shape), read)
+    del w_grad
+    scores_grad = visible(torch.matmul(read_grad, x_BTD.transpose(1, 2)), allowed_BTT)
+    both = (scores_grad + scores_grad.transpose(2, 3)).view(-1, length, length)
+    u4 = u.view(heads, batch, length, neurons)
+    q_grad = torch.bmm(both, kernels.rope_of_rectified(u4, *angles).view(-1, length, neurons))
+    u_grad = kernels.rope_backward(q_grad.view(u4.shape), part.view(u4.shape), u4, *angles).view(u.shape)
+    encoder_grad = torch.bmm(x.transpose(1, 2), u_grad)
+    x_grad = wide(torch.bmm(u_grad, encoder.transpose(1, 2))).sum(0).view(x_BTD.shape)
+    x_grad = x_grad + wide(torch.matmul(scores.transpose(2, 3), read_grad)).sum(0)
+    return x_grad, encoder_grad, encoder_v_grad, decoder_grad
 
 
-def _fast(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-    """Compiled on a GPU, where the passes between the products would cost as much as the products."""
-    if device.type != "cuda":
-        return function
-    if function not in _compiled:
-        _compiled[function] = torch.compile(function, dynamic=False)
-    return _compiled[function]
+def _has_kernels(x: Tensor) -> bool:
+    """Triton's passes need a GPU; 64 bits are for tests."""
+    return x.device.type == "cuda" and x.dtype != torch.float64 and importlib.util.find_spec("triton") is not None
 
 
 @torch.library.custom_op("fledge::bdh_mix", mutates_args=())
@@ -155,25 +206,22 @@ def bdh_mix(
     keep_reads: bool,
     keep_neurons: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """All heads' sum, and what the backward pass is given: scores and reads, and the neurons where memory allows."""
-    heads, _, neurons = encoder.shape
-    batch, length, width = x.shape
-    out = torch.zeros(x.shape, dtype=wide(x[:0]).dtype, device=x.device)
-    scores = x.new_empty((heads, batch, length, length) if keep_reads else (0,))
-    reads = x.new_empty((heads, batch, length, width) if keep_reads else (0,))
-    u = x.new_empty((heads, batch, length, neurons) if keep_neurons else (0,))
-    w = torch.empty_like(u)
+    """All heads' sum, and what the backward pass is given: scores and reads, and the neurons where asked."""
+    weights, angles, nothing = (encoder, encoder_v, decoder), (cosines, sines), x.new_empty(0)
     with torch.autocast(x.device.type, enabled=False), torch.no_grad():
-        run = _fast(head_forward, x.device)
-        for h in range(heads):
-            weights = (encoder[h], encoder_v[h], decoder[h])
-            neurons_kept = (u[h], w[h]) if keep_neurons else (None, None)
-            part, head_scores, head_reads = run(
-                x, *weights, cosines, sines, allowed, seeds[h], dropout, *neurons_kept
-            )
-            out += part
-            if keep_reads:
-                scores[h], reads[h] = head_scores, head_reads
+        if _has_kernels(x):
+            out, *found = heads_forward(x.contiguous(), weights, angles, allowed, seeds, dropout)
+        else:
+            parts: list[list[Tensor]] = []
+            out = torch.zeros(x.shape, dtype=wide(x[:0]).dtype, device=x.device)
+            for h in range(encoder.shape[0]):
+                head = (encoder[h], encoder_v[h], decoder[h])
+                part, *rest = head_forward(x, head, angles, allowed, seeds[h], dropout)
+                out += part
+                parts.append(rest[: 2 * keep_reads + 2 * keep_neurons])
+            found = [torch.stack(tensors) for tensors in zip(*parts, strict=True)] + [nothing] * 4
+    scores, reads = found[:2] if keep_reads else (nothing, nothing.clone())
+    u, w = found[2:4] if keep_neurons else (nothing.clone(), nothing.clone())
     return out.to(x.dtype), scores, reads, u, w
 
 
@@ -216,15 +264,20 @@ def bdh_mix_backward(
     u: Tensor,
     w: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    x_grad = torch.zeros(x.shape, dtype=wide(x[:0]).dtype, device=x.device)
-    grads = [torch.empty_like(weight) for weight in (encoder, encoder_v, decoder)]
+    weights, angles = (encoder, encoder_v, decoder), (cosines, sines)
     with torch.autocast(x.device.type, enabled=False), torch.no_grad():
-        run = _fast(head_backward, x.device)
+        if _has_kernels(x):
+            neurons = (u, w) if u.numel() else None
+            x_grad, *grads = heads_backward(
+                grad, x.contiguous(), weights, angles, allowed, seeds, dropout, scores, reads, neurons
+            )
+            return x_grad.to(x.dtype), grads[0], grads[1], grads[2]
+        x_grad = torch.zeros(x.shape, dtype=wide(x[:0]).dtype, device=x.device)
+        grads = [torch.empty_like(weight) for weight in weights]
         for h in range(encoder.shape[0]):
-            weights = (encoder[h], encoder_v[h], decoder[h])
-            neurons = (u[h], w[h]) if u.numel() else (None, None)
-            part, *found = run(
-                grad, x, *weights, cosines, sines, allowed, seeds[h], dropout, scores[h], reads[h], *neurons
+            head, neurons = (encoder[h], encoder_v[h], decoder[h]), (u[h], w[h]) if u.numel() else None
+            part, *found = head_backward(
+                grad, x, head, angles, allowed, seeds[h], dropout, scores[h], reads[h], neurons
             )
             x_grad += part
             for whole, tensor in zip(grads, found, strict=True):
@@ -265,20 +318,9 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 def _backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
     x, encoder, encoder_v, decoder, cosines, sines, allowed, seeds, *found = ctx.saved_tensors
-    grads = bdh_mix_backward(
-        grad.to(x.dtype).contiguous(),
-        x,
-        encoder,
-        encoder_v,
-        decoder,
-        cosines,
-        sines,
-        allowed,
-        seeds,
-        ctx.dropout,
-        *found,
-    )
-    return (*grads, *[None] * 7)
+    weights, tables = (encoder, encoder_v, decoder), (cosines, sines, allowed, seeds)
+    grad = grad.to(x.dtype).contiguous()
+    return (*bdh_mix_backward(grad, x, *weights, *tables, ctx.dropout, *found), *[None] * 7)
 
 
 bdh_mix.register_autograd(_backward, setup_context=_keep)

@@ -1,4 +1,4 @@
-"""Text to ids and back: byte-pair encoding, words, characters; files that other tools read. Loaded when first used."""
+"""Text to ids and back: byte-pair encoding, words, characters; files others read. Loaded when first used."""
 
 from __future__ import annotations
 

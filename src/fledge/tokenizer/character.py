@@ -1,4 +1,4 @@
-"""The character tokenizer: one id per code point; a character too rare to have one is spelled in its bytes."""
+"""The character tokenizer: one id per code point; one too rare to have an id is spelled in its bytes."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ class CharacterTokenizer(SpellingTokenizer):
     def __init__(self, pieces: Iterable[str]) -> None:
         super().__init__(pieces)
         codes = [ord(piece) for piece in self.pieces]
-        self._id_of_code = np.full(
-            max(codes, default=0) + 2, -1, np.int32
-        )  # the last entry stays for codes beyond
+        self._id_of_code = np.full(max(codes, default=0) + 2, -1, np.int32)  # the last entry stays for codes beyond
         self._id_of_code[codes] = np.arange(FIRST_PIECE, FIRST_PIECE + len(codes))
 
     @staticmethod
@@ -80,8 +78,8 @@ class CharacterTokenizer(SpellingTokenizer):
     def _ids_by_byte(self, text: str) -> tuple[Ids, npt.NDArray[np.bool_] | None]:
         """An id for every byte of the text, and which of them to keep (None for all).
 
-        Every byte has its own id at first. Then a known character's id takes the place of its first byte, and its
-        other bytes are dropped.
+        Every byte has its own id at first. Then a known character's id takes the place of its first byte, and
+        its other bytes are dropped.
         """
         data = np.frombuffer(text.encode("utf-8", "surrogateescape"), np.uint8)
         ids = data.astype(self.token_dtype)

@@ -1,4 +1,4 @@
-"""Tokenizers against corpora: bytes per token, speed, the time that 825 GB would take, and the width of an id.
+"""Tokenizers against corpora: bytes per token, speed, the time that 825 GB would take, the width of an id.
 
 Every tokenizer is measured on every corpus, so that one trained elsewhere shows what it loses away from home.
 """
@@ -91,7 +91,14 @@ def compare(
         if not source_bytes:
             raise FledgeError(f"{corpus_name} holds no text to compare on.")
         measured += [
-            Measurement(name, corpus_name, source_bytes, int(tokens), seconds, 8 * tokenizers[name].token_dtype.itemsize)
+            Measurement(
+                name,
+                corpus_name,
+                source_bytes,
+                int(tokens),
+                seconds,
+                8 * tokenizers[name].token_dtype.itemsize,
+            )
             for name, (tokens, seconds) in totals.items()
         ]
     return measured
@@ -108,7 +115,9 @@ def limited(corpus: Corpus, limit: int | None) -> Iterator[Block]:
             count = max(1, int(np.searchsorted(block.offsets, int(left), side="right")) - 1)
             end = int(block.offsets[count])
             block = block._replace(
-                buffer=block.buffer[:end], offsets=block.offsets[: count + 1], validation=block.validation[:count]
+                buffer=block.buffer[:end],
+                offsets=block.offsets[: count + 1],
+                validation=block.validation[:count],
             )
         yield block
         left -= size

@@ -1,4 +1,4 @@
-"""Tokens in colour: in the terminal, as HTML in a notebook, and as plain text; several tokenizers side by side."""
+"""Tokens in colour: in the terminal, as HTML in a notebook, as plain text; tokenizers side by side."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from fledge.tokenizer.base import Special, Tokenizer
 
-# Light grounds that differ from their neighbours for most kinds of colour blindness; black text is readable on all.
+# Light grounds that differ from their neighbours for most kinds of colour blindness, under black text.
 GROUNDS = ("#a8d5ff", "#ffe08a", "#b7e4c7", "#f7b7d2", "#d6c9ff")
 SPECIAL_GROUND = "#333333"
 BAR = "¦"  # hardly ever in a text, unlike |
@@ -59,7 +59,7 @@ def shown_tokens(tokenizer: Tokenizer, text: str | bytes, special: Special = "re
 
 
 def visible(data: bytes) -> str:
-    """Text that can be seen: line ends and tabs are marked, other invisible characters named, stray bytes in hex.
+    """Text that can be seen: line ends and tabs are marked, what is invisible is numbered, bytes in hex.
 
     >>> visible(b"a\\n"), visible(b"\\xe2\\x82"), visible("\\u200b".encode())
     ('a↵\\n', '⟨E2 82⟩', '⟨U+200B⟩')
@@ -77,7 +77,7 @@ def visible(data: bytes) -> str:
 
 
 class TokenView:
-    """Texts against tokenizers. Print it in a terminal, leave it as a notebook cell's last line, or take its parts."""
+    """Texts against tokenizers: print it in a terminal, or leave it as the last line of a notebook's cell."""
 
     def __init__(self, names: list[str], rows: list[list[Cell]], ids: bool = False) -> None:
         self.names, self.rows, self.ids = names, rows, ids
@@ -110,7 +110,11 @@ class TokenView:
     def _html_cell(self, cell: Cell) -> str:
         spans, ground = [], 0
         for shown in cell.tokens:
-            style = f"background:{SPECIAL_GROUND};color:#fff" if shown.special else f"background:{GROUNDS[ground]};color:#000"
+            style = (
+                f"background:{SPECIAL_GROUND};color:#fff"
+                if shown.special
+                else f"background:{GROUNDS[ground]};color:#000"
+            )
             ground = (ground + 1) % len(GROUNDS)
             title = html.escape(f"id {shown.token}: {shown.data.hex(' ').upper()}")
             spans.append(f'<span style="{style}" title="{title}">{html.escape(shown.text)}</span>')

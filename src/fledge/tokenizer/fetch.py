@@ -1,4 +1,4 @@
-"""Published vocabularies, downloaded once: checked against a known SHA-256, kept in a cache, resumed where cut off."""
+"""Published vocabularies, downloaded once: checked by SHA-256, kept in a cache, resumed where cut off."""
 
 from __future__ import annotations
 
@@ -38,18 +38,14 @@ def cached(name: str) -> Path | None:
         return None
     place = place_of(name)
     if not place.is_file():
-        raise FledgeError(
-            f"{name} has not been fetched yet. Where there is a network: fledge tokenizer fetch {name}"
-        )
+        raise FledgeError(f"{name} has not been fetched yet. Where there is a network: fledge tokenizer fetch {name}")
     if sha256(place) != ENCODINGS[name].sha256:
-        raise FledgeError(
-            f"{place} does not match its checksum. Fetch it again: fledge tokenizer fetch {name}"
-        )
+        raise FledgeError(f"{place} does not match its checksum. Fetch it again: fledge tokenizer fetch {name}")
     return place
 
 
 def fetch(name: str, *, progress: bool = False) -> Path:
-    """Download a published vocabulary (`gpt2`, `cl100k`, `o200k`), unless it is in the cache; its place there."""
+    """Download a published vocabulary (`gpt2`, `cl100k`, `o200k`), unless it is in the cache already."""
     if name not in ENCODINGS:
         raise FledgeError(f"{name} is not a vocabulary that can be fetched. {nearest(name, ENCODINGS)}")
     encoding, place = ENCODINGS[name], place_of(name)
@@ -64,18 +60,12 @@ def fetch(name: str, *, progress: bool = False) -> Path:
             _download(encoding, partial, name, progress)
             break
         except urllib.error.HTTPError as error:
-            raise FledgeError(
-                f"{host} answered {error.code} ({error.reason}) for {encoding.address}."
-            ) from None
+            raise FledgeError(f"{host} answered {error.code} ({error.reason}) for {encoding.address}.") from None
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error or type(error).__name__
             have = partial.stat().st_size if partial.exists() else 0
             if attempt == ATTEMPTS or (isinstance(error, urllib.error.URLError) and not have):
-                kept = (
-                    f" {readable_bytes(have)} are kept, and the same command goes on from there."
-                    if have
-                    else ""
-                )
+                kept = f" {readable_bytes(have)} are kept, and the same command goes on from there." if have else ""
                 raise FledgeError(
                     f"{name} could not be fetched from {host}: {reason}.{kept} Without a network, copy "
                     f"{encoding.address.rsplit('/', 1)[1]} from elsewhere and name that file instead."

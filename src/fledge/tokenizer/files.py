@@ -1,7 +1,8 @@
 """Tokenizers on disk: a folder that other programs read too, and the files that they write.
 
-Our folder holds `tokenizer.json` (for BPE a valid Hugging Face file; for words and characters a list of pieces) and
-`tokenizer_config.json` (kind, roles, pattern, fingerprint). Read besides: `vocab.json` with `merges.txt`, and `.tiktoken`.
+Our folder holds `tokenizer.json` (for BPE a valid Hugging Face file; for words and characters their pieces)
+and `tokenizer_config.json` (kind, roles, pattern, fingerprint). `vocab.json` with `merges.txt`, and
+`.tiktoken`, are read too.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def load_tokenizer(
 ) -> Tokenizer:
     """The tokenizer in a folder or file, ours or another program's; or one fetched before, by its name.
 
-    `pattern` and `special_tokens` are for files that do not say: `vocab.json` with `merges.txt`, and `.tiktoken`.
+    `pattern` and `special_tokens` are for files that do not say: `vocab.json` and `merges.txt`, `.tiktoken`.
 
     >>> import tempfile
     >>> from fledge.tokenizer import WordTokenizer
@@ -114,13 +115,11 @@ def save_tokenizer(tokenizer: Tokenizer, folder: str | PathLike[str]) -> None:
     write_json(folder / CONFIGURATION, configuration | {"fingerprint": tokenizer.fingerprint})
 
 
-def export_tokenizer(
-    tokenizer: Tokenizer, path: str | PathLike[str], format: str = "huggingface"
-) -> list[Path]:
+def export_tokenizer(tokenizer: Tokenizer, path: str | PathLike[str], format: str = "huggingface") -> list[Path]:
     """Write a BPE tokenizer for another program; the files that were written.
 
-    `huggingface` makes our own folder, which `transformers` reads; `gpt2` makes a folder with `vocab.json` and
-    `merges.txt`; `tiktoken` makes a rank file, and beside it a JSON file with the pattern and the special tokens.
+    `huggingface` makes our own folder, which `transformers` reads; `gpt2` a folder with `vocab.json` and
+    `merges.txt`; `tiktoken` a rank file, and beside it a JSON file with the pattern and the special tokens.
     """
     place = Path(path)
     if format not in FORMATS:
@@ -168,12 +167,12 @@ def _locate(folder: Path) -> Path:
     if len(ranks) == 1:
         return ranks[0]
     raise FledgeError(
-        f"{folder} holds no tokenizer: neither {VOCABULARY}, nor vocab.json with merges.txt, nor one .tiktoken file."
+        f"{folder} holds no tokenizer: no {VOCABULARY}, no vocab.json with merges.txt, no single .tiktoken."
     )
 
 
 def _vocabulary_and_merges(source: Path) -> tuple[Path, Path] | None:
-    """GPT-2's two files, when `source` is one of them: `vocab.json` and `merges.txt`, or with a prefix to both."""
+    """GPT-2's two files, if `source` is one of them: `vocab.json` and `merges.txt`, or both with a prefix."""
     name = source.name
     for vocabulary, merges in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
         for mine, other in ((vocabulary, merges), (merges, vocabulary)):
@@ -190,7 +189,7 @@ def _vocabulary_and_merges(source: Path) -> tuple[Path, Path] | None:
 def _load_gpt2(
     vocabulary: Path, merges: Path, pattern: str | None, special_tokens: Mapping[str, int] | None
 ) -> BPETokenizer:
-    """The tokenizer in `vocab.json` and `merges.txt`; special tokens are those given, or what no merge makes."""
+    """The tokenizer in these two files; its special tokens are those given, or what no merge makes."""
     from fledge.tokenizer.huggingface import read_vocabulary
 
     lines = (line.rstrip("\r") for line in _text(merges).split("\n"))
@@ -200,7 +199,7 @@ def _load_gpt2(
 
 
 def _load_ranks(path: Path, pattern: str | None, special_tokens: Mapping[str, int] | None) -> Tokenizer:
-    """A rank file says nothing of pattern and special tokens: they are given, lie beside it, or are widely known."""
+    """Ranks say nothing of pattern and special tokens: they are given, lie beside them, or are known."""
     import hashlib
 
     from fledge.tokenizer.ranks import ENCODINGS, parts_of_ranks, read_ranks
@@ -220,9 +219,7 @@ def _load_ranks(path: Path, pattern: str | None, special_tokens: Mapping[str, in
             pattern = encoding.pattern if pattern is None else pattern
             special_tokens = encoding.special_tokens if special_tokens is None else special_tokens
     if not isinstance(pattern, str):
-        raise FledgeError(
-            f"{path} does not say how text is cut before merging. Give a pattern: gpt2, cl100k or o200k."
-        )
+        raise FledgeError(f"{path} does not say how text is cut before merging. Give a pattern: gpt2, cl100k or o200k.")
     specials = _read_special_tokens(special_tokens, str(path))
     return _build(parts_of_ranks(ranks, specials, pattern, str(path)), None)
 
@@ -233,13 +230,9 @@ def _load_spelling(document: dict[str, Any], where: str) -> Tokenizer:
     from fledge.tokenizer.word import WordTokenizer
 
     if document.get("format") != FORMAT:
-        raise FledgeError(
-            f"{where} has format {document.get('format')!r:.40}; this version of fledge reads format {FORMAT}."
-        )
+        raise FledgeError(f"{where} has format {document.get('format')!r:.40}; this version of fledge reads {FORMAT}.")
     if document.get("special_tokens") != SPECIAL_TOKENS or not isinstance(document.get("pieces"), list):
-        raise FledgeError(
-            f"{where} lacks its pieces, or its special tokens are not those of a {document['kind']} tokenizer."
-        )
+        raise FledgeError(f"{where} lacks its pieces, or its special tokens are not those of a {document['kind']} one.")
     kind = WordTokenizer if document["kind"] == "word" else CharacterTokenizer
     try:
         return kind(document["pieces"])
@@ -269,11 +262,7 @@ def _read_roles(path: Path, parts: Parts) -> Roles | None:
             role: parts.special_tokens.get(str(text.get("content") if isinstance(text, dict) else text))
             for role, text in texts.items()
         }
-        return (
-            Roles(**found, separator=found["end"])
-            if any(value is not None for value in found.values())
-            else None
-        )
+        return Roles(**found, separator=found["end"]) if any(value is not None for value in found.values()) else None
     if not isinstance(given, dict) or set(given) != set(Roles._fields):
         raise FledgeError(f"{path}: roles must name {', '.join(Roles._fields)}.")
     for role, token in given.items():
@@ -296,9 +285,7 @@ def _bytes(path: Path) -> bytes:
     """All of a file that is not too large to be a tokenizer."""
     size = path.stat().st_size
     if size > MOST_BYTES:
-        raise FledgeError(
-            f"{path} has {readable_bytes(size)}: too much for a tokenizer (at most {readable_bytes(MOST_BYTES)})."
-        )
+        raise FledgeError(f"{path} has {readable_bytes(size)}: too much for a tokenizer, by far.")
     return path.read_bytes()
 
 
@@ -306,9 +293,7 @@ def _text(path: Path) -> str:
     try:
         return _bytes(path).decode()
     except UnicodeDecodeError as error:
-        raise FledgeError(
-            f"{path} is not text in UTF-8 (byte {error.start}): the file was cut or changed."
-        ) from None
+        raise FledgeError(f"{path} is not text in UTF-8 (byte {error.start}): the file was cut or changed.") from None
 
 
 def _read(path: Path) -> Any:

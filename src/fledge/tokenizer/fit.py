@@ -1,4 +1,4 @@
-"""A tokenizer for a corpus, as the settings say: loaded, or trained on the training part or on all of the text."""
+"""A tokenizer for a corpus, as the settings say: loaded, or trained on the training part or on all of it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Hugging Face's `tokenizer.json` and GPT-2's `vocab.json` with `merges.txt`: byte-level BPE, read and written.
+"""Hugging Face's `tokenizer.json`, and GPT-2's `vocab.json` with `merges.txt`: byte-level BPE in and out.
 
-A file that asks for something this library does not do is refused: the same text must give the same ids in both.
+A file that asks for what this library does not do is refused: a text must have the same ids in both.
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 EXPRESSIONS = {
     "gpt2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
-    "cl100k": CONTRACTIONS
-    + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "cl100k": CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     "o200k": rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{CONTRACTIONS}?"
     rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{CONTRACTIONS}?"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 }
-"The regular expressions behind the patterns' names, in words that every engine with Unicode classes understands."
+"The regular expressions behind the patterns' names, as every engine with Unicode classes understands them."
 
 # The same splits in other spellings that are met in files.
 _SPELLINGS = {
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s": "gpt2",
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
     r"'s|'t|'re|'ve|'m|'ll|'d| ?[\p{L}]+| ?[\p{N}]+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
-    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]"
-    r"|\s+(?!\S)|\s": "cl100k",
-    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)"
-    r"|\s+": "cl100k",
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$"
+    r"|\s*[\r\n]|\s+(?!\S)|\s": "cl100k",
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*"
+    r"|\s*[\r\n]|\s+(?!\S)|\s+": "cl100k",
 }
 
 
@@ -52,14 +51,12 @@ def expression_of(pattern: str) -> str:
 def write_vocabulary(parts: Parts, where: str) -> dict[str, int]:
     """`vocab.json`: every token as GPT-2 writes it; special tokens as they are."""
     special_ids = set(parts.special_tokens.values())
-    vocabulary = {
-        written(data): token for token, data in sorted(parts.vocab.items()) if token not in special_ids
-    }
+    vocabulary = {written(data): token for token, data in sorted(parts.vocab.items()) if token not in special_ids}
     for text, token in parts.special_tokens.items():
         if vocabulary.setdefault(text, token) != token:
             warnings.warn(
-                f"{where}: the special token {text} is spelled like the ordinary token {vocabulary[text]}. fledge tells "
-                "them apart; other programs will not."
+                f"{where}: the special token {text} is spelled like the ordinary token {vocabulary[text]}. "
+                "fledge tells them apart; other programs will not."
             )
     return dict(sorted(vocabulary.items(), key=lambda item: item[1]))
 
@@ -130,13 +127,9 @@ def read_document(document: Any, where: str) -> Parts:
         (model, "dropout"),
     ):
         if section.get(key):
-            raise FledgeError(
-                f"{where} sets model.{key} = {section[key]!r:.40}, which byte-level BPE does not have."
-            )
+            raise FledgeError(f"{where} sets model.{key} = {section[key]!r:.40}, which byte-level BPE does not have.")
     if model.get("byte_fallback"):
-        raise FledgeError(
-            f"{where} falls back to bytes for rare characters; fledge reads BPE that starts from bytes."
-        )
+        raise FledgeError(f"{where} falls back to bytes for rare characters; fledge reads BPE that starts from bytes.")
     if document.get("normalizer"):
         name = _type(document["normalizer"])
         raise FledgeError(
@@ -158,7 +151,7 @@ def read_document(document: Any, where: str) -> Parts:
 def read_vocabulary(
     vocabulary: Any, merges: Any, special_tokens: Mapping[str, int] | None, pattern: str, where: str
 ) -> Parts:
-    """The parts out of what `vocab.json` and `merges.txt` hold; without `special_tokens`, they are what no merge makes."""
+    """The parts out of `vocab.json` and `merges.txt`; special tokens not given are what no merge makes."""
     if not isinstance(vocabulary, dict) or not isinstance(merges, list):
         raise FledgeError(f"{where} lacks a vocabulary (names and ids) or a list of merges.")
     pairs = [_read_merge(merge, number, where) for number, merge in enumerate(merges, 1)]
@@ -189,17 +182,11 @@ def read_vocabulary(
 
 def _read_merge(merge: Any, number: int, where: str) -> tuple[bytes, bytes]:
     halves = merge.split(" ") if isinstance(merge, str) else merge
-    if (
-        isinstance(halves, list)
-        and len(halves) == 2
-        and all(isinstance(half, str) and half for half in halves)
-    ):
+    if isinstance(halves, list) and len(halves) == 2 and all(isinstance(half, str) and half for half in halves):
         left, right = unwritten(halves[0]), unwritten(halves[1])
         if left is not None and right is not None:
             return left, right
-    raise FledgeError(
-        f"{where}: merge {number} is {merge!r:.60}, and a merge is two tokens spelled in bytes."
-    )
+    raise FledgeError(f"{where}: merge {number} is {merge!r:.60}, and a merge is two tokens spelled in bytes.")
 
 
 def _read_added_tokens(added: Any, where: str) -> dict[str, int]:
@@ -213,7 +200,7 @@ def _read_added_tokens(added: Any, where: str) -> dict[str, int]:
         for flag in ("lstrip", "rstrip", "single_word"):
             if entry.get(flag):
                 raise FledgeError(
-                    f"{where} sets {flag} for the token {text}, which would change the ids around it; not read."
+                    f"{where} sets {flag} for the token {text}, which changes the ids around it; not read."
                 )
         if special_tokens.setdefault(text, token_id(entry.get("id"), where, text)) != entry["id"]:
             raise FledgeError(f"{where} adds the token {text:.60} with two ids.")
@@ -231,7 +218,7 @@ def _read_pattern(pre_tokenizer: Any, where: str) -> str:
     byte_level, before = steps[-1], steps[:-1]
     if byte_level.get("add_prefix_space"):
         raise FledgeError(
-            f"{where} puts a space before every text (add_prefix_space), so text would not come back; not read."
+            f"{where} puts a space before every text (add_prefix_space): text would not come back; not read."
         )
     uses_gpt2 = byte_level.get("use_regex", True)
     if not before:
@@ -246,7 +233,7 @@ def _read_pattern(pre_tokenizer: Any, where: str) -> str:
             return pattern_name(expression)
     names = ", ".join(str(_type(step)) for step in steps)
     raise FledgeError(
-        f"{where} cuts text in a way that fledge does not know ({names:.100}); one Split and ByteLevel is read."
+        f"{where} cuts text in a way that fledge does not know ({names:.99}); it reads Split and ByteLevel."
     )
 
 
@@ -261,6 +248,6 @@ def _require_reachable(parts: Parts, where: str) -> None:
     lost = unreachable(parts)
     if lost:
         raise FledgeError(
-            f"{where} has {len(lost):,} tokens that its merges do not lead to ({lost[0]!r:.40} is one) and sets "
-            "ignore_merges; fledge follows the merges, so the ids would differ; not read."
+            f"{where} has {len(lost):,} tokens that its merges do not lead to ({lost[0]!r:.40} is one) and "
+            "sets ignore_merges; fledge follows the merges, so the ids would differ; not read."
         )

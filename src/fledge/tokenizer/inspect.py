@@ -80,9 +80,7 @@ def vocabulary_facts(tokenizer: Tokenizer, longest: int = 10) -> VocabularyFacts
     (3, ['toast'])
     """
     special_ids = set(tokenizer.special_tokens.values())
-    counts = Counter(
-        "special" if token in special_ids else kind_of(data) for token, data in tokenizer.vocab.items()
-    )
+    counts = Counter("special" if token in special_ids else kind_of(data) for token, data in tokenizer.vocab.items())
     ordinary = [Token(token, data) for token, data in tokenizer.vocab.items() if token not in special_ids]
     return VocabularyFacts(
         kind=tokenizer.kind,

@@ -1,4 +1,4 @@
-"""What a byte-pair encoding is made of, between a file of any format and a tokenizer; checked before it is believed."""
+"""What a byte-pair encoding is made of, between a file and a tokenizer; checked, then believed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Parts(NamedTuple):
 
 
 def checked(parts: Parts, where: str) -> Parts:
-    """The same parts, or the first reason why they can't be a tokenizer: `where` names the file in the sentence."""
+    """The same parts, or the first reason why they can't be a tokenizer: `where` names the file."""
     ordinary = set(parts.vocab.values())
     lacking = [byte for byte in range(256) if bytes([byte]) not in ordinary]
     if lacking:
@@ -45,9 +45,7 @@ def checked(parts: Parts, where: str) -> Parts:
 def token_id(value: Any, where: str, token: str) -> int:
     """`value` if it can be an id, else a refusal."""
     if type(value) is not int or not 0 <= value < MOST_IDS:
-        raise FledgeError(
-            f"{where} gives {token:.60} the id {value!r:.40}; ids are whole numbers from 0 to {MOST_IDS - 1:,}."
-        )
+        raise FledgeError(f"{where} gives {token:.60} the id {value!r:.40}; ids are whole numbers below {MOST_IDS:,}.")
     return value
 
 
@@ -59,7 +57,7 @@ def add_token(vocab: dict[int, bytes], token: int, data: bytes, where: str) -> N
 
 @cache
 def byte_letters() -> dict[int, str]:
-    """GPT-2's way to write a byte as one printable character: itself where it is one, else from U+0100 upwards.
+    """GPT-2's way to write a byte as one printable character: itself where it is one, else from U+0100 on.
 
     >>> byte_letters()[ord("A")], byte_letters()[ord(" ")]
     ('A', 'Ġ')

@@ -1,7 +1,8 @@
 """tiktoken's rank files: one token per line in base64, and its rank. Merges are recovered from the ranks.
 
-A pair may merge when its bytes together are a token, the lowest rank first; so the merge that makes a token is the pair
-that is left when all lower ranks have merged its bytes. The same rule says whether merges can be written as ranks.
+A pair may merge when its bytes together are a token, the lowest rank first; so the merge that makes a token
+is the pair that is left when all lower ranks have merged its bytes. By the same rule, some merges can't be
+written as ranks.
 """
 
 from __future__ import annotations
@@ -73,9 +74,7 @@ def read_ranks(data: bytes, where: str) -> dict[bytes, int]:
             raise FledgeError(f"{where}: line {number} is not a token in base64 and its rank.") from None
         token_id(rank, where, repr(token))
         if not token or token in ranks:
-            raise FledgeError(
-                f"{where}: line {number} holds {'no token' if not token else f'{token!r:.60} again'}."
-            )
+            raise FledgeError(f"{where}: line {number} holds {'no token' if not token else f'{token!r:.60} again'}.")
         if rank in taken:
             raise FledgeError(f"{where}: lines {taken[rank]} and {number} have the same rank, {rank}.")
         ranks[token] = rank
@@ -85,16 +84,12 @@ def read_ranks(data: bytes, where: str) -> dict[bytes, int]:
     return ranks
 
 
-def parts_of_ranks(
-    ranks: Mapping[bytes, int], special_tokens: Mapping[str, int], pattern: str, where: str
-) -> Parts:
+def parts_of_ranks(ranks: Mapping[bytes, int], special_tokens: Mapping[str, int], pattern: str, where: str) -> Parts:
     """Vocabulary and merges out of ranks; a token that no merge can make is refused."""
     vocab = {rank: token for token, rank in ranks.items()}
     for text, token in special_tokens.items():
         if token in vocab:
-            raise FledgeError(
-                f"{where}: the special token {text} has the id {token}, which {vocab[token]!r:.60} has already."
-            )
+            raise FledgeError(f"{where}: the special token {text} has the id {token}, which {vocab[token]!r:.60} has.")
         vocab[token] = text.encode()
     if len(set(special_tokens.values())) < len(special_tokens):
         raise FledgeError(f"{where}: two special tokens have the same id.")
@@ -103,9 +98,7 @@ def parts_of_ranks(
         if len(data) > 1:
             halves = merged(data, ranks, rank)
             if len(halves) != 2:
-                raise FledgeError(
-                    f"{where}: no merge of lower-ranked tokens makes {data!r:.60}, so it can't be used."
-                )
+                raise FledgeError(f"{where}: no merge of lower-ranked tokens makes {data!r:.60}, so it can't be used.")
             merges.append((halves[0], halves[1]))
     return checked(Parts(vocab, merges, dict(special_tokens), pattern), where)
 

@@ -1,6 +1,6 @@
-"""What the word and the character tokenizer share: pieces over a floor of 256 bytes, so that any text can be spelled.
+"""What word and character tokenizers share: pieces over a floor of 256 bytes: any text can be spelled.
 
-Ids are fixed and known: 0 to 3 special, 4 to 259 the bytes in order, then the pieces, the most frequent first.
+Ids are fixed and known: 0 to 3 special, 4 to 259 the bytes in order, then pieces, the most frequent first.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ Self = TypeVar("Self", bound="SpellingTokenizer")
 
 
 class SpellingTokenizer(Tokenizer):
-    """Known pieces are one id each; the rest is spelled in smaller ones, down to bytes: nothing is out of vocabulary.
+    """Known pieces are one id each; the rest is spelled in smaller ones, so nothing is out of vocabulary.
 
-    No two ids stand for the same bytes, and decoding joins the bytes of the ids, so every text comes back exactly.
-    The unknown token is never produced: its id is kept for programs that expect one.
+    No two ids stand for the same bytes, and decoding joins their bytes: every text comes back exactly.
+    The unknown token is never produced; its id is kept for programs that expect one.
     """
 
     needs: ClassVar[str]
@@ -57,9 +57,7 @@ class SpellingTokenizer(Tokenizer):
                 )
             first = self.known.setdefault(piece, token)
             if first != token:
-                raise FledgeError(
-                    f"ids {first} and {token} of a {self.kind} tokenizer are both {piece!r:.60}."
-                )
+                raise FledgeError(f"ids {first} and {token} of a {self.kind} tokenizer are both {piece!r:.60}.")
             vocab[token] = piece.encode()
         self.vocab: Mapping[int, bytes] = vocab
         self._fingerprint: str | None = None
@@ -76,7 +74,7 @@ class SpellingTokenizer(Tokenizer):
 
     @abstractmethod
     def encode_plain(self, text: str) -> Ids:
-        """The ids of a text in which nothing is special; bytes that are not UTF-8 come as U+DC80 to U+DCFF."""
+        """The ids of a text in which nothing is special; bytes that are not UTF-8 are U+DC80 to U+DCFF."""
 
     @abstractmethod
     def settled(self, text: str) -> int:
@@ -90,14 +88,14 @@ class SpellingTokenizer(Tokenizer):
         *,
         min_frequency: int = 1,
     ) -> Self:
-        """Keep the most frequent pieces: up to `vocab_size` ids in all, each seen at least `min_frequency` times.
+        """Keep the most frequent pieces: up to `vocab_size` ids, each seen `min_frequency` times or more.
 
         A piece never crosses from one text into the next.
         """
         if vocab_size is not None and vocab_size < FIRST_PIECE:
             raise FledgeError(
-                f"A vocabulary of {vocab_size} is too small for a {cls.kind} tokenizer: 4 special tokens and 256 bytes "
-                f"come first. Give at least {FIRST_PIECE}."
+                f"A vocabulary of {vocab_size} is too small for a {cls.kind} tokenizer: 4 special tokens and "
+                f"256 bytes come first. Give at least {FIRST_PIECE}."
             )
         counts = cls.count(map(readable, texts))
         frequent = [piece for piece, seen in counts.items() if seen >= min_frequency and cls.allowed(piece)]
@@ -138,8 +136,8 @@ class SpellingTokenizer(Tokenizer):
         parts = _SPECIAL.split(text)  # plain, special, plain, special, …, plain
         if special == "refuse" and len(parts) > 1:
             raise FledgeError(
-                f"the text holds the special token {parts[1]} at character {len(parts[0])}. Pass special='text' to "
-                "take it as plain text, or special='recognise' to mean the token."
+                f"the text holds the special token {parts[1]} at character {len(parts[0])}, and that is "
+                "forbidden here. special='text' takes it as plain text, special='recognise' as the token."
             )
         ids = [
             np.array([SPECIAL_TOKENS[part]], self.token_dtype) if position % 2 else self.encode_plain(part)
@@ -206,7 +204,7 @@ class SpellingTokenizer(Tokenizer):
 
 
 def readable(text: str | bytes) -> str:
-    """The text as a string that UTF-8 with `surrogateescape` turns into its very bytes, whatever they were."""
+    """The text as a string that UTF-8 with `surrogateescape` turns into its very bytes, good or bad."""
     if isinstance(text, str):
         try:
             text.encode()

@@ -244,7 +244,7 @@ def _as_paths(source: Any) -> list[Path] | None:
         return None
     if any(isinstance(item, os.PathLike) for item in source):
         return [_file(Path(item)) for item in source]
-    if all(isinstance(item, str) and len(item) < 4096 and "\0" not in item and Path(item).is_file() for item in source):
+    if all(isinstance(item, str) and os.path.isfile(item) for item in source):
         return [Path(item) for item in source]
     return None
 

@@ -1,4 +1,4 @@
-"""What a string is made of: code points, their bytes in UTF-8, UTF-16 and UTF-32, and what the eye does not see.
+"""What a string is made of: code points, their bytes in UTF-8, UTF-16 and UTF-32, and what is not seen.
 
 For bytes that are not UTF-8, where each faulty sequence lies and the exact rule that it breaks.
 """
@@ -149,9 +149,7 @@ def why_invisible(character: str) -> str | None:
             return "turns the direction of the text"
         case "Cf" if code == 0xAD:
             return "shown only at a line's end"
-        case "Cf" if (
-            not 0x600 <= code <= 0x8E2 and not 0x110BD <= code <= 0x110CD
-        ):  # Arabic and Kaithi signs are drawn
+        case "Cf" if not 0x600 <= code <= 0x8E2 and not 0x110BD <= code <= 0x110CD:  # Arabic and Kaithi signs are drawn
             return "takes no room"
         case "Zl" | "Zp":
             return "moves the cursor"

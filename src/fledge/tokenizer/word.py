@@ -1,4 +1,4 @@
-"""The word tokenizer: words, runs of white space and single punctuation marks, each one id; the text comes back whole.
+"""The word tokenizer: words, runs of white space and single punctuation marks, each one id.
 
 A word too rare to have an id is spelled in characters, and a character without one in bytes.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -18,8 +19,8 @@ from fledge.tokenizer.spelling import FIRST_BYTE, SpellingTokenizer
 
 REMEMBERED = 1 << 17  # stretches of text whose ids are kept at hand
 
-# White space of more than one character is one piece; what lies between such runs can be cut at its spaces.
-_RUNS = re.compile(r"(\s{2,})")
+# White space of more than one character is one piece; what lies between such runs can be cut at spaces and line ends.
+_RUNS = re.compile(r"(\s\s+)")
 
 
 class WordTokenizer(SpellingTokenizer):
@@ -39,6 +40,7 @@ class WordTokenizer(SpellingTokenizer):
 
     def __init__(self, pieces: Iterable[str]) -> None:
         super().__init__(pieces)
+        self._type_code = "H" if self.token_dtype.itemsize == 2 else "I"
         self._stretches = _Stretches(self)
 
     def __reduce__(self) -> tuple[type[WordTokenizer], tuple[tuple[str, ...]]]:
@@ -57,7 +59,7 @@ class WordTokenizer(SpellingTokenizer):
             parts = _RUNS.split(text)
             stretches.update(parts[1::2])
             for part in parts[::2]:
-                stretches.update(part.split(" "))
+                stretches.update(part.replace("\n", " ").split(" "))
         counts: Counter[str] = Counter()
         split = splitter()
         for stretch, seen in stretches.items():
@@ -70,7 +72,7 @@ class WordTokenizer(SpellingTokenizer):
         return counts
 
     def settled(self, text: str) -> int:
-        """Up to the last white space that follows something else: no piece or special token reaches across."""
+        """Up to the last white space that follows something else: nothing reaches across."""
         cut = len(text) - 1
         while cut > 0 and not (text[cut].isspace() and not text[cut - 1].isspace()):
             cut -= 1
@@ -79,12 +81,16 @@ class WordTokenizer(SpellingTokenizer):
     def encode_plain(self, text: str) -> Ids:
         ids = bytearray()
         width = self.token_dtype.itemsize
+        encoded = self._stretches.__getitem__
+        line_end = np.array([self.known["\n"]], self.token_dtype).tobytes()
         for position, part in enumerate(_RUNS.split(text)):
             if position % 2:
-                ids += self.encode_stretch(part)
+                ids += encoded(part)
             else:
-                ids += b"".join(map(self._stretches.__getitem__, part.split(" ")))
-                del ids[-width:]  # there is one space fewer than stretches
+                for line in part.split("\n"):
+                    ids += b"".join(map(encoded, line.split(" ")))
+                    ids[-width:] = line_end
+            del ids[-width:]  # the space or line end that is not there
         return np.frombuffer(ids, self.token_dtype)
 
     def encode_stretch(self, text: str) -> bytes:
@@ -101,13 +107,13 @@ class WordTokenizer(SpellingTokenizer):
                     ids.append(token)
                 else:
                     ids += [FIRST_BYTE + byte for byte in character.encode("utf-8", "surrogateescape")]
-        return np.array(ids, self.token_dtype).tobytes()
+        return array(self._type_code, ids).tobytes()
 
 
 class _Stretches(dict[str, bytes]):
     """The ids of what stands between two spaces, and of one space after it, worked out when first met.
 
-    Most of a text is made of few such stretches, so most of it is encoded by looking them up and joining bytes.
+    Most of a text is made of few such stretches, so most of it is encoded by looking up and joining bytes.
     """
 
     def __init__(self, tokenizer: WordTokenizer) -> None:
@@ -143,7 +149,7 @@ def splitter() -> Callable[[str], list[str]]:
 def combining_marks() -> str:
     """The combining marks as ranges of a character class: Python's `re` has no name for them.
 
-    All of them lie in these two stretches; without them, words of Hindi, Thai or decomposed French would fall apart.
+    All of them lie in these two ranges; without them, words of Hindi, Thai or decomposed French fall apart.
     """
     ranges: list[list[int]] = []
     for code in (*range(0x300, 0x1F000), *range(0xE0100, 0xE01F0)):

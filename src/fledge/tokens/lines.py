@@ -13,15 +13,15 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 
 from fledge.config import TokensConfig
 from fledge.errors import FledgeError
 from fledge.tokenizer.base import Roles
-from fledge.tokens.batch import IGNORED, PADDING, Batch
-from fledge.tokens.scratch import chunks, release, scratch_array
+from fledge.tokens.batch import Batch
+from fledge.tokens.gather import Numbers, Stretches, gather
+from fledge.tokens.scratch import Ascending, chunks, release, scratch_array
 from fledge.tokens.store import TokenSplit, end_token
-from fledge.tokens.windows import Numbers, Windows, padding_token, rows_at
+from fledge.tokens.windows import Windows, padding_token
 
 
 class Lines:
@@ -58,11 +58,6 @@ class Lines:
     def longest(self) -> int:
         return max((int(part.max()) for part in self.pairs()), default=0)
 
-    def open(self, inputs: Any, places: Any) -> None:
-        """The first document of all has no separator before it in the file: put one where it is the input."""
-        if self.opening is not None:
-            inputs[places] = self.opening
-
 
 class LineWindows(Windows):
     """A window is a line and an offset: column c holds pair offset + c of the line, or padding outside it."""
@@ -75,7 +70,8 @@ class LineWindows(Windows):
         self.padding = padding_token(roles)
         self._total = 0
         self._check()
-        self._cumulative = scratch_array(self._counts(), len(self.lines) + 1, split.token_file.path.parent)
+        counts = scratch_array(self._counts(), len(self.lines) + 1, split.token_file.path.parent)
+        self._cumulative = Ascending(counts)
 
     def _check(self) -> None:
         """Say what is strange about this policy on these lines."""
@@ -100,42 +96,20 @@ class LineWindows(Windows):
 
     def _release(self) -> None:
         super()._release()
-        release(self._cumulative)
-
-    def place(self, windows: Numbers) -> tuple[Numbers, Numbers]:
-        """The line of each window, and the window's offset on it."""
-        lines = np.searchsorted(self._cumulative, windows, "right") - 1
-        _, pairs = self.lines.find(lines)
-        return lines, self.offset(windows - self._cumulative[lines], pairs)
+        release(self._cumulative.array)
 
     def _gather(self, windows: Numbers, epochs: Numbers) -> Batch:
-        lines = np.searchsorted(self._cumulative, windows, "right") - 1
+        lines = self._cumulative.find(windows)
         first, pairs = self.lines.find(lines)
-        offsets = self.offset(windows - self._cumulative[lines], pairs)
+        offsets = self.offset(windows - self._cumulative.array[lines], pairs)
         return self._fill(first, pairs, offsets, self.context_length)
 
     def _fill(self, first: Numbers, pairs: Numbers, offsets: Numbers, width: int) -> Batch:
-        places = first + offsets  # of the target in column 0
         low, high = np.maximum(0, -offsets), np.minimum(width, pairs - offsets)
-        self.split.token_file.check(np.maximum(places + low - 1, 0), places + high - 1)
-        rows = rows_at(self.split.tokens, places - 1, width + 1)
-        columns = np.arange(width)
-        outside = (columns < low[:, None]) | (columns >= high[:, None])
-        inputs, targets, positions, documents = np.empty((4, len(first), width), np.int64)
-        np.copyto(inputs, rows[:, :-1])
-        np.copyto(targets, rows[:, 1:])
-        opens = np.flatnonzero((first == 0) & (offsets <= 0))
-        self.lines.open(inputs, (opens, low[opens]))
-        np.subtract(columns, low[:, None], out=positions)
-        documents.fill(0)
-        for array, value in (
-            (inputs, self.padding),
-            (targets, IGNORED),
-            (positions, 0),
-            (documents, PADDING),
-        ):
-            np.copyto(array, value, where=outside)
-        return Batch(*map(torch.from_numpy, (inputs, targets, positions, documents)))
+        rows, nought = len(first), np.zeros_like(first)
+        begins = np.arange(rows) * width + low
+        found = Stretches(begins, first + offsets + low, high - low, nought, nought)
+        return gather(self.split, found, rows, width, self.padding, self.lines.opening)
 
     def describe(self) -> dict[str, Any]:
         return super().describe() | {"lines": len(self.lines), "longest_line": self.lines.longest}

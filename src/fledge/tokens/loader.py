@@ -1,17 +1,19 @@
-"""Batches made by a background thread a little before they are needed, into pinned memory for a GPU."""
+"""Batches made by background threads a little before they are needed, into pinned memory for a GPU."""
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Iterator
-from typing import Any
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
 
 from fledge.errors import FledgeError
 from fledge.tokens.batch import Batch
 from fledge.tokens.windows import Windows
 
 DEPTH = 4  # batches made ahead
+THREADS = min(2, os.cpu_count() or 1)  # the work is reading and widening, mostly outside Python
 
 
 class Loader:
@@ -45,37 +47,22 @@ class Loader:
         return range(begin, min(begin + size, last))
 
     def __iter__(self) -> Iterator[tuple[int, Batch]]:
-        ready: queue.Queue[tuple[int, Batch | None, BaseException | None]] = queue.Queue(self.depth)
-        stopped = threading.Event()
-        thread = threading.Thread(target=self._produce, args=(ready, stopped), daemon=True)
-        thread.start()
+        pool = ThreadPoolExecutor(THREADS, thread_name_prefix="loader")
+        under_way: deque[tuple[int, Future[Batch]]] = deque()
+        firsts: Iterable[int] = count(self.start, self.batch_size)
+        if self.stop is not None:
+            firsts = range(self.start, self.stop, self.batch_size)
         try:
-            while True:
-                first, batch, error = ready.get()
-                if error is not None:
-                    raise error
-                if batch is None:
-                    return
-                yield first, batch
+            for first in firsts:
+                under_way.append((first, pool.submit(self._make, first)))
+                if len(under_way) > self.depth:
+                    done, batch = under_way.popleft()
+                    yield done, batch.result()
+            for done, batch in under_way:
+                yield done, batch.result()
         finally:
-            stopped.set()
-            thread.join()
+            pool.shutdown(wait=True, cancel_futures=True)
 
-    def _produce(self, ready: queue.Queue[Any], stopped: threading.Event) -> None:
-        try:
-            first = self.start
-            while not stopped.is_set() and (self.stop is None or first < self.stop):
-                batch = self.windows.batch(self.share(first))
-                _put(ready, (first, batch.pin() if self.pin else batch, None), stopped)
-                first += self.batch_size
-            _put(ready, (first, None, None), stopped)
-        except BaseException as error:
-            _put(ready, (0, None, error), stopped)
-
-
-def _put(ready: queue.Queue[Any], item: Any, stopped: threading.Event) -> None:
-    while not stopped.is_set():
-        try:
-            return ready.put(item, timeout=0.1)
-        except queue.Full:
-            continue
+    def _make(self, first: int) -> Batch:
+        batch = self.windows.batch(self.share(first))
+        return batch.pin() if self.pin else batch

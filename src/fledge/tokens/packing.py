@@ -7,6 +7,7 @@ seed.
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -16,12 +17,13 @@ import torch
 
 from fledge.config import TokensConfig
 from fledge.tokenizer.base import Roles
-from fledge.tokens.batch import IGNORED, PADDING, Batch
+from fledge.tokens.batch import Batch
+from fledge.tokens.gather import Numbers, Stretches, gather
 from fledge.tokens.lines import Lines
 from fledge.tokens.permutation import keys, mix, permute
-from fledge.tokens.scratch import chunks, release, scratch_array
+from fledge.tokens.scratch import Ascending, chunks, release, scratch_array
 from fledge.tokens.store import TokenSplit
-from fledge.tokens.windows import Numbers, Windows, padding_token
+from fledge.tokens.windows import Windows, padding_token
 
 DOCUMENTS = 2  # the purpose of the key that orders documents
 OFFSETS = 3  # and of the one that draws position offsets
@@ -31,7 +33,7 @@ EPOCHS_KEPT = 2  # a batch may lie across the border of two epochs
 class Index(NamedTuple):
     """An epoch's documents, or pieces of them, in packed order: where each begins, and which it is."""
 
-    begins: Numbers  # n + 1: the pair of the packed stream at which piece i begins
+    begins: Ascending  # n + 1: the pair of the packed stream at which piece i begins
     pieces: Numbers  # n: the document
     skips: Numbers | None = None  # n: pairs of the document before the piece
 
@@ -58,6 +60,7 @@ class PackingWindows(Windows):
         self.padding = padding_token(roles)
         self.pairs = sum(int(part.sum()) for part in self.lines.pairs())
         self._indices: dict[int, Index] = {}
+        self._building = threading.Lock()
 
     @abstractmethod
     def _build(self, epoch: int) -> Index:
@@ -72,11 +75,12 @@ class PackingWindows(Windows):
         otherwise.
         """
         epoch = epoch if self.shuffle else 0
-        if epoch not in self._indices:
-            while len(self._indices) >= EPOCHS_KEPT:
-                del self._indices[min(self._indices)]
-            self._indices[epoch] = self._build(epoch)
-        return self._indices[epoch]
+        with self._building:  # loaders ask from several threads
+            if epoch not in self._indices:
+                while len(self._indices) >= EPOCHS_KEPT:
+                    del self._indices[min(self._indices)]
+                self._indices[epoch] = self._build(epoch)
+            return self._indices[epoch]
 
     def order(self, epoch: int) -> Iterator[Numbers]:
         """The documents of an epoch in their order, some at a time."""
@@ -88,7 +92,7 @@ class PackingWindows(Windows):
     def _release(self) -> None:
         super()._release()
         for index in self._indices.values():
-            for array in index:
+            for array in (index.begins.array, index.pieces, index.skips):
                 if array is not None:
                     release(array)
 
@@ -110,42 +114,15 @@ class PackingWindows(Windows):
     def _fill(self, found: Segments, rows: int, epoch: int) -> Batch:
         width = self.context_length
         first, _ = self.lines.find(found.documents)
-        sources = first + found.skips
-        self.split.token_file.check(np.maximum(sources - 1, 0), sources + found.lengths - 1)
-        begins = found.rows * width + found.columns  # in the flat batch
-        full = int(found.lengths.sum()) == rows * width
-        flat = np.arange(rows * width)
-        inputs, targets, positions, documents = np.empty((4, rows * width), np.int64)
-        if full:
-            places = np.repeat(sources - begins, found.lengths)
-            places += flat
-            held: Any = slice(None)
-        else:
-            offsets = np.cumsum(found.lengths) - found.lengths
-            within = np.arange(int(found.lengths.sum())) - np.repeat(offsets, found.lengths)
-            held = np.repeat(begins, found.lengths) + within
-            places = np.repeat(sources, found.lengths) + within
-            inputs.fill(self.padding)
-            targets.fill(IGNORED)
-            positions.fill(0)
-            documents.fill(PADDING)
-        tokens = self.split.tokens
-        targets[held] = tokens[places]
-        inputs[1:] = targets[:-1]
-        inputs[begins] = tokens[sources - 1]  # a separator, or the token before the row's first
-        self.lines.open(inputs, begins[sources == 0])
-        shifts = begins - self._position_offsets(found, epoch)
-        positions[held] = (flat if full else held) - np.repeat(shifts, found.lengths)
         numbers = np.arange(len(found.rows)) - np.searchsorted(found.rows, found.rows)
-        documents[held] = np.repeat(numbers, found.lengths)
-        if not full:
-            empty = np.ones(rows * width, np.bool_)
-            empty[held] = False
-            inputs[empty] = self.padding
-        shape = (rows, width)
-        return Batch(
-            *(torch.from_numpy(array.reshape(shape)) for array in (inputs, targets, positions, documents))
+        stretches = Stretches(
+            found.rows * width + found.columns,
+            first + found.skips,
+            found.lengths,
+            self._position_offsets(found, epoch),
+            numbers,
         )
+        return gather(self.split, stretches, rows, width, self.padding, self.lines.opening)
 
     def _position_offsets(self, found: Segments, epoch: int) -> Numbers:
         """A random start for the positions of each stretch, such that they stay below the context length."""
@@ -173,7 +150,7 @@ class PackedWindows(PackingWindows):
     def _build(self, epoch: int) -> Index:
         folder, count = self.split.token_file.path.parent, len(self.lines)
         pieces = scratch_array(self.order(epoch), count, folder)
-        return Index(scratch_array(self._begins(pieces), count + 1, folder), pieces)
+        return Index(Ascending(scratch_array(self._begins(pieces), count + 1, folder)), pieces)
 
     def _begins(self, pieces: Numbers) -> Iterator[Numbers]:
         total = 0
@@ -186,14 +163,14 @@ class PackedWindows(PackingWindows):
     def _segments(self, index: Index, windows: Numbers) -> Segments:
         begin = windows * self.context_length
         end = np.minimum(begin + self.context_length, self.pairs)
-        first = np.searchsorted(index.begins, begin, "right") - 1
-        last = np.searchsorted(index.begins, end - 1, "right") - 1
+        first, last = index.begins.find(begin), index.begins.find(end - 1)
         counts = last - first + 1
         rows = np.repeat(np.arange(len(windows)), counts)
         slots = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts - first, counts)
-        starts = index.begins[slots]
+        edges = index.begins.array
+        starts = edges[slots]
         low = np.maximum(starts, begin[rows])
-        high = np.minimum(index.begins[slots + 1], end[rows])
+        high = np.minimum(edges[slots + 1], end[rows])
         kept = high > low  # documents without a pair have no place of their own
         rows, slots, low, high, starts = rows[kept], slots[kept], low[kept], high[kept], starts[kept]
         return Segments(rows, index.pieces[slots], low - starts, high - low, low - begin[rows], low)
@@ -234,7 +211,7 @@ class BestFitWindows(PackingWindows):
         folder = self.split.token_file.path.parent
         begins = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths[places])))
         return Index(
-            scratch_array([begins], len(begins), folder),
+            Ascending(scratch_array([begins], len(begins), folder)),
             scratch_array([documents[places]], len(places), folder),
             scratch_array([skips[places]], len(places), folder),
         )
@@ -259,9 +236,10 @@ class BestFitWindows(PackingWindows):
         counts = ends[windows] - first
         rows = np.repeat(np.arange(len(windows)), counts)
         slots = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts - first, counts)
-        begins = index.begins[slots]
-        columns = begins - index.begins[first][rows]
-        lengths = index.begins[slots + 1] - begins
+        edges = index.begins.array
+        begins = edges[slots]
+        columns = begins - edges[first][rows]
+        lengths = edges[slots + 1] - begins
         return Segments(rows, index.pieces[slots], index.skips[slots], lengths, columns, begins)
 
 

@@ -12,7 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fledge.tokens.checked import KEPT_MAPPED
+
 SMALL = 1 << 20  # bytes that may as well stay in memory
+RUNG = 64
 CHUNK = 1 << 18  # entries computed at a time
 
 
@@ -41,5 +44,28 @@ def scratch_array(parts: Iterable[npt.NDArray[np.int64]], count: int, folder: Pa
 def release(array: npt.NDArray[Any]) -> None:
     """Give the pages of a mapped array back; they are read again when needed."""
     mapping = getattr(array, "_mmap", None)
-    if mapping is not None and hasattr(mapping, "madvise"):
+    if mapping is not None and array.nbytes > KEPT_MAPPED and hasattr(mapping, "madvise"):
         mapping.madvise(mmap.MADV_DONTNEED)
+
+
+class Ascending:
+    """A long ascending array in which places are found with few misses of the cache.
+
+    Every 64th number is kept in memory, side by side; binary search ends there, and one look at the 64
+    numbers that follow does the rest.
+    """
+
+    def __init__(self, array: npt.NDArray[np.int64]) -> None:
+        self.array = array
+        self._rungs = np.ascontiguousarray(array[::RUNG])
+
+    def find(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """For each value, the last place whose number is not greater; the array's last must be.
+
+        >>> Ascending(np.array([0, 3, 3, 9])).find(np.array([0, 2, 3, 8])).tolist()
+        [0, 0, 2, 2]
+        """
+        low = (np.searchsorted(self._rungs, values, "right") - 1) * RUNG
+        near = np.minimum(low[:, None] + np.arange(RUNG), len(self.array) - 1)
+        steps: npt.NDArray[np.int64] = np.count_nonzero(self.array[near] <= values[:, None], axis=1)
+        return low + steps - 1

@@ -6,9 +6,7 @@ vocabulary.
 
 from __future__ import annotations
 
-import mmap
-import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +16,7 @@ import numpy.typing as npt
 from fledge.errors import FledgeError
 from fledge.files import read_json
 from fledge.tokenizer.base import Roles
+from fledge.tokens.checked import Checked
 
 if TYPE_CHECKING:
     from fledge.tokenizer.base import Tokenizer
@@ -28,10 +27,6 @@ MANIFEST = "store.json"
 JOURNAL = "journal.jsonl"
 TOKENIZER = "tokenizer"
 SPLITS = ("train", "validation")
-BLOCK_BYTES = 1 << 20
-KEPT_MAPPED = (
-    256 << 20
-)  # bytes of a split that may stay mapped; pages beyond are given back as reading goes on
 
 Layout = Literal["separated", "bounded", "bare"]
 Ids = npt.NDArray[Any]
@@ -75,93 +70,6 @@ def new_manifest(
         "source": source,
         "purpose": purpose,
     }
-
-
-@dataclass
-class Checked:
-    """A file of raw numbers in checksummed blocks."""
-
-    path: Path
-    dtype: np.dtype[Any]
-    count: int
-    checksums: list[str]
-    limit: int | None = None  # ids must be below
-    array: Ids = field(init=False, repr=False)
-    _fresh: npt.NDArray[np.bool_] = field(init=False, repr=False)
-    _mapping: Any = field(init=False, repr=False, default=None)
-    _left: int = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        expected, found = (
-            self.count * self.dtype.itemsize,
-            self.path.stat().st_size if self.path.exists() else -1,
-        )
-        if found != expected:
-            state = "is missing" if found < 0 else f"has {found:,} bytes instead of {expected:,}"
-            raise FledgeError(
-                f"{self.path} {state}: the store was cut or changed. Make it again with fledge tokenize."
-            )
-        if len(self.checksums) != -(-expected // BLOCK_BYTES):
-            raise FledgeError(
-                f"{self.path.parent / MANIFEST} does not list a checksum for every block of {self.path.name}."
-            )
-        if self.count:
-            mapped = np.memmap(self.path, self.dtype, "r")
-            self.array, self._mapping = mapped, getattr(mapped, "_mmap", None)
-        else:
-            self.array = np.empty(0, self.dtype)
-        self._fresh = np.ones(len(self.checksums), np.bool_)
-        self._left = len(self.checksums)
-
-    def check(self, first: Ids | int, last: Ids | int) -> None:
-        """Make sure that the blocks from entry `first` to entry `last` (each an array or a number) are
-        sound.
-        """
-        if not self._left:
-            return
-        size = BLOCK_BYTES // self.dtype.itemsize
-        low, high = np.atleast_1d(first) // size, np.atleast_1d(last) // size
-        high = np.minimum(high, len(self.checksums) - 1)
-        low = np.maximum(low, 0)
-        widest = int((high - low).max(initial=-1))
-        for step in range(widest + 1):
-            touched = np.minimum(low + step, high)
-            for block in np.unique(touched[self._fresh[touched]]).tolist():
-                self._check_block(block)
-
-    def check_all(self) -> None:
-        for block in np.flatnonzero(self._fresh).tolist():
-            self._check_block(block)
-
-    def _check_block(self, block: int) -> None:
-        size = BLOCK_BYTES // self.dtype.itemsize
-        part = self.array[block * size : (block + 1) * size]
-        if format(zlib.crc32(part.data), "08x") != self.checksums[block]:
-            raise FledgeError(
-                f"{self.path}: bytes {block * BLOCK_BYTES:,} to {block * BLOCK_BYTES + part.nbytes:,} do "
-                "not match their "
-                "checksum: the file was changed or damaged after it was written. Make the store again with "
-                "fledge tokenize."
-            )
-        if self.limit is not None and part.size and int(part.max()) >= self.limit:
-            raise FledgeError(
-                f"{self.path}: id {int(part.max())} near token {block * size + int(part.argmax()):,} is "
-                "outside the "
-                f"vocabulary of {self.limit:,}. The store was made with another tokenizer."
-            )
-        self._fresh[block] = False
-        self._left -= 1
-
-    def release(self) -> None:
-        """Give mapped pages back, so that memory does not grow with the store. The data stays in the
-        system's cache.
-        """
-        if (
-            self._mapping is not None
-            and self.array.nbytes > KEPT_MAPPED
-            and hasattr(self._mapping, "madvise")
-        ):
-            self._mapping.madvise(mmap.MADV_DONTNEED)
 
 
 @dataclass

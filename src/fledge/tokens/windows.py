@@ -10,17 +10,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import torch
 
 from fledge.config import TokensConfig
 from fledge.errors import FledgeError
 from fledge.tokenizer.base import Roles
 from fledge.tokens.batch import Batch
+from fledge.tokens.gather import Numbers, Stretches, gather
 from fledge.tokens.permutation import keys, permute
 from fledge.tokens.store import TokenSplit, end_token
 
-Numbers = npt.NDArray[np.int64]
 ORDER = 1  # the purpose of the key that orders windows
 AHEAD = 4096  # samples whose order is computed at a time
 RELEASE_EVERY = 4096  # windows between two releases of mapped pages
@@ -99,12 +97,9 @@ class StreamWindows(Windows):
         return self._cut(windows * self.context_length)
 
     def _cut(self, starts: Numbers) -> Batch:
-        self.split.token_file.check(starts, starts + self.context_length)
-        rows = rows_at(self.split.tokens, starts, self.context_length + 1)
-        inputs, targets = np.empty((2, len(starts), self.context_length), np.int64)
-        np.copyto(inputs, rows[:, :-1])
-        np.copyto(targets, rows[:, 1:])
-        return Batch(torch.from_numpy(inputs), torch.from_numpy(targets))
+        rows, width = len(starts), self.context_length
+        found = Stretches(np.arange(rows) * width, starts + 1, np.full(rows, width))
+        return gather(self.split, found, rows, width, 0, None)
 
 
 class LaneWindows(StreamWindows):
@@ -133,20 +128,6 @@ class LaneWindows(StreamWindows):
     def _gather(self, windows: Numbers, epochs: Numbers) -> Batch:
         steps, lanes = np.divmod(windows, self.lanes)
         return self._cut((lanes * self.steps + steps) * self.context_length)
-
-
-def rows_at(tokens: npt.NDArray[Any], starts: Numbers, width: int) -> npt.NDArray[Any]:
-    """`tokens[start : start + width]` for each start; places outside the array hold anything."""
-    last = len(tokens) - width
-    if last < 0:
-        return np.asarray(tokens[np.clip(starts[:, None] + np.arange(width), 0, len(tokens) - 1)])
-    views = np.lib.stride_tricks.sliding_window_view(tokens, width)
-    edge = np.flatnonzero((starts < 0) | (starts > last))
-    if not edge.size:
-        return views[starts]
-    rows = views[np.clip(starts, 0, last)]
-    rows[edge] = tokens[np.clip(starts[edge, None] + np.arange(width), 0, len(tokens) - 1)]
-    return rows
 
 
 def padding_token(roles: Roles) -> int:

@@ -18,9 +18,10 @@ import numpy as np
 from fledge.corpus import Cursor
 from fledge.errors import FledgeError
 from fledge.tokenizer.base import Ids
+from fledge.tokens.checked import BLOCK_BYTES
 from fledge.tokens.encoding import Encoded
 from fledge.tokens.journal import Journal, write_all
-from fledge.tokens.store import BLOCK_BYTES, SPLITS
+from fledge.tokens.store import SPLITS
 
 COMMIT_SECONDS = 2.0  # work that a kill may cost
 

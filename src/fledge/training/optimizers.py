@@ -81,6 +81,7 @@ class Optimizer:
     def __init__(self, layout: Layout, config: OptimizerConfig) -> None:
         self.layout, self.config = layout, config
         self.factor = 1.0
+        self._scale: Tensor | None = None
         self.steps = 0
         self.state: dict[str, list[Tensor]] = {
             f"{kind}:{rule}": [torch.zeros_like(piece.weights) for piece in layout.pieces(rule)]
@@ -98,10 +99,11 @@ class Optimizer:
     @torch.no_grad()
     def step(self, scale: Tensor | None = None) -> None:
         self.steps += 1
+        self._scale = scale
         for rule in self.layout.rules:
             for index, piece in enumerate(self.layout.pieces(rule)):
                 gradient = piece.gradient
-                if scale is not None:
+                if scale is not None and not self._folds(rule, gradient):
                     gradient = gradient.mul_(scale)
                 self.update(
                     rule, piece, gradient, [self.state[f"{kind}:{rule}"][index] for kind in self.kinds(rule)]
@@ -110,6 +112,10 @@ class Optimizer:
     def zero(self) -> None:
         self.layout.zero()
 
+    def _folds(self, rule: str, gradient: Tensor) -> bool:
+        """Whether the rule's kernel applies the scale itself."""
+        return gradient.device.type == "cuda" and not rule.startswith("matrix")
+
     def decay(self, rule: str) -> float:
         return self.config.weight_decay if rule.endswith("+decay") else 0.0
 
@@ -117,7 +123,8 @@ class Optimizer:
         """Run a rule over flat tensors: in blocks that fit the cache on a CPU, as one compiled kernel on a GPU."""
         if tensors[0].device.type == "cuda":
             on_device = torch.tensor(scalars, dtype=torch.float32).to(tensors[0].device, non_blocking=True)
-            _compiled(rule)(*tensors, on_device.unbind(), *settings)
+            scale = torch.ones_like(on_device[0]) if self._scale is None else self._scale
+            _compiled(rule)(scale, *tensors, on_device.unbind(), *settings)
             return
         for start in range(0, tensors[0].numel(), CACHE_BLOCK):
             rule(*(tensor[start : start + CACHE_BLOCK] for tensor in tensors), scalars, *settings)
@@ -152,8 +159,13 @@ _kernels: dict[Any, Any] = {}
 
 
 def _compiled(rule: Any) -> Any:
+    """The rule as one kernel that multiplies the gradient by a scale on the way."""
     if rule not in _kernels:
-        _kernels[rule] = torch.compile(rule, dynamic=True)
+
+        def scaled(scale: Tensor, weights: Tensor, gradient: Tensor, *rest: Any) -> None:
+            rule(weights, gradient * scale, *rest)
+
+        _kernels[rule] = torch.compile(scaled, dynamic=True)
     return _kernels[rule]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import time
+import warnings
 from collections.abc import Callable, Generator
 from itertools import zip_longest
 from pathlib import Path
@@ -18,8 +19,10 @@ from fledge.bundle import TrainingState, save_bundle
 from fledge.config import RunConfig
 from fledge.errors import FledgeError
 from fledge.files import atomic_write
+from fledge.model.recurrent import Recurrent
 from fledge.tokens import Batch, Loader
 from fledge.training import timeline
+from fledge.training.carry import Carry
 from fledge.training.device import (
     choose_precision,
     largest_micro_batch,
@@ -33,6 +36,7 @@ from fledge.training.objective import Objective
 from fledge.training.optimizers import build_optimizer, clip_scale, gradient_norm
 from fledge.training.progress import Outcome, Progress, Trouble, judge
 from fledge.training.ranks import Ranks
+from fledge.training.sharding import gather, scatter, shard
 from fledge.training.skipping import Skipping
 from fledge.training.view import View
 
@@ -88,10 +92,18 @@ class Session:
             self.model, self.precision, self.device, settings.label_smoothing, settings.z_loss
         )
         self.sharded = ranks.world > 1 and settings.parallel == "fsdp"
+        self._parameters = self.model.parameters_count()
+        self._shards: Any = shard(objective, self.model, ranks) if self.sharded else None
         self.optimizer = build_optimizer(self.model, config.optimizer, flat=not self.sharded)
+        recurrent = isinstance(self.model, Recurrent)
+        lanes = recurrent and config.tokens.policy == "lanes"
+        self.carry = Carry(self.model, high - low, ranks) if lanes else None
         if resume is not None and resume.training is not None:
-            self.optimizer.load_state(resume.training.tensors, self.progress.step)
-        compiled = settings.compile == "on" or (settings.compile == "auto" and self.device.type == "cuda")
+            self._take_up(resume.training)
+        by_itself = settings.compile == "auto" and self.device.type == "cuda" and not recurrent
+        compiled = settings.compile == "on" or by_itself
+        # Evaluation is rare: it takes the plain objective, and nothing is compiled a second time for it.
+        self.plain_objective = objective
         self.objective: Any = torch.compile(objective, dynamic=False) if compiled else objective
         if not self.progress.micro_batch or settings.micro_batch is not None:
             self.progress.micro_batch = largest_micro_batch(
@@ -115,6 +127,12 @@ class Session:
         self._clock: tuple[float, int] | None = None  # when the first step ended, and the tokens seen by then
         self._logged: tuple[float, int] = (time.monotonic(), self.progress.tokens)
         self._describe()
+
+    def _take_up(self, training: TrainingState) -> None:
+        """The tensors of a checkpoint besides the weights."""
+        self.optimizer.load_state(training.tensors, self.progress.step)
+        if self.carry is not None and not self.carry.load(training.tensors):
+            warnings.warn("The lanes are not those of the checkpoint: the carried state begins anew.")
 
     def batches(self, windows: Skipping) -> Generator[tuple[int, Batch], None, None]:
         """This process's share of each batch from the next sample on, made ahead of time by a thread."""
@@ -151,11 +169,20 @@ class Session:
         scale = self.progress.loss_scale if self.precision.name == "fp16" else 1.0
         factor = (self.ranks.world if self.sharded else 1) * scale / max(count, 1)
         total = torch.zeros((), device=self.device)
-        for number, part in enumerate(cut(batch.to(self.device), self.progress.micro_batch)):
+        states: list[Any] = []
+        parts = cut(batch.to(self.device), self.progress.micro_batch)
+        for number, part in enumerate(parts):
+            if self.sharded:
+                self._shards.set_requires_gradient_sync(number == len(parts) - 1)
             reseed(self.config.training.seed, "dropout", self.progress.step, number, self.ranks.rank)
-            loss, _ = self.objective(part.inputs_BT, part.targets_BT, self.model.plan(part))
+            size = self.progress.micro_batch
+            state = self.carry.part(number * size, size) if self.carry is not None else None
+            loss, state = self.objective(part.inputs_BT, part.targets_BT, self.model.plan(part), state)
             (loss * factor).backward()
             total += loss.detach()
+            states.append(state)
+        if self.carry is not None:
+            self.carry.keep(states)
         return total / max(count, 1)
 
     def update(self, loss: Tensor, samples: tuple[int, int]) -> None:
@@ -249,8 +276,11 @@ class Session:
         for name, value in restored.values().items():
             setattr(self.progress, name, value)
         self.progress.skipped = skipped
-        self.model.load_state_dict(bundle.model.state_dict())
-        self.optimizer.load_state(bundle.training.tensors, self.progress.step)
+        if self.sharded:
+            scatter(self.model, bundle.model)
+        else:
+            self.model.load_state_dict(bundle.model.state_dict())
+        self._take_up(bundle.training)
         if self.metrics is not None:
             self.metrics.back_to(self.progress.step)
             self.samples = timeline.Samples(self.place / timeline.SAMPLES, self.progress.step)
@@ -299,9 +329,13 @@ class Session:
         if trouble := self._judge():
             raise FledgeError(f"At step {trouble.step} {trouble.what}: this step is not saved.")
         start = time.monotonic()
-        tensors = dict(self.optimizer.named_state())
+        tensors = {name: tensor for name, tensor in self.optimizer.named_state() if self.ranks.main}
+        if self.carry is not None:
+            tensors.update(self.carry.tensors())
+        model = gather(self.model, self.ranks) if self.sharded else self.model
         if self.ranks.main:
             assert self.metrics is not None
+            assert model is not None
             self.metrics.sync()
             path = self.place / "checkpoints" / f"step-{self.progress.step:08}"
             values = {**self.progress.values(), "seconds": self.seconds()}
@@ -310,10 +344,11 @@ class Session:
                     path,
                     self.config,
                     self.tokenizer,
-                    self.model,
+                    model,
                     training=TrainingState(tensors, values),
                     metrics=self._summary(),
                     replace=True,
+                    **({"shard_bytes": self._shard_bytes()} if self.sharded else {}),
                 )
             except OSError as error:
                 last = max(timeline.checkpoint_steps(self.place), default=None)
@@ -332,6 +367,10 @@ class Session:
         self.ranks.wait()
         self._saved = self.progress.step
         return time.monotonic() - start
+
+    def _shard_bytes(self) -> int:
+        """One file of weights per process, so that none has to be read whole to be spread again."""
+        return max(1, -(-4 * self._parameters // self.ranks.world))
 
     def _take_over(self) -> None:
         assert self.metrics is not None
@@ -352,14 +391,14 @@ class Session:
         size = self.progress.micro_batch
         rounds = -(-max(1, -(-count // self.ranks.world)) // size)
         total, targets = torch.zeros((), device=self.device, dtype=torch.float32), 0
-        self.objective.eval()
+        self.plain_objective.eval()
         for number in range(rounds):
             samples = range(min(low + number * size, high), min(low + (number + 1) * size, high))
             part = filled(self.validation, samples, size).to(self.device)
             targets += int((part.targets_BT != -100).sum())
-            loss, _ = self.objective(part.inputs_BT, part.targets_BT, self.model.plan(part))
+            loss, _ = self.plain_objective(part.inputs_BT, part.targets_BT, self.model.plan(part))
             total += loss
-        self.objective.train()
+        self.plain_objective.train()
         loss_sum, target_count = self.ranks.total(float(total), targets)
         loss = loss_sum / max(target_count, 1)
         bits = None if self.bytes_per_token is None else loss / math.log(2) / self.bytes_per_token
@@ -415,7 +454,7 @@ class Session:
     def catch_up(self) -> None:
         """What was due at the step that training goes on from, where a kill came between saving and doing it."""
         settings = self.config.training
-        self.objective.train()
+        self.plain_objective.train()
         if self.progress.step == 0:
             if settings.on_divergence == "skip":
                 self.save()  # somewhere to go back to
@@ -516,7 +555,7 @@ class Session:
         threads = f" ({torch.get_num_threads()} threads)" if self.device.type == "cpu" else ""
         processes = f"{self.ranks.world} processes, " if self.ranks.world > 1 else ""
         self.view.note(
-            f"Training {self.model.parameters_count():,} parameters on {processes}{device}{threads} in "
+            f"Training {self._parameters:,} parameters on {processes}{device}{threads} in "
             f"{self.precision.name} ({self.precision.reason}); {self.config.training.batch_size} windows a step, "
             f"{self.progress.micro_batch} at once; steps {self.progress.step} to {self.steps}."
         )

@@ -154,7 +154,7 @@ def note(session: Session) -> str | None:
     """What happens to a text that is longer than the model's context; asked before and after it is written."""
     limit, prompt = session.model.context_length, len(session.histories[0]) - len(session.results[0].ids)
     if prompt > limit:
-        return f"The prompt has {prompt:,} tokens, and the model sees {limit:,}: it goes on from the last."
+        return f"The prompt has {prompt:,} tokens and the model sees {limit:,}: it goes on from the last."
     if prompt + len(session.results[0].ids) > limit:
         return f"The model sees {limit:,} tokens at once: past that, it forgot the beginning of the text."
     return None

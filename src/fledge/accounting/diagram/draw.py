@@ -141,9 +141,7 @@ def _draw_edge(drawing: Drawing, layout: _Layout, number: int, edge: Edge) -> No
         x, y = layout.x(edge.at), end + SIGN / 2
         side = "right" if x < layout.middle(target) else "left"
         tip = layout.middle(target) - (SIGN / 2 if side == "right" else -SIGN / 2)
-        drawing.path(
-            f"M{x:g},{start:g}V{y:g}H{tip - (3 if side == 'right' else -3):g}", edge.style, (tip, y, side)
-        )
+        drawing.path(f"M{x:g},{start:g}V{y:g}H{tip - (3 if side == 'right' else -3):g}", edge.style, (tip, y, side))
         return
     narrow = source if source.right - source.left < target.right - target.left else target
     if edge.at is not None:
@@ -156,9 +154,7 @@ def _draw_edge(drawing: Drawing, layout: _Layout, number: int, edge: Edge) -> No
         drawing.path(f"M{x:g},{start:g}V{end + 2:g}", edge.style)
     elif source.shape != "box" and not target.left <= (source.left + source.right) / 2 <= target.right:
         x, turn = layout.middle(target), (start + end) / 2 - 4
-        drawing.path(
-            f"M{layout.middle(source):g},{start:g}V{turn:g}H{x:g}V{end - 3:g}", edge.style, (x, end, "down")
-        )
+        drawing.path(f"M{layout.middle(source):g},{start:g}V{turn:g}H{x:g}V{end - 3:g}", edge.style, (x, end, "down"))
     else:
         drawing.path(f"M{x:g},{start:g}V{end - 3:g}", edge.style, (x, end, "down"))
     if edge.label:

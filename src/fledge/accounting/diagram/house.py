@@ -25,7 +25,7 @@ def imported_rooms(source: Path = SOURCE) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for path in sorted(source.rglob("*.py")):
         room = path.relative_to(source).parts[0].removesuffix(".py")
-        if room != "__init__":
+        if not room.startswith("__"):  # the public names and `python -m fledge` only pass on
             found.setdefault(room, set()).update(set(file_imports(path, source)) - {room})
     return found
 
@@ -75,9 +75,7 @@ def draw_house(source: Path = SOURCE) -> str:
     reach = ARC * max((place[used] - place[room] for room, used in arcs), default=0)
     drawing = Drawing()
     drawing.text(left, 36, "The house: every room, and which rooms it uses", "title", "start")
-    drawing.text(
-        left, 57, "An arc leads from a room down to one it imports. None leads up.", "detail", "start"
-    )
+    drawing.text(left, 57, "An arc leads from a room down to one it imports. None leads up.", "detail", "start")
     colours = {room: SERIES[number % len(SERIES)] for number, room in enumerate(reversed(rooms))}
 
     def middle(room: str) -> float:

@@ -51,9 +51,7 @@ def _transformer(
     _finish(chart, config, vocabulary_size, last)
 
 
-def _sub_layer(
-    chart: Chart, config: ModelConfig, source: str, number: str, inside: Callable[[str], str]
-) -> str:
+def _sub_layer(chart: Chart, config: ModelConfig, source: str, number: str, inside: Callable[[str], str]) -> str:
     """x + inside(norm(x)), or norm(x + inside(x)): the residual path runs around it."""
     dot = chart.step(Node(f"split{number}", "", shape="dot", left=5.9, right=6.1), source)
     last = dot
@@ -78,9 +76,7 @@ def _attention(chart: Chart, config: ModelConfig, source: str) -> str:
         ("v_proj", "values", kv_heads, 8.2),
     ):
         title = f"{title}, {count} head{'s' * (count > 1)} of {size}"
-        projections.append(
-            _linear(key, title, width, count * size, config.bias, "attention", left, left + 3.8)
-        )
+        projections.append(_linear(key, title, width, count * size, config.bias, "attention", left, left + 3.8))
         chart.link(source, key)
     chart.row(*projections)
     q, k = "q_proj", "k_proj"
@@ -115,9 +111,7 @@ def _attention(chart: Chart, config: ModelConfig, source: str) -> str:
     chart.row(Node("mix", "weights · values", f"heads joined again: T × {width:,}", "attention"))
     chart.link("scores", "mix", f"{heads} × T × T", at=3.95)
     chart.link("v_proj", "mix", at=10.1)
-    return chart.step(
-        _linear("output_proj", "output projection", width, width, config.bias, "attention"), "mix"
-    )
+    return chart.step(_linear("output_proj", "output projection", width, width, config.bias, "attention"), "mix")
 
 
 def _feed_forward(chart: Chart, config: ModelConfig, source: str) -> str:
@@ -134,15 +128,11 @@ def _feed_forward(chart: Chart, config: ModelConfig, source: str) -> str:
         chart.link("w3", "gated")
         return chart.step(_linear("w2", "down w2", inner, width, config.bias, "feed"), "gated")
     chart.step(_linear("w1", "w1", width, inner, config.bias, "feed"), source)
-    chart.step(
-        Node("activation", ACTIVATIONS[config.feed_forward], "", "feed", 3, 9), "w1", label=f"T × {inner:,}"
-    )
+    chart.step(Node("activation", ACTIVATIONS[config.feed_forward], "", "feed", 3, 9), "w1", label=f"T × {inner:,}")
     return chart.step(_linear("w2", "w2", inner, width, config.bias, "feed"), "activation")
 
 
-def _bdh(
-    chart: Chart, config: ModelConfig, parameters: Parameters, vocabulary_size: int, context_length: int
-) -> None:
+def _bdh(chart: Chart, config: ModelConfig, parameters: Parameters, vocabulary_size: int, context_length: int) -> None:
     width, heads = config.width, config.heads
     neurons = config.multiplier * width // heads
     last = _embed(chart, config, vocabulary_size, context_length)
@@ -150,9 +140,7 @@ def _bdh(
     matrix = f"{heads} heads · {width} × {neurons:,} · {heads * width * neurons:,} parameters"
     with chart.group(f"layer × {config.layers}: the same weights every time"):
         dot = chart.step(Node("split", "", shape="dot", left=5.9, right=6.1), last)
-        u = chart.step(
-            Node("encoder", "u = ReLU(x · encoder)", matrix, "neuron"), dot, label=f"x: T × {width:,}"
-        )
+        u = chart.step(Node("encoder", "u = ReLU(x · encoder)", matrix, "neuron"), dot, label=f"x: T × {width:,}")
         chart.row(Node("rope", "q = RoPE(u)", "queries and keys are the same", "neuron", 0, 9))
         chart.link(u, "rope", f"{heads} × T × {neurons:,} neurons", at=4.5)
         chart.row(

@@ -1,0 +1,310 @@
+"""The real training loop against the bare step, against transformers, and against the bars; and what it learns.
+
+    python benchmarks/training.py                      on a CPU: overhead of the loop, ratio to transformers
+    python benchmarks/training.py --memory             and the growth of memory over 10,000 steps
+    python benchmarks/training.py --store S --gpt2 G   on a GPU: tokens/s of the recipes over these token stores
+    python benchmarks/training.py --store S --quality  on a GPU: bits per byte after 40,960,000 tokens of a store
+    … --check                                          an exit code of 1 where a bar is missed
+
+Every ratio is taken in one run, the two sides by turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fledge.config import RunConfig, load_recipe, override_config, parse
+from fledge.model import build_model
+from fledge.run import Run
+from fledge.tokenizer import CharacterTokenizer
+from fledge.tokens import Batch
+from fledge.training import TrainingResult, build_optimizer, read_metrics, train
+from fledge.training.device import choose_precision, reseed
+from fledge.training.objective import Objective
+from fledge.training.optimizers import clip_scale, gradient_norm
+
+ROUNDS = 7
+QUALITY_TOKENS = 40_960_000
+RECIPES: dict[str, list[str]] = {
+    "adamw": ["optimizer.learning_rate=2e-3", "schedule.final_fraction=0.05"],
+    "muon": [
+        "optimizer.name=muon",
+        "optimizer.learning_rate=3e-3",
+        "optimizer.matrix_learning_rate=0.02",
+        "model.qk_norm=true",
+        "schedule.name=stable",
+        "schedule.decay_fraction=0.4",
+        "schedule.final_fraction=0.0",
+    ],
+}
+
+
+class RandomWindows:
+    """Random ids, sample n following from n: what a loader does, without a corpus."""
+
+    def __init__(self, vocabulary: int, context_length: int, size: int = 4096) -> None:
+        ids = np.random.default_rng(0).integers(vocabulary, size=size + context_length + 1)
+        self.rows = np.lib.stride_tricks.sliding_window_view(ids, context_length + 1)
+
+    def __len__(self) -> int:
+        return len(self.rows) - 1
+
+    def batch(self, samples: Any) -> Batch:
+        rows = torch.from_numpy(np.ascontiguousarray(self.rows[np.asarray(samples) % len(self)]))
+        return Batch(rows[:, :-1].contiguous(), rows[:, 1:].contiguous())
+
+
+def small(steps: int, **training: Any) -> RunConfig:
+    """nanoGPT's README configuration for a CPU: 4 layers × 128, T=64, batch 12, 65 symbols."""
+    quiet = {"evaluate_every": 0, "save_every": 0, "sample_every": 0, "evaluate_windows": 12}
+    return parse(
+        RunConfig,
+        {
+            "tokens": {"context_length": 64},
+            "model": {**load_recipe("gpt2-small").model.model_dump(), "layers": 4, "width": 128, "heads": 4},
+            "training": {
+                "steps": steps,
+                "batch_size": 12,
+                "micro_batch": 12,
+                "device": "cpu",
+                **quiet,
+                **training,
+            },
+            "sampling": {"max_tokens": 1},
+        },
+    )
+
+
+def bare_step(config: RunConfig, vocabulary: int) -> Callable[[Batch], float]:
+    """Forward, backward, clipping and our AdamW, and nothing else."""
+    device = torch.device("cpu")
+    reseed(0, "weights")
+    model = build_model(config.model, vocabulary, config.tokens.context_length).train()
+    objective = Objective(model, choose_precision("fp32", device), device, 0.0, 0.0)
+    optimizer = build_optimizer(model, config.optimizer)
+
+    def step(batch: Batch) -> float:
+        loss, _ = objective(batch.inputs_BT, batch.targets_BT)
+        loss = loss / batch.targets_BT.numel()
+        loss.backward()
+        scale = clip_scale(gradient_norm(optimizer.layout.gradients()), config.optimizer.clip_norm)
+        optimizer.step(scale)
+        optimizer.zero()
+        return float(loss)
+
+    return step
+
+
+def transformers_step(config: RunConfig, vocabulary: int) -> Callable[[Batch], float]:
+    """The same model and step by transformers and torch."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    shape = config.model
+    settings = GPT2Config(
+        vocab_size=vocabulary,
+        n_positions=config.tokens.context_length,
+        n_embd=shape.width,
+        n_layer=shape.layers,
+        n_head=shape.heads,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+    )
+    model = GPT2LMHeadModel(settings).train()
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True
+    )
+
+    def step(batch: Batch) -> float:
+        logits = model(batch.inputs_BT).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets_BT.flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return float(loss)
+
+    return step
+
+
+def timed(step: Callable[[Batch], float], windows: RandomWindows, size: int, steps: int) -> float:
+    """Seconds a step over batches that are ready."""
+    batches = [windows.batch(range(n * size, (n + 1) * size)) for n in range(steps)]
+    start = time.perf_counter()
+    for batch in batches:
+        step(batch)
+    return (time.perf_counter() - start) / steps
+
+
+def loop_seconds(config: RunConfig, vocabulary: int, windows: RandomWindows) -> float:
+    """Seconds a step of the real loop, loading and logging included, between its first and its last logged row."""
+    model = build_model(config.model, vocabulary, config.tokens.context_length)
+    with tempfile.TemporaryDirectory() as folder:
+        source: Any = windows
+        train(config, model, CharacterTokenizer([]), source, None, Path(folder) / "run", quiet=True)
+        rows = [row for row in read_metrics(Path(folder) / "run" / "metrics.csv") if row["loss"]]
+    first, last = rows[0], rows[-1]
+    return (float(last["seconds"]) - float(first["seconds"])) / (int(last["step"]) - int(first["step"]))
+
+
+def on_cpu(memory: bool) -> list[tuple[str, str, bool]]:
+    vocabulary, steps, size = 264, 60, 12
+    config = small(steps)
+    windows = RandomWindows(vocabulary, 64)
+    bare, peer = bare_step(config, vocabulary), transformers_step(config, vocabulary)
+    timed(bare, windows, size, 10), timed(peer, windows, size, 10)
+    ours, theirs, loops = [], [], []
+    for _ in range(ROUNDS):
+        ours.append(timed(bare, windows, size, steps))
+        loops.append(loop_seconds(config, vocabulary, windows))
+        theirs.append(timed(peer, windows, size, steps))
+    overhead = statistics.median(loop / own for loop, own in zip(loops, ours, strict=True)) - 1
+    ratio = statistics.median(other / loop for loop, other in zip(loops, theirs, strict=True))
+    tokens = size * 64
+    rows = [
+        ("overhead of the loop over the bare step", f"{overhead:+.1%} (bar: below 3 %)", overhead < 0.03),
+        (
+            "tokens/s, real loop against transformers",
+            f"{tokens / statistics.median(loops):,.0f} against {tokens / statistics.median(theirs):,.0f}: "
+            f"{ratio:.2f}× (bar: 1)",
+            ratio >= 1,
+        ),
+    ]
+    return rows + ([memory_growth()] if memory else [])
+
+
+def memory_growth() -> tuple[str, str, bool]:
+    """Resident memory after 10,000 steps against that after 1,000."""
+    config = small(1000, batch_size=1, micro_batch=1)
+    config = override_config(
+        config, ["model.layers=1", "model.width=32", "model.heads=2", "tokens.context_length=16"]
+    )
+    seen: list[float] = []
+
+    class Watched(RandomWindows):
+        def batch(self, samples: Any) -> Batch:
+            if int(samples[0]) in (1000, 9900):
+                seen.append(_resident())
+            return super().batch(samples)
+
+    loop_seconds(override_config(config, ["training.steps=10000"]), 264, Watched(264, 16))
+    growth = seen[-1] - seen[0]
+    return "growth of memory, steps 1,000 to 9,900", f"{growth / 1e6:+.1f} MB (bar: below 5)", growth < 5e6
+
+
+def _resident() -> float:
+    try:
+        return float(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * 1024
+
+
+def run_recipe(name: str, store: str, overrides: list[str], out: Path) -> tuple[TrainingResult, float]:
+    """`fledge train` of a recipe over an existing store; with the seconds from the start to the first step's end."""
+    started = time.perf_counter()
+    evaluation = ["training.evaluate_every=500", "training.evaluate_windows=512", "training.sample_every=0"]
+    settings = [f'tokens.store="{store}"', *evaluation, *overrides]
+    result = Run(name, out, overrides=settings).train()
+    elapsed = time.perf_counter() - started
+    rest = (result.tokens - result.tokens / result.step) / result.tokens_per_second
+    return result, elapsed - rest
+
+
+def on_gpu(store: str | None, gpt2: str | None) -> list[tuple[str, str, bool]]:
+    rows = []
+    plans = [
+        (
+            "tinystories",
+            store,
+            3.3e6,
+            ["training.batch_size=512", "training.steps=1001", "training.save_every=1000"],
+        ),
+        (
+            "gpt2-small",
+            gpt2,
+            600e3,
+            ["training.batch_size=64", "training.steps=501", "training.save_every=500"],
+        ),
+    ]
+    for name, place, bar, overrides in plans:
+        if place is None:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            fixed = ["training.tokens=none", *overrides]
+            result, start = run_recipe(name, place, fixed, Path(folder) / "run")
+            logged = [row for row in read_metrics(result.metrics) if row["tokens_per_second"]]
+            steady = statistics.median(float(row["tokens_per_second"]) for row in logged[2:])
+            print(f"{name}: logged rows {steady:,.0f} tokens/s, MFU {logged[-1]['mfu']}", flush=True)
+        speed = result.tokens_per_second
+        rows.append((f"{name}, tokens/s of the real loop", f"{speed:,.0f} (bar: {bar:,.0f})", speed >= bar))
+        rows.append((f"{name}, start to the first step", f"{start:.0f} s (bar: 60, warm)", start < 60))
+    return rows
+
+
+def quality(store: str, out: Path, names: list[str], extra: list[str]) -> list[tuple[str, str, bool]]:
+    """The tinystories shape on a store's training split; bits per byte over the whole validation split."""
+    from fledge.evaluation import evaluate
+
+    rows = []
+    for name in names:
+        shared = [
+            f"training.tokens={QUALITY_TOKENS}",
+            "training.batch_size=64",
+            "training.save_every=0",
+            *extra,
+        ]
+        folder = out / name
+        result, _ = run_recipe("tinystories", store, [*shared, *RECIPES[name]], folder)
+        run = Run.open(folder)
+        from fledge.bundle import load_bundle
+
+        run.bundle = load_bundle(result.checkpoint, device="cuda" if torch.cuda.is_available() else "cpu")
+        found = evaluate(run.model, run.tokens.split("validation"), tokenizer=run.tokenizer)
+        bar = 1.66 if name.startswith("adamw") else 1.62
+        bits = float(found.bits_per_byte)
+        note = f"{bits:.4f} bits per byte (bar: {bar}), {result.tokens_per_second:,.0f} tokens/s"
+        print(name, note, flush=True)
+        (folder / "result.json").write_text(json.dumps({"bits_per_byte": bits, "loss": float(found.loss)}))
+        rows.append((f"quality, {name}", note, bits <= bar))
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="exit with 1 where a bar is missed")
+    parser.add_argument("--memory", action="store_true", help="10,000 steps, and how memory grows")
+    parser.add_argument("--store", help="a token store of a 10,000-token vocabulary")
+    parser.add_argument("--gpt2", help="a token store of GPT-2's vocabulary")
+    parser.add_argument("--quality", action="store_true", help="train on --store and measure bits per byte")
+    parser.add_argument("--recipes", nargs="*", default=list(RECIPES), help="which of the quality recipes")
+    parser.add_argument("--set", nargs="*", default=[], help="settings for the quality runs")
+    parser.add_argument("--out", type=Path, default=Path("runs/quality"), help="where the quality runs go")
+    options = parser.parse_args()
+    if options.quality:
+        rows = quality(options.store, options.out, options.recipes, options.set)
+    elif torch.cuda.is_available():
+        rows = on_gpu(options.store, options.gpt2)
+    else:
+        rows = on_cpu(options.memory)
+    for name, value, good in rows:
+        print(f"{'ok  ' if good else 'MISS'} {name:45} {value}")
+    if options.check and not all(good for _, _, good in rows):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

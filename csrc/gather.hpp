@@ -1,0 +1,80 @@
+// Fills a batch from a token file. Stretches of the file are read by pread into a small buffer and widened straight
+// into the batch: nothing is mapped, so memory does not grow with the file, and no page is faulted in one by one.
+#pragma once
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <system_error>
+#include <vector>
+
+namespace fledge {
+
+// One stretch: `lengths` targets from token `sources` on, put at place `begins` of the flat batch. The input before
+// each target is the token before it; before the very first token of the file it is `opening`.
+struct Stretches {
+    std::span<const std::int64_t> begins, sources, lengths, positions, documents;
+};
+
+// The batch to fill, row after row; `positions` and `documents` may be empty.
+struct Rows {
+    std::span<std::int64_t> inputs, targets, positions, documents;
+};
+
+inline void read_fully(int file, char* out, std::size_t size, std::int64_t offset) {
+    while (size > 0) {
+        const ssize_t got = ::pread(file, out, size, static_cast<off_t>(offset));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) throw std::system_error(errno, std::generic_category(), "reading tokens");
+        if (got == 0) throw std::runtime_error("the token file ends before a window does");
+        out += got;
+        size -= static_cast<std::size_t>(got);
+        offset += got;
+    }
+}
+
+template <typename Id>
+void gather(int file, const Stretches& stretches, std::int64_t opening, std::int64_t padding, const Rows& rows) {
+    constexpr std::int64_t ignored = -100, nothing = -1;
+    static thread_local std::vector<Id> tokens;
+    const bool plain = rows.positions.empty();
+    std::size_t done = 0;
+    const auto pad_to = [&](std::size_t end) {
+        for (; done < end; ++done) {
+            rows.inputs[done] = padding;
+            rows.targets[done] = ignored;
+            if (plain) continue;
+            rows.positions[done] = 0;
+            rows.documents[done] = nothing;
+        }
+    };
+    for (std::size_t i = 0; i < stretches.begins.size(); ++i) {
+        const auto begin = static_cast<std::size_t>(stretches.begins[i]);
+        const auto length = static_cast<std::size_t>(stretches.lengths[i]);
+        const std::int64_t source = stretches.sources[i];
+        if (begin < done || begin + length > rows.inputs.size() || source < 0) {
+            throw std::out_of_range("stretches overlap or reach past the batch");
+        }
+        pad_to(begin);
+        if (tokens.size() < length + 1) tokens.resize(length + 1);
+        const std::size_t missing = source == 0 ? 1 : 0;  // nothing stands before the first token of the file
+        read_fully(file, reinterpret_cast<char*>(tokens.data() + missing), (length + 1 - missing) * sizeof(Id),
+                   (source - 1 + static_cast<std::int64_t>(missing)) * static_cast<std::int64_t>(sizeof(Id)));
+        std::copy_n(tokens.data(), length, rows.inputs.data() + begin);
+        std::copy_n(tokens.data() + 1, length, rows.targets.data() + begin);
+        if (missing != 0 && length > 0) rows.inputs[begin] = opening;
+        if (!plain) {
+            std::int64_t position = stretches.positions[i];
+            for (std::size_t at = begin; at < begin + length; ++at) rows.positions[at] = position++;
+            std::fill_n(rows.documents.data() + begin, length, stretches.documents[i]);
+        }
+        done = begin + length;
+    }
+    pad_to(rows.inputs.size());
+}
+
+}  // namespace fledge

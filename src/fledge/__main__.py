@@ -1,0 +1,5 @@
+"""`python -m fledge` is `fledge`."""
+
+from fledge.cli import main
+
+main()

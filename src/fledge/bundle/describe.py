@@ -1,0 +1,110 @@
+"""What a bundle is, how it was trained and what it costs, as plain rows; and what differs between two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fledge.accounting import account
+from fledge.bundle.card import is_plain, readable
+from fledge.bundle.load import find_bundle
+from fledge.bundle.manifest import Manifest, read_manifest
+from fledge.config import RunConfig, parse
+from fledge.files import readable_bytes
+
+Rows = list[tuple[str, str]]
+ABSENT = "–"
+
+
+class Difference(NamedTuple):
+    """One name with its two values; what one side lacks is a dash."""
+
+    name: str
+    first: str
+    second: str
+
+
+def describe(path: Path | str) -> dict[str, Rows]:
+    """The sections of `fledge bundle show`, from the manifest alone: no weight is read."""
+    folder = find_bundle(path)
+    manifest = read_manifest(folder)
+    config = parse(RunConfig, manifest.config, where=str(folder))
+    return {
+        "what it is": _identity(folder, manifest, config),
+        "how it was trained": _training(manifest, config),
+        "what it costs": _costs(manifest, config),
+        "files": [(name, readable_bytes(entry.size)) for name, entry in manifest.files.items()],
+    }
+
+
+def _identity(folder: Path, manifest: Manifest, config: RunConfig) -> Rows:
+    model, facts = config.model, manifest.model
+    return [
+        ("bundle", str(folder)),
+        ("name", config.name),
+        ("model", f"{model.architecture}, {model.layers} layers, {model.width} wide"),
+        ("parameters", f"{facts.parameters:,}"),
+        ("precision", facts.dtype),
+        ("context", f"{facts.context_length:,} tokens"),
+        ("tokenizer", f"{manifest.tokenizer.kind}, {manifest.tokenizer.vocabulary_size:,} ids"),
+        ("format version", str(manifest.version)),
+        ("written", f"{manifest.created} with {', '.join(f'{k} {v}' for k, v in manifest.software.items())}"),
+    ]
+
+
+def _training(manifest: Manifest, config: RunConfig) -> Rows:
+    optimizer, schedule, training = config.optimizer, config.schedule, config.training
+    rows = [
+        ("corpus", ", ".join(config.corpus.source)),
+        ("windows", f"{config.tokens.context_length} tokens, {config.tokens.policy}, {training.batch_size} a step"),
+        ("optimizer", f"{optimizer.name}, learning rate {optimizer.learning_rate:g}, {schedule.name}"),
+        ("seed", str(training.seed)),
+        ("machine", ", ".join(f"{name} {value}" for name, value in manifest.machine.items())),
+    ]
+    rows += [(name, readable(value)) for name, value in manifest.metrics.items() if is_plain(value)]
+    resumable = any(name.startswith("training/") for name in manifest.files)
+    return [*rows, ("training state", "kept: training can go on" if resumable else "not kept")]
+
+
+def _costs(manifest: Manifest, config: RunConfig) -> Rows:
+    weights = sum(e.size for name, e in manifest.files.items() if name.startswith("model"))
+    rows = [("weights", readable_bytes(weights)), ("on disk", readable_bytes(sum(e.size for e in manifest.files.values())))]
+    facts = manifest.model
+    try:
+        cost = account(config.model, facts.vocabulary_size, facts.context_length)
+    except KeyError:  # an architecture of someone's own, which the accounts do not know
+        return rows
+    per_token = cost.forward_flops / facts.context_length
+    rows.append(("forward", f"{per_token / 1e6:,.1f} MFLOPs a token at the full context"))
+    rows.append(("training", f"{cost.flops_per_token / 1e6:,.1f} MFLOPs a token"))
+    return rows
+
+
+def differences(first: Path | str, second: Path | str) -> list[Difference]:
+    """Every setting, fact and metric in which two bundles differ."""
+    one, two = (_flat(read_manifest(find_bundle(path))) for path in (first, second))
+    names = [*one, *(name for name in two if name not in one)]
+    pairs = (Difference(name, one.get(name, ABSENT), two.get(name, ABSENT)) for name in names)
+    return [pair for pair in pairs if pair.first != pair.second]
+
+
+def _flat(manifest: Manifest) -> dict[str, str]:
+    values = manifest.model_dump(mode="json")
+    groups = {name: values[name] for name in ("model", "tokenizer", "metrics", "software", "machine")}
+    flat = dict(_leaves(values["config"], ""))
+    for name, group in groups.items():
+        flat.update(_leaves(group, f"{name}: "))
+    weights = {name: entry.sha256 for name, entry in manifest.files.items() if name.startswith("model")}
+    flat["weights"] = " ".join(digest[:12] for digest in weights.values())
+    return flat
+
+
+def _leaves(values: Mapping[str, Any], prefix: str) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for name, value in values.items():
+        if isinstance(value, dict):
+            found += _leaves(value, f"{prefix}{name}.")
+        else:
+            found.append((prefix + name, readable(value) if is_plain(value) else str(value)))
+    return found

@@ -1,0 +1,112 @@
+"""`fledge bundle`: show, check, compare, pack, and exchange with other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Look at, check, pack and exchange bundles.\n\nStart with: fledge bundle show runs/NAME",
+)
+
+Place = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle's folder, or a run's: its newest checkpoint.")]
+
+
+@app.command()
+def show(bundle: Place) -> None:
+    """Print what a bundle is, how it was trained and what it costs."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from fledge.bundle.describe import describe
+
+    console = Console()
+    for title, rows in describe(bundle).items():
+        table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+        console.print()
+
+
+@app.command()
+def check(bundle: Place) -> None:
+    """Verify every checksum, then load the model, the tokenizer and the training state."""
+    import torch
+
+    from fledge.bundle import load_bundle
+
+    loaded = load_bundle(bundle)
+    kept = loaded.training
+    ids = torch.zeros(1, 1, dtype=torch.long)
+    with torch.inference_mode():
+        if not loaded.model(ids).isfinite().all():
+            from fledge.errors import FledgeError
+
+            raise FledgeError(f"{bundle} is whole, but its model's scores are not finite: the training went wrong.")
+    state = "with its training state" if kept is not None else "without training state"
+    print(f"{loaded.path} is whole: {loaded.manifest.model.parameters:,} parameters, {state}.")
+
+
+@app.command()
+def diff(first: Place, second: Place) -> None:
+    """Print every setting and metric in which two bundles differ."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from fledge.bundle.describe import differences
+
+    found = differences(first, second)
+    if not found:
+        print("The two bundles have the same settings, metrics and weights.")
+        return
+    table = Table("", str(first), str(second), box=None, padding=(0, 2, 0, 0))
+    for difference in found:
+        table.add_row(*difference)
+    Console().print(table)
+
+
+@app.command()
+def pack(
+    bundle: Place,
+    target: Annotated[Path, typer.Argument(help="The file to write: .zip, or .tar.zst for a smaller one.")],
+    training: Annotated[bool, typer.Option(help="Keep what is needed to go on training.")] = True,
+) -> None:
+    """Put a bundle into one file, which loads as it is."""
+    from fledge.bundle import find_bundle
+    from fledge.bundle.archive import pack as pack_bundle
+    from fledge.files import readable_bytes
+
+    pack_bundle(find_bundle(bundle), target, training)
+    print(f"{target}: {readable_bytes(target.stat().st_size)}. Use it as it is: fledge generate {target}")
+
+
+@app.command("export")
+def export_(
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle, a run or a packed bundle.")],
+    target: Annotated[Path, typer.Argument(help="The folder (huggingface) or file (gguf) to write.")],
+    format: Annotated[str, typer.Option(help="huggingface or gguf.")] = "huggingface",
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; as it is, unless given.")] = None,
+) -> None:
+    """Write a model for other programs: transformers, llama.cpp and whatever reads their files."""
+    from fledge.bundle import load_bundle
+    from fledge.bundle.exchange import export_bundle
+
+    export_bundle(load_bundle(bundle), target, format, dtype)
+    print(f"{target} is written.")
+
+
+@app.command("import")
+def import_(
+    source: Annotated[Path, typer.Argument(help="A Hugging Face folder with a Llama or GPT-2 model.")],
+    target: Annotated[Path, typer.Argument(help="The bundle to make.")],
+    tokenizer: Annotated[Path | None, typer.Option(help="A tokenizer, where the folder has none that fits.")] = None,
+) -> None:
+    """Make a bundle of a model that another program saved. Pickled weights are refused."""
+    from fledge.bundle.exchange import import_bundle
+
+    import_bundle(source, target, tokenizer)
+    print(f"{target} is a bundle. Try it: fledge generate {target}")

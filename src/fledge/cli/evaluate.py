@@ -1,0 +1,106 @@
+"""`fledge evaluate`: loss, perplexity and bits per byte of one bundle or of several side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from fledge.evaluation import Evaluation
+    from fledge.evaluation.evaluate import Documents
+
+
+def evaluate(
+    bundles: Annotated[list[Path], typer.Argument(metavar="BUNDLE...", help="Bundles, runs, or packed bundles.")],
+    text: Annotated[
+        list[str] | None, typer.Option(help="A text file, folder or corpus (akjv); may be given more than once.")
+    ] = None,
+    tokens: Annotated[Path | None, typer.Option(help="A token store made with the bundle's tokenizer.")] = None,
+    split: Annotated[str, typer.Option(help="The part of the store: train or validation.")] = "validation",
+    stride: Annotated[
+        int | None, typer.Option(min=1, help="Tokens between windows: less is slower, with more context for each token.")
+    ] = None,
+    alone: Annotated[bool, typer.Option("--alone", help="Predict each document without those before it.")] = False,
+    max_tokens: Annotated[int | None, typer.Option(min=2, help="With --tokens: only so many, from the start.")] = None,
+    worst: Annotated[int, typer.Option(min=0, help="Print this many documents with the highest loss.")] = 0,
+    plot: Annotated[Path | None, typer.Option(help="Write loss against position in context, as SVG.")] = None,
+    tasks: Annotated[list[str] | None, typer.Option(help="Tasks of lm_eval, instead of a text.")] = None,
+    task_folder: Annotated[Path | None, typer.Option(help="Where further tasks of lm_eval are described.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="With --tasks: only so many examples.")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; the fastest there is, unless given.")] = None,
+) -> None:
+    """Measure how well bundles predict a text, a token store, or (a run's own) validation split."""
+    from fledge.bundle import load_bundle
+    from fledge.errors import FledgeError
+    from fledge.evaluation.compare import compare_on_store, compare_on_texts, position_plot
+    from fledge.generation import best_device
+    from fledge.tokens import TokenStore
+
+    loaded = {str(path): load_bundle(path, device=device or best_device()) for path in bundles}
+    if tasks:
+        from fledge.evaluation.harness import run_tasks
+
+        run_tasks(loaded, tasks, task_folder, limit, as_json=json_)
+        return
+    if text and tokens:
+        raise FledgeError("Give --text or --tokens, not both.")
+    documents: Documents = "alone" if alone else "stream"
+    if text:
+        from fledge.corpus import Corpus
+
+        texts = list(Corpus.open(*text).documents())
+        found = compare_on_texts(loaded, texts, stride, documents, progress=True)
+    else:
+        store = tokens if tokens is not None else bundles[0] / "tokens"
+        if tokens is None and not store.is_dir():
+            raise FledgeError(f"Say what to evaluate {bundles[0]} on: --text FILE, or --tokens STORE.")
+        found = compare_on_store(loaded, TokenStore.open(store), split, stride, documents, max_tokens, progress=True)
+    write_json(found) if json_ else write_table(found)
+    if worst:
+        write_worst(found, worst)
+    if plot is not None:
+        position_plot(found, plot)
+        print(f"Loss against position: {plot}")
+
+
+def write_json(found: dict[str, Evaluation]) -> None:
+    import json
+
+    print(json.dumps({name: evaluation.summary() for name, evaluation in found.items()}, indent=2))
+
+
+def write_table(found: dict[str, Evaluation]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    headings = ("bits per byte", "bits per character", "loss", "perplexity", "tokens", "mean context")
+    table = Table("", *headings, box=None, padding=(0, 2, 0, 0))
+    for name, evaluation in sorted(found.items(), key=lambda item: item[1].bits_per_byte or item[1].loss):
+        table.add_row(
+            name,
+            number(evaluation.bits_per_byte),
+            number(evaluation.bits_per_character),
+            number(evaluation.loss),
+            f"{evaluation.perplexity:,.2f}",
+            f"{evaluation.tokens:,}",
+            f"{evaluation.mean_context:,.0f} of {evaluation.context_length:,}",
+        )
+    Console().print(table)
+
+
+def write_worst(found: dict[str, Evaluation], count: int) -> None:
+    import numpy as np
+
+    for name, evaluation in found.items():
+        losses = evaluation.by_document
+        order = np.argsort(-np.nan_to_num(losses, nan=-1))[:count]
+        print(f"{name}: documents with the highest loss")
+        for document in order.tolist():
+            print(f"  document {document:,}: {losses[document]:.3f} nats per token")
+
+
+def number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"

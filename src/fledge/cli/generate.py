@@ -1,0 +1,127 @@
+"""`fledge generate`: text from a bundle, from prompts given, in a file, on standard input, or typed one after the other."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from fledge.bundle import Bundle
+    from fledge.config import SamplingConfig
+    from fledge.generation import Generation
+
+
+def generate(
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle, a run, or a packed bundle.")],
+    prompt: Annotated[
+        list[str] | None, typer.Option("--prompt", "-p", help="A text to go on from; may be given more than once.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option(help="A file whose text is the prompt; - for standard input.")] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="With --file: each line is a prompt of its own.")] = False,
+    interactive: Annotated[bool, typer.Option("--interactive", "-i", help="Ask for prompts, again and again.")] = False,
+    temperature: Annotated[float | None, typer.Option(help="0 takes the likeliest token each time.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Keep this many of the likeliest tokens.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens that reach this probability.")] = None,
+    min_p: Annotated[float | None, typer.Option(help="Keep tokens this likely relative to the likeliest.")] = None,
+    repetition_penalty: Annotated[float | None, typer.Option(help="Above 1: shun tokens that occurred.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Tokens to generate at most.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="A text to end at; may be given more than once.")] = None,
+    samples: Annotated[int | None, typer.Option(help="Texts for each prompt.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
+    alternatives: Annotated[
+        int, typer.Option(min=0, help="Print each token with its probability and this many alternatives.")
+    ] = 0,
+    json_: Annotated[bool, typer.Option("--json", help="One JSON object a line: text, ids, log-probabilities.")] = False,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; the fastest there is, unless given.")] = None,
+) -> None:
+    """Generate text. What is not given here is taken from the bundle's sampling settings."""
+    from fledge.bundle import load_bundle
+    from fledge.config import SamplingConfig, parse
+    from fledge.errors import FledgeError
+    from fledge.generation import best_device, prepare
+
+    options = {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "max_tokens": max_tokens,
+        "stop": stop or None,
+        "samples": samples,
+        "seed": seed,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    parse(SamplingConfig, given, where="fledge generate")  # a wrong option is refused before anything is loaded
+    if prompt and file:
+        raise FledgeError("Give the prompt with --prompt or with --file, not with both.")
+    loaded = load_bundle(bundle, device=device or best_device())
+    prepare(loaded.model)
+    settings = parse(SamplingConfig, {**loaded.config.sampling.model_dump(), **given})
+    at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if interactive or (not prompt and file is None and at_terminal):
+        from fledge.generation.interactive import converse
+
+        converse(loaded.model, loaded.tokenizer, settings)
+        return
+    write(loaded, read_prompts(prompt, file, lines, settings), settings, alternatives, json_)
+
+
+def read_prompts(prompts: list[str] | None, file: Path | None, lines: bool, settings: SamplingConfig) -> list[str]:
+    if file is None:
+        return prompts or [settings.prompt]
+    data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    text = data.decode("utf-8", "replace")
+    return text.splitlines() if lines else [text]
+
+
+def write(
+    loaded: Bundle, prompts: list[str], settings: SamplingConfig, alternatives: int, as_json: bool
+) -> None:
+    from fledge.generation import Piece, generate
+
+    alone = len(prompts) * settings.samples == 1 and not as_json and not alternatives
+
+    def show(piece: Piece) -> None:
+        sys.stdout.write(piece.text)
+        sys.stdout.flush()
+
+    if alone:
+        sys.stdout.write(prompts[0])
+    results = generate(
+        loaded.model, loaded.tokenizer, prompts, settings, show if alone else None, alternatives=alternatives
+    )
+    if alone:
+        print()
+        return
+    for number, result in enumerate(results):
+        if as_json:
+            write_json_line(result)
+            continue
+        if number:
+            print("-" * 20)
+        print(result.prompt + result.text)
+        if alternatives:
+            write_alternatives(loaded, result)
+
+
+def write_json_line(result: Generation) -> None:
+    import dataclasses
+    import json
+
+    values: dict[str, Any] = dataclasses.asdict(result)
+    print(json.dumps(values, ensure_ascii=False))
+
+
+def write_alternatives(loaded: Bundle, result: Generation) -> None:
+    """A line a token: its text and probability, then what else was likely."""
+    from math import exp
+
+    def shown(token: int, logprob: float) -> str:
+        return f"{loaded.tokenizer.decode([token])!r} {exp(logprob):.1%}"
+
+    for token, logprob, others in zip(result.ids, result.logprobs, result.alternatives, strict=True):
+        print(f"  {shown(token, logprob):<24}", "  ".join(shown(*other) for other in others))

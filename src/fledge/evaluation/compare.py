@@ -1,0 +1,82 @@
+"""Several bundles on the same text, side by side: bits per byte is fair to all of them, whatever their tokenizers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fledge.evaluation.evaluate import Documents, Evaluation, evaluate, evaluate_texts
+from fledge.plot import curves
+
+if TYPE_CHECKING:
+    from fledge.bundle import Bundle
+    from fledge.tokens import TokenStore
+
+
+def compare_on_texts(
+    bundles: Mapping[str, Bundle],
+    texts: Sequence[str | bytes],
+    stride: int | None = None,
+    documents: Documents = "stream",
+    progress: bool = False,
+) -> dict[str, Evaluation]:
+    """Every bundle on the same documents, each with its own tokenizer."""
+    return {
+        name: evaluate_texts(
+            bundle.model, bundle.tokenizer, texts, stride=stride, documents=documents, progress=progress
+        )
+        for name, bundle in bundles.items()
+    }
+
+
+def compare_on_store(
+    bundles: Mapping[str, Bundle],
+    store: TokenStore,
+    split: str = "validation",
+    stride: int | None = None,
+    documents: Documents = "stream",
+    max_tokens: int | None = None,
+    progress: bool = False,
+) -> dict[str, Evaluation]:
+    """Every bundle on a split of a token store, which must have been made with its tokenizer."""
+    found = {}
+    for name, bundle in bundles.items():
+        store.require(bundle.tokenizer)
+        found[name] = evaluate(
+            bundle.model,
+            store.split(split),
+            tokenizer=bundle.tokenizer,
+            stride=stride,
+            documents=documents,
+            max_tokens=max_tokens,
+            progress=progress,
+        )
+    return found
+
+
+def position_plot(evaluations: Mapping[str, Evaluation], path: Path) -> None:
+    """Loss against the tokens of context a prediction had, as SVG; far positions are averaged so that the curve is calm."""
+    lines = {}
+    for name, evaluation in evaluations.items():
+        edges = _edges(len(evaluation.by_position))
+        means = [evaluation.by_position[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+        middles = [math.sqrt((a + 1) * b) for a, b in zip(edges, edges[1:], strict=False)]
+        points = [(x, float(np.nanmean(y))) for x, y in zip(middles, means, strict=True) if np.isfinite(y).any()]
+        lines[name] = ([x for x, _ in points], [y for _, y in points])
+    path.write_text(curves(lines, "tokens of context", "loss (nats per token)", log_x=True), encoding="utf-8")
+
+
+def _edges(length: int) -> list[int]:
+    """Borders of bins that grow by a seventh: one position each at first.
+
+    >>> _edges(12)
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12]
+    """
+    edges = [0]
+    while edges[-1] < length:
+        edges.append(min(length, edges[-1] + max(1, (edges[-1] + 6) // 7)))
+    return edges

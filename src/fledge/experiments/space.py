@@ -1,0 +1,131 @@
+"""What a sweep varies: `key=1e-4..1e-1:log:8` (a range, in steps) or `key=1,8,64` (a list); several make a grid."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from fledge.config import setting_paths
+from fledge.errors import FledgeError, nearest
+
+LARGEST_GRID = 2000
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One setting and the values it takes."""
+
+    key: str
+    values: tuple[Any, ...]
+    log: bool = False
+    continuous: bool = False
+
+    @property
+    def low(self) -> float:
+        return float(min(self.values))
+
+    @property
+    def high(self) -> float:
+        return float(max(self.values))
+
+
+Point = dict[str, Any]
+
+
+def parse_axis(text: str) -> Axis:
+    """
+    >>> parse_axis("optimizer.learning_rate=1e-3..1e-1:log:3").values
+    (0.001, 0.01, 0.1)
+    >>> parse_axis("training.batch_size=1,8,64").values
+    (1, 8, 64)
+    """
+    key, equals, spec = text.partition("=")
+    key = key.strip()
+    known = setting_paths()
+    if not equals or not spec:
+        raise FledgeError(
+            f"--over {text!r} is not of the form key=LOW..HIGH[:log][:STEPS] or key=A,B,C, such as "
+            "optimizer.learning_rate=1e-4..1e-1:log:8."
+        )
+    if key not in known:
+        raise FledgeError(f"--over {text!r}: there is no setting {key}. {nearest(key, known)}")
+    if ".." not in spec:
+        return Axis(key, tuple(_value(part) for part in spec.split(",")))
+    bounds, *options = spec.split(":")
+    low_text, _, high_text = bounds.partition("..")
+    low, high = _number(low_text, text), _number(high_text, text)
+    log = "log" in options
+    counts = [option for option in options if option != "log"]
+    if len(counts) > 1 or (counts and not counts[0].isdigit()):
+        raise FledgeError(f"--over {text!r}: after the range come :log and a number of steps, such as :log:8.")
+    count = int(counts[0]) if counts else 8
+    if not low < high or count < 2:
+        raise FledgeError(f"--over {text!r}: the range must rise and have at least 2 steps.")
+    if log and low <= 0:
+        raise FledgeError(f"--over {text!r}: a logarithmic range begins above 0.")
+    return Axis(key, _spaced(low, high, count, log), log, continuous=True)
+
+
+def grid(axes: list[Axis]) -> list[Point]:
+    """Every combination; too many are refused with their number."""
+    size = math.prod(len(axis.values) for axis in axes)
+    if size > LARGEST_GRID:
+        shape = " × ".join(str(len(axis.values)) for axis in axes)
+        raise FledgeError(
+            f"The grid has {shape} = {size:,} points, and at most {LARGEST_GRID:,} are run. Take fewer steps, or "
+            "sample it: --method random --trials 50."
+        )
+    return [dict(zip([axis.key for axis in axes], point, strict=True)) for point in product(*(a.values for a in axes))]
+
+
+def overrides(point: Point) -> list[str]:
+    """A point as `--set` changes."""
+    return [f"{key}={value}" for key, value in point.items()]
+
+
+def label(point: Point) -> str:
+    """A point in a few words, with the last part of each key.
+
+    >>> label({"optimizer.learning_rate": 0.001, "training.batch_size": 8})
+    'learning_rate=0.001 batch_size=8'
+    """
+    return " ".join(f"{key.rpartition('.')[2]}={_short(value)}" for key, value in point.items())
+
+
+def _spaced(low: float, high: float, count: int, log: bool) -> tuple[Any, ...]:
+    if log:
+        ratio = (high / low) ** (1 / (count - 1))
+        values = [low * ratio**i for i in range(count - 1)] + [high]
+    else:
+        values = [low + (high - low) * i / (count - 1) for i in range(count)]
+    values = [float(f"{value:.6g}") for value in values]  # no 0.010000000000000002 in names and tables
+    if low.is_integer() and high.is_integer() and not log:
+        whole = sorted({round(value) for value in values})
+        return tuple(whole)
+    return tuple(values)
+
+
+def _number(text: str, where: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise FledgeError(f"--over {where!r}: {text!r} is not a number.")
+    return value
+
+
+def _value(text: str) -> Any:
+    text = text.strip()
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False, "none": None}.get(text.lower(), text)
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,100 @@
+"""A prompt to type into, again and again, with the history of earlier ones and settings that can be changed on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fledge.config import SamplingConfig, parse
+from fledge.errors import FledgeError
+from fledge.generation.generate import Piece, generate
+
+if TYPE_CHECKING:
+    from fledge.model import Model
+    from fledge.tokenizer import Tokenizer
+
+HELP = """Type a text and press Enter: the model goes on from it. An empty line begins a new document.
+  :set temperature=0.5   change a sampling setting      :show   print them
+  :again                 the same prompt, another seed  :quit   or Ctrl-D to leave"""
+
+
+def converse(model: Model, tokenizer: Tokenizer, settings: SamplingConfig) -> None:
+    """Ask and answer until the person leaves. Ctrl-C stops an answer, not the conversation."""
+    print(HELP)
+    last = settings.prompt
+    with _history():
+        while True:
+            try:
+                line = input("\n> ")
+            except (EOFError, KeyboardInterrupt):
+                print()
+                return
+            if line.startswith(":"):
+                command, _, rest = line[1:].partition(" ")
+                if command in ("q", "quit"):
+                    return
+                if command == "again":
+                    settings = settings.model_copy(update={"seed": settings.seed + 1})
+                else:
+                    settings = _obey(command, rest, settings)
+                    continue
+            else:
+                last = line
+            _answer(model, tokenizer, last, settings)
+
+
+def _answer(model: Model, tokenizer: Tokenizer, prompt: str, settings: SamplingConfig) -> None:
+    def show(piece: Piece) -> None:
+        sys.stdout.write(piece.text)
+        sys.stdout.flush()
+
+    sys.stdout.write(prompt)
+    try:
+        generate(model, tokenizer, [prompt], settings.model_copy(update={"samples": 1}), show)
+    except FledgeError as error:
+        sys.stdout.write(f"fledge: {error}")
+    except KeyboardInterrupt:
+        pass
+    print()
+
+
+def _obey(command: str, rest: str, settings: SamplingConfig) -> SamplingConfig:
+    """`:set name=value`, `:show`, or help for anything else."""
+    from fledge.config import _value
+
+    if command == "show":
+        for name, value in settings.model_dump().items():
+            print(f"  {name} = {value!r}")
+    elif command == "set" and "=" in rest:
+        name, _, text = rest.partition("=")
+        try:
+            return parse(SamplingConfig, {**settings.model_dump(), name.strip(): _value(text.strip())})
+        except FledgeError as error:
+            print(f"fledge: {error}")
+    else:
+        print(HELP)
+    return settings
+
+
+@contextlib.contextmanager
+def _history():  # type: ignore[no-untyped-def]
+    """Arrow keys and earlier prompts, where the terminal has them; kept in the user's own state folder."""
+    try:
+        import readline
+    except ImportError:
+        yield
+        return
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    kept = Path(base) / "fledge" / "prompts"
+    with contextlib.suppress(OSError):
+        readline.read_history_file(kept)
+    readline.set_history_length(1000)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            readline.write_history_file(kept)

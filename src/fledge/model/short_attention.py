@@ -1,0 +1,89 @@
+"""Causal attention for short contexts on a GPU: rotary positions, scores and values in one Triton kernel.
+
+It reads the fused projection as it lies in memory and writes the layout that the output projection reads; backward
+likewise. At 256 tokens and heads of 32 the general kernels spend most of their time around the attention: on turning,
+copying and converting.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import torch
+from torch import Tensor
+
+LONGEST = 512
+
+
+def is_short(qkv: Tensor, head_size: int) -> bool:
+    """Whether the kernel is made for this: 16-bit, few tokens, heads of 16 to 128."""
+    return (
+        qkv.device.type == "cuda"
+        and qkv.dtype in (torch.bfloat16, torch.float16)
+        and 16 <= qkv.shape[1] <= LONGEST
+        and head_size in (16, 32, 64, 128)
+        and importlib.util.find_spec("triton") is not None
+    )
+
+
+@torch.library.custom_op("fledge::short_attention", mutates_args=())
+def short_attention(
+    qkv: Tensor, cosines: Tensor | None, sines: Tensor | None, heads: int, kv_heads: int
+) -> tuple[Tensor, Tensor]:
+    """Attention's output before the last projection, and each query's log-normaliser."""
+    from fledge.model.attention_kernels import forward
+
+    return forward(qkv, cosines, sines, heads, kv_heads)
+
+
+@short_attention.register_fake
+def _(
+    qkv: Tensor, cosines: Tensor | None, sines: Tensor | None, heads: int, kv_heads: int
+) -> tuple[Tensor, Tensor]:
+    batch, length, columns = qkv.shape
+    width = columns // (heads + 2 * kv_heads) * heads
+    return qkv.new_empty(batch, length, width), qkv.new_empty(batch, heads, length, dtype=torch.float32)
+
+
+@torch.library.custom_op("fledge::short_attention_backward", mutates_args=())
+def short_attention_backward(
+    grad: Tensor,
+    qkv: Tensor,
+    out: Tensor,
+    normalisers: Tensor,
+    cosines: Tensor | None,
+    sines: Tensor | None,
+    heads: int,
+    kv_heads: int,
+) -> Tensor:
+    from fledge.model.attention_kernels import backward
+
+    return backward(grad.contiguous(), qkv, out, normalisers, cosines, sines, heads, kv_heads)
+
+
+@short_attention_backward.register_fake
+def _(
+    grad: Tensor,
+    qkv: Tensor,
+    out: Tensor,
+    normalisers: Tensor,
+    cosines: Tensor | None,
+    sines: Tensor | None,
+    heads: int,
+    kv_heads: int,
+) -> Tensor:
+    return torch.empty_like(qkv)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    qkv, cosines, sines, ctx.heads, ctx.kv_heads = inputs
+    ctx.save_for_backward(qkv, *output, cosines, sines)
+
+
+def _backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+    qkv_grad = short_attention_backward(grad, *ctx.saved_tensors, ctx.heads, ctx.kv_heads)
+    return qkv_grad, None, None, None, None
+
+
+short_attention.register_autograd(_backward, setup_context=_keep)

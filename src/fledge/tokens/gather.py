@@ -1,0 +1,77 @@
+"""Batches out of stretches of the token file: natively where the core is built, by numpy elsewhere, with
+equal bits.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fledge.tokens.batch import IGNORED, PADDING, Batch
+from fledge.tokens.store import TokenSplit
+
+Numbers = npt.NDArray[np.int64]
+
+
+class Stretches(NamedTuple):
+    """Runs of consecutive tokens, in the order of their places in the batch."""
+
+    begins: Numbers  # the place of the first target in the flat batch
+    sources: Numbers  # that target's place in the token file; its input is the token before it
+    lengths: Numbers
+    positions: Numbers | None = None  # of the first token in its document
+    documents: Numbers | None = None  # the number of the document in its row
+
+
+def gather(
+    split: TokenSplit, found: Stretches, rows: int, width: int, padding: int, opening: int | None
+) -> Batch:
+    """A batch of `rows` × `width`: the stretches, and padding where there are none.
+
+    `opening` is the input before the very first token of the file. Without documents, the batch has no
+    positions.
+    """
+    split.token_file.check(np.maximum(found.sources - 1, 0), found.sources + found.lengths - 1)
+    plain = found.documents is None
+    flat = np.empty((2 if plain else 4, rows * width), np.int64)
+    fill = _native()
+    if fill is None:
+        _fill(split.tokens, found, padding, opening or 0, flat)
+    else:
+        file, size = split.token_file.descriptor, split.token_file.dtype.itemsize
+        places = (flat[0], flat[1], None, None) if plain else (flat[0], flat[1], flat[2], flat[3])
+        fill(file, size, *found, opening or 0, padding, *places)
+    return Batch(*torch.from_numpy(flat.reshape(len(flat), rows, width)).unbind())
+
+
+@cache
+def _native() -> Any:
+    """The core's own function; None where the core is not built, for training needs no tokenizer."""
+    try:
+        from fledge._core import gather
+    except ImportError:
+        return None
+    return gather
+
+
+def _fill(tokens: npt.NDArray[Any], found: Stretches, padding: int, opening: int, flat: Numbers) -> None:
+    inputs, targets = flat[:2]
+    ends = np.cumsum(found.lengths)
+    within = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - found.lengths, found.lengths)
+    held = np.repeat(found.begins, found.lengths) + within
+    places = np.repeat(found.sources, found.lengths) + within
+    inputs.fill(padding)
+    targets.fill(IGNORED)
+    targets[held] = tokens[places]
+    inputs[held] = tokens[places - 1]
+    inputs[found.begins[(found.sources == 0) & (found.lengths > 0)]] = opening
+    if found.positions is not None and found.documents is not None:
+        positions, documents = flat[2:]
+        positions.fill(0)
+        documents.fill(PADDING)
+        positions[held] = np.repeat(found.positions, found.lengths) + within
+        documents[held] = np.repeat(found.documents, found.lengths)

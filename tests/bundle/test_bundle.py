@@ -1,0 +1,152 @@
+"""A bundle gives back what was saved, whole or not at all, for every architecture."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fledge.bundle import Bundle, TrainingState, load_bundle, save_bundle
+from fledge.bundle.weights import read_header, write_tensors
+from fledge.errors import FledgeError
+from fledge.files import sha256
+from fledge.tokenizer import CharacterTokenizer, Tokenizer, WordTokenizer
+from tests.bundle.conftest import scores, small_config, small_model
+
+ARCHITECTURES = [
+    {},
+    {"tied": True, "kv_heads": 2},
+    {"norm": "layer", "bias": True, "position": "learned", "feed_forward": "gelu_tanh", "tied": True},
+    {"position": "sinusoidal", "qk_norm": True, "norm_place": "post"},
+    {"architecture": "bdh", "multiplier": 4},
+    {"architecture": "rnn"},
+    {"architecture": "gru"},
+    {"architecture": "lstm"},
+]
+
+
+@pytest.mark.parametrize("shape", ARCHITECTURES, ids=lambda shape: "-".join(map(str, shape.values())) or "plain")
+def test_every_architecture_comes_back_equal(tmp_path: Path, tokenizer: Tokenizer, shape: dict[str, object]) -> None:
+    config = small_config(**shape)
+    model = small_model(config, tokenizer)
+    loaded = load_bundle(save_bundle(tmp_path / "b", config, tokenizer, model))
+    assert torch.equal(scores(loaded.model), scores(model))
+    assert loaded.config == config
+    assert loaded.manifest.model.parameters == model.parameters_count()
+    assert loaded.training is None
+    for name, parameter in model.named_parameters():
+        assert vars(loaded.model.get_parameter(name)) == vars(parameter), name
+
+
+@pytest.mark.parametrize("kind", [CharacterTokenizer, WordTokenizer])
+def test_every_tokenizer_comes_back_equal(tmp_path: Path, kind: type[CharacterTokenizer]) -> None:
+    tokenizer = kind.train(["naïve café in the beginning"])
+    config = small_config()
+    loaded = load_bundle(save_bundle(tmp_path / "b", config, tokenizer, small_model(config, tokenizer)))
+    assert loaded.tokenizer.encode("the café") == tokenizer.encode("the café")
+
+
+def test_training_state_comes_back_when_asked_for(bundle: Bundle) -> None:
+    assert bundle.training is not None
+    assert torch.equal(bundle.training.tensors["moment"], torch.arange(6.0))
+    assert bundle.training.values == {"step": 5, "samples": 160}
+    assert bundle.metrics == {"step": 5, "validation_loss": 2.5}
+
+
+def test_loading_needs_only_the_folder(bundle: Bundle, tmp_path: Path) -> None:
+    """Another process in another directory, with no corpus and no recipe, gets the same scores."""
+    elsewhere = shutil.copytree(bundle.path, tmp_path / "elsewhere" / "copy")
+    shutil.rmtree(bundle.path)
+    code = (
+        "import fledge, torch; run = fledge.load('copy'); "
+        "print(run.model(torch.arange(1, 17)[None]).double().sum().item())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=elsewhere.parent, capture_output=True, text=True, check=True)
+    assert float(done.stdout) == pytest.approx(scores(bundle.model).double().sum().item(), abs=1e-4)
+
+
+def test_saving_is_whole_or_absent(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    config = small_config()
+    model = small_model(config, tokenizer)
+    with pytest.raises(TypeError):
+        save_bundle(tmp_path / "b", config, tokenizer, model, metrics={"step": object()})
+    assert list(tmp_path.iterdir()) == []
+    save_bundle(tmp_path / "b", config, tokenizer, model)
+    with pytest.raises(FledgeError, match="exists already"):
+        save_bundle(tmp_path / "b", config, tokenizer, model)
+    other = small_model(config, tokenizer, seed=1)
+    save_bundle(tmp_path / "b", config, tokenizer, other, replace=True)
+    assert torch.equal(scores(load_bundle(tmp_path / "b").model), scores(other))
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_large_models_are_sharded(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    config = small_config()
+    model = small_model(config, tokenizer)
+    state = TrainingState({str(n): torch.full((100,), float(n)) for n in range(5)}, {})
+    folder = save_bundle(tmp_path / "b", config, tokenizer, model, training=state, shard_bytes=1000)
+    assert (folder / "model.safetensors.index.json").is_file()
+    assert len(list(folder.glob("model-*.safetensors"))) > 5
+    loaded = load_bundle(folder)
+    assert torch.equal(scores(loaded.model), scores(model))
+    assert loaded.training is not None
+    assert loaded.training.tensors["4"].tolist() == [4.0] * 100
+
+
+def test_a_run_gives_its_newest_checkpoint(bundle: Bundle, tmp_path: Path) -> None:
+    for step in (90, 1000):
+        shutil.copytree(bundle.path, tmp_path / "run" / "checkpoints" / f"step-{step:08}")
+    (tmp_path / "run" / "checkpoints" / "step-00002000.partial").mkdir()
+    assert load_bundle(tmp_path / "run").path.name == "step-00001000"
+
+
+def test_other_types_and_devices(bundle: Bundle) -> None:
+    half = load_bundle(bundle.path, dtype=torch.bfloat16).model
+    assert next(half.parameters()).dtype == torch.bfloat16
+    difference = (scores(half).float() - scores(bundle.model)).abs().max()
+    assert difference < 0.2
+
+
+def test_weights_are_mapped_not_copied(bundle: Bundle) -> None:
+    """A write to a loaded weight stays in memory, and the file keeps its checksum."""
+    before = sha256(bundle.path / "model.safetensors")
+    with torch.no_grad():
+        for parameter in bundle.model.parameters():
+            parameter.zero_()
+    assert sha256(bundle.path / "model.safetensors") == before
+
+
+def test_our_files_are_plain_safetensors(tmp_path: Path) -> None:
+    tensors = {
+        "a": torch.randn(3, 4),
+        "empty": torch.empty(0, 7),
+        "scalar": torch.tensor(3.5, dtype=torch.float64),
+        "half": torch.randn(5).bfloat16(),
+        "flag": torch.tensor([True, False]),
+        "turned": torch.randn(4, 3).t(),
+        "long": torch.arange(3),
+    }
+    entry = write_tensors(tmp_path / "t.safetensors", tensors, {"format": "pt"})
+    assert entry.sha256 == sha256(tmp_path / "t.safetensors")
+    assert entry.size == (tmp_path / "t.safetensors").stat().st_size
+    found = load_file(tmp_path / "t.safetensors")
+    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+    header = read_header(tmp_path / "t.safetensors")
+    assert {name: shape.shape for name, shape in header.items()} == {n: tuple(t.shape) for n, t in tensors.items()}
+
+
+@pytest.mark.parametrize("length", [0, 1, 1 << 20, 1 << 62, (1 << 64) - 1])
+def test_a_forged_header_length_allocates_nothing(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "t.safetensors"
+    write_tensors(path, {"a": torch.ones(8)})
+    data = bytearray(path.read_bytes())
+    data[:8] = struct.pack("<Q", length)
+    path.write_bytes(data)
+    with pytest.raises(FledgeError, match="not a whole safetensors file"):
+        read_header(path)

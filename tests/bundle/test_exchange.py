@@ -1,0 +1,146 @@
+"""What we export, transformers and gguf read: equal ids, logits and greedy text; and it comes back as it went."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fledge.bundle import Bundle, load_bundle, save_bundle
+from fledge.bundle.exchange import export_bundle, import_bundle
+from fledge.config import SamplingConfig
+from fledge.errors import FledgeError
+from fledge.generation import generate
+from fledge.tokenizer import CharacterTokenizer, Tokenizer
+from tests.bundle.conftest import scores, small_config, small_model
+
+SHAPES = {
+    "llama": {},
+    "llama-grouped": {"kv_heads": 2, "hidden": 48, "rope_theta": 5000.0, "norm_epsilon": 1e-6},
+    "llama-tied": {"tied": True},
+    "gpt2": {
+        "norm": "layer",
+        "bias": True,
+        "position": "learned",
+        "feed_forward": "gelu_tanh",
+        "tied": True,
+        "initialisation": "gpt2",
+    },
+}
+
+
+def make(tmp_path: Path, tokenizer: Tokenizer, name: str) -> Bundle:
+    config = small_config(**SHAPES[name])
+    model = small_model(config, tokenizer)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return load_bundle(save_bundle(tmp_path / "bundle", config, tokenizer, model))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_transformers_agrees(tmp_path: Path, tokenizer: Tokenizer, name: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    bundle = make(tmp_path, tokenizer, name)
+    folder = export_bundle(bundle, tmp_path / "hub")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    their_tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    text = "In the beginning, the earth — é 你"
+    ids = tokenizer.encode("In the beg")
+    assert their_tokenizer(text)["input_ids"] == tokenizer.encode(text)
+    assert their_tokenizer("void<|endoftext|>")["input_ids"] == tokenizer.encode("void<|endoftext|>")
+    with torch.inference_mode():
+        torch.testing.assert_close(theirs(torch.tensor([ids])).logits, bundle.model(torch.tensor([ids])), atol=1e-4, rtol=1e-4)
+    written = theirs.generate(torch.tensor([ids]), max_new_tokens=6, do_sample=False)[0]
+    ours = generate(bundle.model, tokenizer, ["In the beg"], SamplingConfig(temperature=0, max_tokens=6))[0]
+    assert their_tokenizer.decode(written, skip_special_tokens=True) == "In the beg" + ours.text
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_hugging_face_folder_comes_back(tmp_path: Path, tokenizer: Tokenizer, name: str) -> None:
+    bundle = make(tmp_path, tokenizer, name)
+    export_bundle(bundle, tmp_path / "hub")
+    back = load_bundle(import_bundle(tmp_path / "hub", tmp_path / "back"))
+    assert torch.equal(scores(back.model), scores(bundle.model))
+    assert back.tokenizer.fingerprint == tokenizer.fingerprint
+    ignored = {"dropout", "initialisation", "hidden"}
+    assert back.config.model.model_dump(exclude=ignored) == bundle.config.model.model_dump(exclude=ignored)
+
+
+def test_a_folder_saved_by_transformers_is_imported(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        vocab_size=300, n_positions=32, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
+    )
+    theirs = transformers.GPT2LMHeadModel(config).eval()
+    theirs.save_pretrained(tmp_path / "hub")
+    tokenizer.save(tmp_path / "tokenizer")
+    with pytest.raises(FledgeError, match="tokenizer"):
+        import_bundle(tmp_path / "hub", tmp_path / "back")
+    back = load_bundle(import_bundle(tmp_path / "hub", tmp_path / "back", tmp_path / "tokenizer"))
+    ids = torch.randint(0, 300, (2, 20))
+    with torch.inference_mode():
+        torch.testing.assert_close(back.model(ids), theirs(ids).logits, atol=1e-4, rtol=1e-4)
+    greedy = generate(back.model, back.tokenizer, ["void"], SamplingConfig(temperature=0, max_tokens=9))[0]
+    assert len(greedy.ids) <= 9
+    assert max(greedy.ids, default=0) < tokenizer.vocab_size
+
+
+@pytest.mark.parametrize("dtype", [None, "float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["llama-grouped", "llama-tied"])
+def test_gguf_reads_back_equal(tmp_path: Path, tokenizer: Tokenizer, name: str, dtype: str | None) -> None:
+    gguf = pytest.importorskip("gguf")
+    bundle = make(tmp_path, tokenizer, name)
+    reader = gguf.GGUFReader(export_bundle(bundle, tmp_path / "model.gguf", "gguf", dtype))
+    fields = {key: field.contents() for key, field in reader.fields.items()}
+    assert fields["general.architecture"] == "llama"
+    assert fields["llama.attention.head_count_kv"] == (bundle.config.model.kv_heads or 4)
+    assert fields["tokenizer.ggml.eos_token_id"] == tokenizer.roles.end
+    assert len(fields["tokenizer.ggml.tokens"]) == tokenizer.vocab_size
+    assert len(fields["tokenizer.ggml.merges"]) == len(tokenizer.merges)
+    from fledge.bundle.gguf import gguf_name
+
+    weights = {gguf_name(key): tensor for key, tensor in bundle.model.state_dict().items()}
+    assert {tensor.name for tensor in reader.tensors} == set(weights)
+    for tensor in reader.tensors:
+        ours = weights[tensor.name]
+        found = np.array(tensor.data)
+        if tensor.tensor_type.name == "BF16":
+            found = torch.from_numpy(found).view(torch.bfloat16).float().numpy()
+            ours = ours.bfloat16()
+        elif tensor.tensor_type.name == "F16":
+            ours = ours.half()
+        assert np.array_equal(found.reshape(ours.shape).astype(np.float32), ours.detach().float().numpy())
+
+
+def test_what_cannot_be_exported_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    config = small_config(architecture="gru")
+    recurrent = load_bundle(save_bundle(tmp_path / "a", config, tokenizer, small_model(config, tokenizer)))
+    with pytest.raises(FledgeError, match="transformers knows no model"):
+        export_bundle(recurrent, tmp_path / "hub")
+    with pytest.raises(FledgeError, match="Llama-shaped"):
+        export_bundle(recurrent, tmp_path / "x.gguf", "gguf")
+    characters = CharacterTokenizer.train(["abc"])
+    config = small_config()
+    spelled = load_bundle(save_bundle(tmp_path / "b", config, characters, small_model(config, characters)))
+    with pytest.raises(FledgeError, match="BPE only"):
+        export_bundle(spelled, tmp_path / "hub")
+    with pytest.raises(FledgeError, match="Did you mean gguf"):
+        export_bundle(spelled, tmp_path / "hub", "ggufs")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_pickled_and_foreign_folders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FledgeError, match="no config.json"):
+        import_bundle(tmp_path, tmp_path / "b")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mamba"}))
+    with pytest.raises(FledgeError, match="mamba"):
+        import_bundle(tmp_path, tmp_path / "b")
+    settings = {"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 1, "vocab_size": 10}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04.")
+    with pytest.raises(FledgeError, match="pickled"):
+        import_bundle(tmp_path, tmp_path / "b")

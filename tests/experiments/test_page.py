@@ -1,0 +1,47 @@
+"""A page is one file that needs nothing else, and what is written into it stays text."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+from fledge.experiments.page import Page
+from fledge.plot import curves
+
+
+def sample() -> Page:
+    page = Page("Loss & <other> things", "A lead.")
+    page.heading("Numbers")
+    page.table(["name", "loss"], [("a|b", 1.25), ("<script>alert(1)</script>", 2)], strong=0)
+    page.figure(
+        curves({"a": ([1, 2], [3.0, 2.0]), "b": ([1, 2], [2.0, 1.0])}, "steps", "nats", levels={"bigram": 2.5}),
+        "Curves",
+    )
+    page.quote("And God said,\nLet there be <b>light</b>")
+    page.code("fledge demo", summary="how")
+    return page
+
+
+def test_what_people_wrote_stays_text_and_nothing_is_loaded_from_elsewhere() -> None:
+    html = sample().html()
+    assert "<script>" not in html
+    assert "&lt;b&gt;light" in html
+    assert not re.search(r'(?:src|href)="https?:', html.replace("http://www.w3.org", ""))
+    assert "@import" not in re.sub(r"<svg.*?</svg>", "", html, flags=re.S)
+    parser = HTMLParser()
+    parser.feed(html)
+
+
+def test_markdown_has_the_same_numbers() -> None:
+    text = sample().markdown()
+    assert "| a\\|b | 1.250 |" in text
+    assert "> Let there be <b>light</b>" in text
+
+
+def test_equal_plots_are_equal_bytes() -> None:
+    assert curves({"a": ([1], [2.0])}, "x", "y") == curves({"a": ([1], [2.0])}, "x", "y")
+
+
+def test_a_page_is_written_whole(tmp_path) -> None:
+    assert sample().write(tmp_path / "report.html").read_text().endswith("</html>\n")
+    assert sample().write(tmp_path / "report.md").read_text().startswith("# Loss")

@@ -1,0 +1,142 @@
+// The native core's own tests, run under AddressSanitizer and UBSan by run-sanitized.sh.
+#include <cstdio>
+
+#include "checks.hpp"
+#include "random_text.hpp"
+
+using namespace fledge_test;
+
+namespace {
+
+// The rule, as plainly as it can be said: symbols are byte strings.
+std::vector<std::pair<std::string, std::string>> naive_merges(const std::map<std::string, std::uint64_t>& words, std::size_t wanted) {
+    std::vector<std::pair<std::vector<std::string>, std::uint64_t>> split;
+    for (const auto& [word, count] : words) {
+        std::vector<std::string> symbols;
+        for (const char byte : word) symbols.emplace_back(1, byte);
+        split.emplace_back(symbols, count);
+    }
+    const auto unsigned_bytes = [](const std::pair<std::string, std::string>& pair) {
+        return std::pair(std::vector<Byte>(pair.first.begin(), pair.first.end()), std::vector<Byte>(pair.second.begin(), pair.second.end()));
+    };
+    std::vector<std::pair<std::string, std::string>> merges;
+    while (merges.size() < wanted) {
+        std::map<std::pair<std::string, std::string>, std::uint64_t> counts;
+        for (const auto& [symbols, count] : split) {
+            for (std::size_t i = 0; i + 1 < symbols.size(); ++i) counts[{symbols[i], symbols[i + 1]}] += count;
+        }
+        if (counts.empty()) break;
+        const auto best = std::max_element(counts.begin(), counts.end(), [&](const auto& a, const auto& b) {
+            return std::pair(a.second, unsigned_bytes(a.first)) < std::pair(b.second, unsigned_bytes(b.first));
+        });
+        const auto pair = best->first;
+        merges.push_back(pair);
+        for (auto& [symbols, count] : split) {
+            std::vector<std::string> merged;
+            for (std::size_t i = 0; i < symbols.size(); ++i) {
+                if (i + 1 < symbols.size() && symbols[i] == pair.first && symbols[i + 1] == pair.second) {
+                    merged.push_back(symbols[i] + symbols[i + 1]);
+                    ++i;
+                } else {
+                    merged.push_back(symbols[i]);
+                }
+            }
+            symbols = std::move(merged);
+        }
+    }
+    return merges;
+}
+
+void test_trainer(std::mt19937_64& random) {
+    for (int round = 0; round < 300; ++round) {
+        std::map<std::string, std::uint64_t> words;
+        WordTable table;
+        const std::size_t letters = 1 + random() % 4;
+        for (std::size_t i = 0, count = 1 + random() % 12; i < count; ++i) {
+            std::string word;
+            for (std::size_t j = 0, length = 1 + random() % 24; j < length; ++j) word.push_back("ab\xFFz"[random() % letters]);
+            const std::uint64_t times = 1 + random() % 5;
+            words[word] += times;
+            table.add(bytes_of(word).data(), word.size(), times);
+        }
+        const TrainResult result = train(table, {60, 1}, nullptr, nullptr);
+        const auto expected = naive_merges(words, 60);
+        require(result.merges.size() == expected.size(), "as many merges as the naive trainer", words.begin()->first);
+        for (std::size_t i = 0; i < expected.size(); ++i) {
+            require(result.tokens[result.merges[i].left] == expected[i].first && result.tokens[result.merges[i].right] == expected[i].second,
+                    "merges are those of the naive trainer", words.begin()->first);
+        }
+    }
+}
+
+void test_large_counts() {
+    WordTable table;
+    table.add(bytes_of("abab").data(), 4, 1ull << 40);
+    table.add(bytes_of("cd").data(), 2, (1ull << 40) + 1);
+    const TrainResult result = train(table, {2, 1}, nullptr, nullptr);
+    require(result.merges[0].count == 2ull << 40 && result.merges[1].count == (1ull << 40) + 1, "counts past 32 bits", "");
+}
+
+void test_threads(std::mt19937_64& random) {
+    std::string text;
+    while (text.size() < (5u << 20)) text += random_text(random, 10000);
+    for (const Pattern pattern : {Pattern::gpt2, Pattern::cl100k, Pattern::o200k}) {
+        Encoder<std::uint16_t> encoder(small_settings(pattern));
+        const auto one = ids_of(encoder.encode(bytes_of(text), SpecialMode::recognise, 1));
+        require(one == ids_of(encoder.encode(bytes_of(text), SpecialMode::recognise, 3)), "threads change no id", "");
+        std::map<std::string, std::uint64_t> counts[2];
+        for (const unsigned threads : {1u, 3u}) {
+            PretokenCounter counter(pattern, {"<|endoftext|>", "<|end|>"}, threads);
+            counter.add_text(bytes_of(text));
+            counter.total().each([&](const Byte* word, std::size_t length, std::uint64_t count) {
+                counts[threads / 3][std::string(reinterpret_cast<const char*>(word), length)] += count;
+            });
+        }
+        require(counts[0] == counts[1], "threads change no count", "");
+    }
+}
+
+// More distinct words than a table may hold: it starts anew, and the ids stay right.
+void test_many_words() {
+    EncoderSettings settings = small_settings(Pattern::gpt2);
+    Encoder<std::uint16_t> encoder(settings);
+    std::string text;
+    for (int i = 0; i < 700000; ++i) text += " w" + std::to_string(i * 7919LL) + "x" + (i % 9 ? "" : "averyveryverylongword");
+    const auto ids = ids_of(encoder.encode(bytes_of(text), SpecialMode::text, 1));
+    std::map<std::uint32_t, std::string> tokens;
+    for (const auto& [bytes, id] : settings.tokens) tokens[id] = bytes;
+    std::string back;
+    for (const auto id : ids) back += tokens.at(id);
+    require(back == text, "a full table loses nothing", "");
+}
+
+void test_long_pretoken() {
+    for (const char* unit : {"a", "ab", "th", "\xE6\xBC\xA2"}) {
+        std::string text;
+        while (text.size() < 200000) text += unit;
+        for (const Pattern pattern : {Pattern::gpt2, Pattern::cl100k, Pattern::o200k}) {
+            const EncoderSettings settings = small_settings(pattern);
+            Encoder<std::uint16_t> encoder(settings);
+            check_encoder(encoder, settings, text);
+        }
+    }
+}
+
+}  // namespace
+
+int main() {
+    std::mt19937_64 random(20260101);
+    for (const char* text : {"", " ", "a", "  ", "\n", "'s", "it's", "a  b", "a \n b", "x\n\n  y", "1234567", "\xC2\xA0\xC2\xA0x", "\xE2\x80", "HelloWORLDFoo's"}) {
+        check_all(text);
+    }
+    for (std::size_t length = 1; length < 200; ++length) check_all(std::string(length, ' ') + "x" + std::string(length, '\n'));
+    for (int round = 0; round < 1500; ++round) check_all(random_text(random, 1 + random() % 60));
+    for (int round = 0; round < 150; ++round) check_all(random_text(random, 1 + random() % 3000));
+    test_trainer(random);
+    test_large_counts();
+    test_long_pretoken();
+    test_threads(random);
+    test_many_words();
+    require(count_invalid(bytes_of("a\xFF\xE2\x80\x9C\xE2\x80z\xED\xA0\x80")) == 6, "invalid bytes are counted", "");
+    std::puts("native tests passed");
+}

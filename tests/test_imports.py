@@ -1,0 +1,21 @@
+"""`import fledge` and the tokenizer are light: neither torch nor matplotlib is loaded until it is used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize("module", ["fledge", "fledge.tokenizer", "fledge.corpus", "fledge.config", "fledge.cli"])
+def test_light_imports_load_neither_torch_nor_matplotlib(module: str) -> None:
+    program = f"import sys, {module}; print([m for m in ('torch', 'matplotlib', 'transformers') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_help_answers_without_torch() -> None:
+    program = "import sys; sys.argv = ['fledge', '--help']; from fledge import cli\ntry: cli.main()\nexcept SystemExit: print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("False")

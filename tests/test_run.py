@@ -1,0 +1,95 @@
+"""A run ties the parts together: the same seed gives the same bits, and a copied bundle needs nothing else."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import fledge
+from fledge.config import load_recipe
+from fledge.errors import FledgeError
+from fledge.run import Run, load
+from fledge.tokenizer import train_bpe
+
+TEXT = Path(__file__).parents[1] / "CONTRIBUTING.md"
+SMALL = [
+    "tokenizer.vocabulary_size=300",
+    "tokens.context_length=16",
+    "model.layers=1",
+    "model.width=32",
+    "model.heads=2",
+    "training.steps=6",
+    "training.batch_size=4",
+    "training.evaluate_windows=4",
+    "training.threads=1",
+    "sampling.max_tokens=12",
+]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> Path:
+    """A small corpus of a hundred documents, made from the project's own pages."""
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    lines = [line for line in TEXT.read_text().splitlines() if line.strip()]
+    path.write_text("<|endoftext|>".join(lines * 4))
+    return path
+
+
+def small_run(folder: Path, text: Path, *more: str) -> Run:
+    return Run("akjv-demo", folder, overrides=[*SMALL, f"corpus.source={text}", *more], quiet=True)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, text: Path) -> Run:
+    run = small_run(tmp_path_factory.mktemp("runs") / "first", text)
+    run.train()
+    return run
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_same_seed_gives_the_same_loss_and_sample_whatever_the_tokenizer_s_threads(tmp_path, text, trained) -> None:
+    config = load_recipe("akjv-demo", [*SMALL, f"corpus.source={text}"])
+    documents = list(trained.corpus.documents("train"))
+    finals = []
+    for threads in (1, 3):
+        folder = tmp_path / f"tokenizer-{threads}"
+        train_bpe(documents, 300, config.tokenizer.special_tokens, threads=threads).save(folder)
+        run = small_run(tmp_path / f"run-{threads}", text, f"tokenizer.path={folder}")
+        assert run.tokenizer.fingerprint == trained.tokenizer.fingerprint
+        finals.append((run.train().loss, run.generate(["fledge"])[0].ids))
+    assert finals[0] == finals[1]
+    metrics = json.loads((sorted((trained.folder / "checkpoints").iterdir())[-1] / "bundle.json").read_text())[
+        "metrics"
+    ]
+    assert metrics["loss"] == finals[0][0]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_copy_of_the_bundle_generates_without_corpus_or_run(tmp_path, trained) -> None:
+    newest = sorted((trained.folder / "checkpoints").iterdir())[-1]
+    shutil.copytree(newest, tmp_path / "elsewhere")
+    copied = load(tmp_path / "elsewhere")
+    assert copied.generate(["The "])[0].ids == trained.generate(["The "])[0].ids
+    assert fledge.load(trained.folder).generate(["The "])[0].ids == trained.generate(["The "])[0].ids
+
+
+def test_a_folder_with_other_settings_or_other_files_is_refused(tmp_path, text, trained) -> None:
+    with pytest.raises(FledgeError, match=r"model.layers = 1 there, 2 here"):
+        small_run(trained.folder, text, "model.layers=2").claim()
+    with pytest.raises(FledgeError, match="--resume"):
+        small_run(trained.folder, text).train()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("dear")
+    with pytest.raises(FledgeError, match="is not a run"):
+        small_run(tmp_path / "mine", text).claim()
+    assert (tmp_path / "mine" / "letter.txt").read_text() == "dear"
+    with pytest.raises(FledgeError, match="is not a run"):
+        Run.open(tmp_path / "mine")
+
+
+def test_a_run_opens_with_the_settings_it_was_begun_with(trained) -> None:
+    assert Run.open(trained.folder).config == trained.config
+    assert Run.open(trained.folder, ["training.steps=9"]).config.steps == 9

@@ -1,0 +1,282 @@
+"""BPE encoding: equal to the reference implementations, whole for any bytes, and the same by every way in."""
+
+from __future__ import annotations
+
+import base64
+import random
+import warnings
+
+import numpy as np
+import pytest
+import tiktoken
+import tiktoken_ext.openai_public as public
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fledge import BPETokenizer, FledgeError, train_bpe
+from fledge.tokenizer import load_tokenizer
+
+END = "<|endoftext|>"
+NAMES = {"gpt2": "gpt2", "cl100k": "cl100k_base", "o200k": "o200k_base"}
+
+messy = st.text(
+    alphabet=st.one_of(
+        st.sampled_from(" \n\r\t'sSdtrevml/.!\"“”aBéÉжЖ漢字कि़ा١½Ⅷǅʰ\u00a0\u3000\u2028\u0301\U0001f600012"), st.characters(codec="utf-8")
+    ),
+    max_size=120,
+)
+
+
+@pytest.fixture(scope="module")
+def pairs(shared_data):
+    """(ours, tiktoken's) for the three published vocabularies."""
+    found = {}
+    for pattern, name in NAMES.items():
+        path = shared_data / "ranks" / f"{name}.tiktoken"
+        lines = path.read_bytes().splitlines()
+        ranks = {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in lines if line)}
+        ours = load_tokenizer(path)
+        expression = public.r50k_pat_str
+        if pattern != "gpt2":
+            loader, public.load_tiktoken_bpe = public.load_tiktoken_bpe, lambda *_, **__: {}
+            expression = getattr(public, name)()["pat_str"]
+            public.load_tiktoken_bpe = loader
+        theirs = tiktoken.Encoding(name, pat_str=expression, mergeable_ranks=ranks, special_tokens=dict(ours.special_tokens))
+        found[pattern] = ours, theirs
+    return found
+
+
+@pytest.fixture(scope="module")
+def small():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        text = "the cat sat on the mat, didn't it? 漢字漢字 été ababab aaaaaaaa 0000 \n\n\n  x" * 4
+        return train_bpe([text], 340, [END, "<|end|>", "<|"])
+
+
+@pytest.mark.parametrize("pattern", NAMES)
+def test_ids_equal_tiktoken_on_real_text(pairs, pattern, shared_data):
+    import zstandard
+
+    ours, theirs = pairs[pattern]
+    packed = (shared_data / "messy/udhr_multilingual.txt.zst").read_bytes()
+    texts = [zstandard.ZstdDecompressor().decompressobj().decompress(packed)[:600_000].decode("utf-8", "ignore")]
+    for folder in ("cs336", "messy", "tinystories"):
+        for path in sorted((shared_data / folder).glob("*.*")):
+            if path.suffix == ".zst" or path.name == "UTF-8-test.txt":
+                continue
+            texts.append(path.read_bytes().decode()[:600_000])
+    for text in texts:
+        expected = theirs.encode(text, allowed_special="all")
+        assert ours.encode_array(text).tolist() == expected
+
+
+@pytest.mark.parametrize("pattern", NAMES)
+@settings(max_examples=300, deadline=None)
+@given(text=messy)
+def test_ids_equal_tiktoken_on_any_text(pairs, pattern, text):
+    ours, theirs = pairs[pattern]
+    assert ours.encode(text, special="text") == theirs.encode(text, disallowed_special=())
+
+
+@pytest.mark.parametrize("pattern", NAMES)
+def test_every_unicode_category(pairs, pattern):
+    """One text that holds every block of characters beside letters, digits, spaces and symbols."""
+    ours, theirs = pairs[pattern]
+    codes = [code for code in (*range(0x3100), *range(0x3100, 0x110000, 97)) if not 0xD800 <= code < 0xE000]
+    text = "".join(f"a{chr(code)}b {chr(code)}1{chr(code)}.{chr(code)}\n{chr(code)} " for code in codes)
+    assert ours.encode(text, special="text") == theirs.encode(text, disallowed_special=())
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.binary(max_size=300))
+def test_any_bytes_come_back(small, data):
+    assert small.decode_bytes(small.encode_array(data)) == data
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.text(alphabet=st.characters(), max_size=100))
+def test_any_text_comes_back(small, text):
+    """Lone surrogates too, which UTF-8 does not have: they keep their three bytes."""
+    ids = small.encode(text)
+    assert small.decode(ids, errors="surrogatepass") == text
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.lists(st.sampled_from([END, "<|end|>", "<|", "the", " cat", "é", "漢", " ", "\n", "'s", "\udc80"]), max_size=20).map("".join), data=st.data())
+def test_every_way_in_gives_the_same_ids(small, text, data):
+    expected = small.encode(text)
+    assert small.encode_array(text).tolist() == expected
+    assert small.encode_batch([text, "", text])[2].tolist() == expected
+    raw = text.encode("utf-8", "surrogatepass")
+    ids, starts = small.encode_spans(b"xx" + raw, np.array([2, 2 + len(raw)]), "recognise")
+    assert ids.tolist() == expected
+    assert starts.tolist() == [0, len(expected)]
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=5)))
+    pieces = [raw[a:b] for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
+    assert list(small.encode_iterable(pieces)) == expected
+
+
+def test_iterable_is_cut_anywhere(small, monkeypatch):
+    """With a tiny buffer every piece is a chance to cut wrongly."""
+    from fledge.tokenizer import stream
+
+    monkeypatch.setattr(stream, "PIECE", 8)
+    source = random.Random(5)
+    parts = ["the", " cat", "  ", "\n", "\n\n", END, "<|end", "|>", "é", "漢字", "'s", "'", "ll", "!", "12", "\u00a0"]
+    for _ in range(200):
+        text = "".join(source.choices(parts, k=30))
+        pieces, at = [], 0
+        while at < len(text):
+            step = source.randint(1, 7)
+            pieces.append(text[at : at + step])
+            at += step
+        assert list(small.encode_iterable(pieces)) == small.encode(text)
+
+
+def test_iterable_is_lazy(small):
+    def endless():
+        while True:
+            yield "the cat sat "
+
+    ids = small.encode_iterable(endless())
+    assert small.decode([next(ids) for _ in range(30)]).startswith("the cat sat the cat")
+
+
+def test_threads_change_nothing(pairs, shared_data):
+    ours, _ = pairs["gpt2"]
+    data = (shared_data / "tinystories/tinystories_3m.txt").read_bytes()
+    one = ours.encode_array(data, threads=1)
+    assert np.array_equal(one, ours.encode_array(data, threads=3))
+    assert one.dtype == np.uint16
+
+
+def test_file_to_ids(small, tmp_path, monkeypatch):
+    """The file holds the ids of the whole text; what is not UTF-8 is kept and counted."""
+    data = ("the cat sat " * 50 + END + "漢字" * 300 + "x" * 500).encode() + b"\xff\xfe ok\xe2\x80"
+    source, sink = tmp_path / "text.txt", tmp_path / "ids.bin"
+    source.write_bytes(data)
+    report = small.encode_file(source, sink)
+    ids = np.fromfile(sink, small.token_dtype)
+    assert np.array_equal(ids, small.encode_array(data))
+    assert report == (len(ids), len(data), 4)
+    assert small.decode_bytes(ids) == data
+    source.write_bytes(b"")
+    assert small.encode_file(source, sink) == (0, 0, 0)
+    with pytest.raises(FledgeError, match="not a file"):
+        small.encode_file(tmp_path, sink)
+
+
+def test_special_tokens_by_one_keyword(small):
+    assert small.encode(f"a{END}b") == [small.encode("a")[0], 0, small.encode("b")[0]]
+    plain = small.encode(f"a{END}b", special="text")
+    assert not {0, 1, 2} & set(plain)
+    assert small.decode(plain) == f"a{END}b"
+    with pytest.raises(FledgeError, match=r"<\|endoftext\|> at byte 1"):
+        small.encode(f"a{END}b", special="refuse")
+    assert small.encode("ab", special="refuse") == small.encode("ab")
+    with pytest.raises(FledgeError, match="Did you mean recognise"):
+        small.encode("a", special="recognize")
+
+
+def test_the_longest_special_wins(small):
+    assert small.encode("<|end|>") == [1]
+    assert small.encode("<|e")[0] == 2
+
+
+@pytest.mark.parametrize("unit", ["a", "ab", "漢", "the"])
+def test_a_long_pretoken_is_quick(pairs, unit):
+    """A megabyte without a space: n log n, so seconds would mean a quadratic way."""
+    import time
+
+    ours, _ = pairs["gpt2"]
+    text = unit * (1_000_000 // len(unit.encode()))
+    started = time.process_time()
+    ids = ours.encode_array(text)
+    assert time.process_time() - started < 3
+    assert ours.decode(ids) == text
+
+
+def test_decoder_never_emits_half_a_character(small):
+    text = "漢字 été 😀 the"
+    decoder = small.decoder()
+    parts = [decoder.push(token) for token in small.encode(text)]
+    assert "".join(parts) + decoder.finish() == text
+    assert not any("\ufffd" in part for part in parts)
+    half = decoder.push(small.encode("漢".encode()[:1].decode("latin-1").encode("latin-1").decode("latin-1"))[0])
+    assert isinstance(half + decoder.finish(), str)
+
+
+def test_decoding_replaces_what_is_not_text(small):
+    assert small.decode(small.encode_array(b"a\xff")) == "a\ufffd"
+    with pytest.raises(FledgeError, match="not in the vocabulary"):
+        small.decode([10**6])
+
+
+def test_roles(small):
+    assert small.roles == (None, 0, 0, None, 0) or small.roles.end == 1
+    lone = train_bpe(["ab ab"], 258, [END])
+    assert (lone.roles.start, lone.roles.end, lone.roles.separator) == (0, 0, 0)
+
+
+def test_saved_and_loaded(small, tmp_path):
+    small.save(tmp_path / "tokenizer")
+    again = load_tokenizer(tmp_path / "tokenizer")
+    text = f"the cat{END} 漢字 <|end|>"
+    assert again.encode(text) == small.encode(text)
+    assert again.fingerprint == small.fingerprint
+    assert again.vocab == small.vocab
+
+
+def test_fingerprint_sees_what_changes_ids(small):
+    other = BPETokenizer(small.vocab, small.merges, small.special_tokens, pattern="cl100k")
+    shorter = BPETokenizer(small.vocab, small.merges[:-1], small.special_tokens)
+    assert len({small.fingerprint, other.fingerprint, shorter.fingerprint}) == 3
+
+
+def test_a_vocabulary_without_all_bytes():
+    """What it can spell it encodes; what it can't is refused by name."""
+    tokenizer = BPETokenizer({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")])
+    assert tokenizer.encode("aab") == [0, 2]
+    with pytest.raises(FledgeError, match="no token for byte 99"):
+        tokenizer.encode("abc")
+    with pytest.raises(FledgeError, match="a merge needs the token"):
+        BPETokenizer({0: b"a", 1: b"b"}, [(b"a", b"b")]).encode("ab")
+
+
+def test_special_tokens_given_as_texts():
+    vocab = {i: bytes([i]) for i in range(256)}
+    tokenizer = BPETokenizer(vocab, [], ["<|b|>", "<|a|>", "<|b|>"])
+    assert tokenizer.special_tokens == {"<|b|>": 256, "<|a|>": 257}
+    assert tokenizer.vocab_size == 258
+    for wrong in ({"x": 5}, {"": 300}, {"p": 300, "q": 300}, "abc"):
+        with pytest.raises(FledgeError):
+            BPETokenizer(vocab, [], wrong)
+
+
+def test_wide_ids():
+    vocab = {i: bytes([i]) for i in range(256)} | {70_000: b"ab"}
+    tokenizer = BPETokenizer(vocab, [(b"a", b"b")])
+    assert tokenizer.token_dtype == np.uint32
+    assert tokenizer.encode_array("cab").tolist() == [99, 70_000]
+
+
+def test_a_pattern_of_ones_own_keeps_every_byte(small):
+    with pytest.warns(UserWarning, match="regex package"):
+        tokenizer = BPETokenizer(small.vocab, small.merges, small.special_tokens, pattern=r"\w+|[!]")
+    text = f"the cat -- sat!{END} on"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert list(tokenizer.encode_iterable(text)) == tokenizer.encode(text)
+    assert 0 in tokenizer.encode(text)
+    with pytest.raises(FledgeError, match="nor a regular expression"):
+        BPETokenizer(small.vocab, small.merges, pattern="(")
+    with pytest.raises(FledgeError, match="forbids"):
+        tokenizer.encode(text, special="refuse")
+
+
+def test_import_needs_no_torch():
+    import subprocess
+    import sys
+
+    code = "import sys, fledge.tokenizer; fledge.tokenizer.BPETokenizer; print('torch' in sys.modules, 'matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split() == ["False", "False"]

@@ -1,0 +1,230 @@
+"""What the loop promises besides resuming: one mathematics, nothing lost, nothing silent."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fledge.errors import FledgeError
+from fledge.tokens import Batch
+from fledge.training import load_checkpoint, read_metrics
+from fledge.training.session import Session
+from fledge.training.skipping import Skipping
+
+from .support import TextWindows, run, settings, weights
+
+
+def steps_with(folder: Path, column: str) -> list[int]:
+    return [int(row["step"]) for row in read_metrics(folder / "metrics.csv") if row[column]]
+
+
+@pytest.mark.parametrize("micro_batch", [8, 3, 1])
+def test_accumulation_changes_nothing(tmp_path: Path, micro_batch: int) -> None:
+    """Micro-batches of unequal padding and size add up to the whole batch."""
+    windows = TextWindows(16, padded=True)
+    whole = run(settings(training={"batch_size": 32, "micro_batch": 32}), tmp_path / "whole", windows=windows)
+    parts = run(settings(training={"batch_size": 32, "micro_batch": micro_batch}), tmp_path / "parts", windows=windows)
+    for name, tensor in weights(whole).items():
+        torch.testing.assert_close(weights(parts)[name], tensor, atol=2e-5, rtol=1e-3)
+    assert parts.loss == pytest.approx(whole.loss, abs=1e-5)
+
+
+def test_memory_that_runs_out_halves_the_micro_batch_and_goes_on(tmp_path: Path, monkeypatch: Any) -> None:
+    """The same losses as with enough memory, and the smaller micro-batch is remembered."""
+    plain = run(settings(), tmp_path / "plain")
+    original = Session._accumulate
+
+    def scarce(self: Session, batch: Batch, count: float) -> torch.Tensor:
+        if self.progress.micro_batch > 2:
+            self.optimizer.layout.gradients()[0].add_(1.0)  # what a half-done accumulation leaves behind
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return original(self, batch, count)
+
+    monkeypatch.setattr(Session, "_accumulate", scarce)
+    scarce_run = run(settings(), tmp_path / "scarce")
+    assert scarce_run.loss == pytest.approx(plain.loss, abs=1e-5)
+    training = load_checkpoint(tmp_path / "scarce").training
+    assert training is not None
+    assert training.values["micro_batch"] == 2
+
+
+def test_recomputed_activations_give_the_same_losses(tmp_path: Path) -> None:
+    plain = run(settings(model={"dropout": 0.1}), tmp_path / "plain")
+    again = run(settings(model={"dropout": 0.1}, training={"recompute": True}), tmp_path / "again")
+    assert again.loss == pytest.approx(plain.loss, abs=1e-5)
+
+
+def test_smoothing_and_z_loss_change_training_and_not_evaluation(tmp_path: Path) -> None:
+    one = {"steps": 1, "log_every": 1}
+    plain = run(settings(training=one), tmp_path / "plain")
+    smooth = run(settings(training={**one, "label_smoothing": 0.1, "z_loss": 1e-2}), tmp_path / "smooth")
+    assert smooth.loss is not None
+    assert plain.loss is not None
+    assert smooth.loss > plain.loss
+    assert smooth.validation_loss == pytest.approx(plain.validation_loss, abs=0.05)
+
+
+class Poisoned(TextWindows):
+    """Windows of which some samples make the loss infinite, by way of the weights."""
+
+    def __init__(self, bad: range, session_hook: Any = None) -> None:
+        super().__init__(16)
+        self.bad = bad
+
+
+def poison(monkeypatch: Any, value: float, bad_first: int) -> None:
+    """Make the loss of the batch that holds a sample come out as `value`, every time it is used."""
+    original = Session._accumulate
+
+    def poisoned(self: Session, batch: Batch, count: float) -> torch.Tensor:
+        loss = original(self, batch, count)
+        kept = Skipping(None, self.progress.skipped)  # type: ignore[arg-type]
+        first, after = kept.range(self.progress.samples, self.config.training.batch_size)
+        return loss * 0 + value if first <= bad_first < after else loss
+
+    monkeypatch.setattr(Session, "_accumulate", poisoned)
+
+
+def test_a_loss_that_is_not_finite_stops_with_a_sentence(tmp_path: Path, monkeypatch: Any) -> None:
+    poison(monkeypatch, math.nan, bad_first=50)
+    with pytest.raises(FledgeError, match=r"At step 7 the loss became nan\..*checkpoint of step 4 is good"):
+        run(settings(), tmp_path / "run")
+    assert load_checkpoint(tmp_path / "run").path.name == "step-00000004"
+
+
+@pytest.mark.parametrize(("value", "spike"), [(math.nan, None), (50.0, 3.0)])
+def test_going_back_skips_the_batch_and_goes_on(
+    tmp_path: Path, monkeypatch: Any, value: float, spike: float | None
+) -> None:
+    """The bad samples are left out, the others come in order, and no row is doubled."""
+    poison(monkeypatch, value, bad_first=200)
+    windows = TextWindows(16)
+    config = settings(training={"steps": 30, "on_divergence": "skip", "spike": spike, "save_every": 5})
+    result = run(config, tmp_path / "run", windows=windows)
+    assert result.step == 30
+    training = load_checkpoint(tmp_path / "run").training
+    assert training is not None
+    assert training.values["skipped"] == [[200, 208]]
+    assert training.values["samples"] == 240
+    assert steps_with(tmp_path / "run", "loss") == list(range(3, 31, 3))
+
+
+def test_a_learning_rate_that_always_diverges_gives_up(tmp_path: Path) -> None:
+    config = settings(
+        optimizer={"learning_rate": 1e8, "clip_norm": None, "name": "sgd"},
+        training={"on_divergence": "skip", "steps": 60},
+    )
+    with pytest.raises(FledgeError, match=r"kept happening after going back.*smaller optimizer\.learning_rate"):
+        run(config, tmp_path / "run")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_finishes_the_step_saves_and_says_so(tmp_path: Path, number: signal.Signals) -> None:
+    class Signalled(TextWindows):
+        def batch(self, samples: Any) -> Batch:
+            if samples[0] == 48:
+                os.kill(os.getpid(), number)
+            return super().batch(samples)
+
+    result = run(settings(training={"steps": 500}), tmp_path / "run", windows=Signalled(16))
+    assert result.stopped == number.name
+    assert load_checkpoint(tmp_path / "run").path == result.checkpoint
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_the_time_limit_is_kept(tmp_path: Path) -> None:
+    start = time.monotonic()
+    result = run(settings(training={"steps": 100_000}), tmp_path / "run", time_limit=4.0)
+    assert time.monotonic() - start < 8
+    assert result.stopped == "the time limit"
+    assert (result.checkpoint / "bundle.json").is_file()
+
+
+def test_a_full_disk_keeps_the_last_good_checkpoint(tmp_path: Path, monkeypatch: Any) -> None:
+    import fledge.training.session as session_module
+
+    original = session_module.save_bundle
+
+    def full(folder: Path, *arguments: Any, **options: Any) -> Path:
+        if folder.name > "step-00000004":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return original(folder, *arguments, **options)
+
+    monkeypatch.setattr(session_module, "save_bundle", full)
+    with pytest.raises(FledgeError, match=r"Step 8 could not be saved .*checkpoint of step 4 is whole.*--resume"):
+        run(settings(), tmp_path / "run")
+    assert load_checkpoint(tmp_path / "run").path.name == "step-00000004"
+
+
+def test_a_crash_in_evaluation_does_not_cost_the_step(tmp_path: Path, monkeypatch: Any) -> None:
+    def broken(self: Session) -> None:
+        raise RuntimeError("evaluation broke")
+
+    monkeypatch.setattr(Session, "evaluate", broken)
+    with pytest.raises(RuntimeError, match="evaluation broke"):
+        run(settings(), tmp_path / "run")
+    assert load_checkpoint(tmp_path / "run").path.name == "step-00000004"
+
+
+def test_retention_keeps_the_last_the_best_and_every_nth(tmp_path: Path, monkeypatch: Any) -> None:
+    from fledge.training.metrics import Metrics
+
+    monkeypatch.setattr(Metrics, "evaluations", lambda self: {2: 1.0, 3: 0.1, 4: 1.0})
+    config = settings(training={"save_every": 1, "keep_last": 2, "keep_every": 5, "evaluate_every": 0})
+    run(config, tmp_path / "run")
+    kept = sorted(int(path.name[5:]) for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert kept == [3, 5, 10, 11, 12]
+
+
+def test_evaluation_sees_the_same_windows_each_time(tmp_path: Path) -> None:
+    """And in eval mode: with a learning rate of nearly zero and dropout, the losses are equal."""
+    config = settings(model={"dropout": 0.5}, optimizer={"learning_rate": 1e-30, "weight_decay": 0.0})
+    run(config, tmp_path / "run")
+    losses = {row["validation_loss"] for row in read_metrics(tmp_path / "run" / "metrics.csv")} - {""}
+    assert len(losses) == 1
+
+
+@pytest.mark.parametrize("architecture", ["transformer", "bdh", "rnn", "gru", "lstm"])
+def test_every_architecture_overfits_one_batch(tmp_path: Path, architecture: str) -> None:
+    class OneBatch(TextWindows):
+        def batch(self, samples: Any) -> Batch:
+            return super().batch([n % 4 for n in samples])
+
+    model = {"architecture": architecture, "layers": 2, "width": 64, "heads": 2, "multiplier": 8}
+    if architecture in ("rnn", "gru", "lstm"):
+        model["bias"] = True
+    quiet = {"log_every": 10, "save_every": 0, "evaluate_every": 0, "sample_every": 0}
+    config = settings(
+        model=model,
+        optimizer={"learning_rate": 1e-2, "weight_decay": 0.0},
+        training={"steps": 150, "batch_size": 4, **quiet},
+    )
+    result = run(config, tmp_path / "run", windows=OneBatch(16))
+    assert result.loss is not None
+    assert result.loss < 0.05
+
+
+def test_a_batch_smaller_than_the_processes_is_refused() -> None:
+    from fledge.training.ranks import Ranks
+
+    ranks = Ranks(torch.device("cpu"), rank=0, world=3)
+    assert [Ranks(torch.device("cpu"), rank, 3).share(8) for rank in range(3)] == [(0, 2), (2, 5), (5, 8)]
+    assert ranks.main
+
+
+def test_metrics_have_time_stamps_and_the_curve_is_drawn(tmp_path: Path) -> None:
+    run(settings(), tmp_path / "run")
+    rows = read_metrics(tmp_path / "run" / "metrics.csv")
+    assert all("T" in row["time"] for row in rows)
+    assert steps_with(tmp_path / "run", "loss") == [3, 6, 9, 12]
+    assert steps_with(tmp_path / "run", "validation_loss") == [4, 8, 12]
+    assert (tmp_path / "run" / "loss.svg").read_text().startswith("<?xml")
+    assert "step 6" in (tmp_path / "run" / "samples.txt").read_text()

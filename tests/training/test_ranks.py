@@ -1,0 +1,78 @@
+"""Two processes train like one: the same losses, the same files, each layout going on from the other's checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fledge.bundle import load_bundle
+from fledge.training import load_checkpoint, read_metrics
+
+from .ranks_script import CURVE
+from .support import TextWindows, run, settings
+
+
+def losses(folder: Path, column: str = "loss") -> list[float]:
+    return [float(row[column]) for row in read_metrics(folder / "metrics.csv") if row[column]]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All runs: alone here, and by two processes under torchrun."""
+    folder = tmp_path_factory.mktemp("ranks")
+    windows = TextWindows(16, padded=True)
+    run(settings(training=CURVE), folder / "one", windows=windows)
+    run(
+        settings(optimizer={"name": "muon"}, training={**CURVE, "steps": 4}),
+        folder / "muon-one",
+        windows=windows,
+    )
+    run(settings(training={**CURVE, "steps": 12, "save_every": 4}), folder / "handed-one", windows=windows)
+    run(settings(training={**CURVE, "steps": 4}), folder / "handed", windows=windows)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"]
+    command += ["--rdzv-endpoint=localhost:0", "-m", "tests.training.ranks_script", str(folder)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], env=environment, capture_output=True, timeout=240)
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    run(
+        settings(training={**CURVE, "steps": 12, "save_every": 4}),
+        folder / "handed",
+        resume=True,
+        windows=windows,
+    )
+    return folder
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_the_loss_curve_of_two_processes_is_that_of_one(runs: Path, parallel: str) -> None:
+    """With unequal padding in the two shares, and gradients accumulated over micro-batches."""
+    one, two = losses(runs / "one"), losses(runs / parallel)
+    assert len(one) == len(two) == 50
+    assert max(abs(a - b) for a, b in zip(one, two, strict=True)) < 1e-5
+    judged = zip(losses(runs / "one", "validation_loss"), losses(runs / parallel, "validation_loss"), strict=True)
+    assert max(abs(a - b) for a, b in judged) < 1e-5
+
+
+def test_muon_orthogonalises_whole_matrices_of_sharded_parameters(runs: Path) -> None:
+    assert losses(runs / "muon") == pytest.approx(losses(runs / "muon-one"), abs=2e-3)
+
+
+def test_sharded_checkpoints_are_safetensors_with_an_index_and_load_as_a_plain_bundle(runs: Path) -> None:
+    checkpoint = load_checkpoint(runs / "fsdp").path
+    index = json.loads((checkpoint / "model.safetensors.index.json").read_text())
+    assert len(set(index["weight_map"].values())) >= 2
+    assert all(path.suffix in (".json", ".safetensors", ".md") for path in checkpoint.rglob("*") if path.is_file())
+    sharded, plain = load_bundle(checkpoint).model, load_bundle(runs / "ddp").model
+    for name, tensor in plain.state_dict().items():
+        torch.testing.assert_close(sharded.state_dict()[name], tensor, atol=1e-5, rtol=1e-4)
+
+
+def test_one_then_two_then_one_process_equal_one_throughout(runs: Path) -> None:
+    """Samples go on in the same order, and the optimizer's state passes through the sharded layout."""
+    assert losses(runs / "handed") == pytest.approx(losses(runs / "handed-one"), abs=1e-5)
