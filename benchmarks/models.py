@@ -1,6 +1,6 @@
 """Training steps per second of the models: forward, backward, clipping and AdamW, on random tokens.
 
-    python benchmarks/models.py                 on a CUDA GPU: the table against the bars; on a CPU: against transformers
+    python benchmarks/models.py                 on a CUDA GPU the table of bars; on a CPU against transformers
     python benchmarks/models.py --check         the same, and an exit code of 1 where a bar is missed
     python benchmarks/models.py --only bdh      one row
 
@@ -113,10 +113,7 @@ def document_layout(row: Row, generator: torch.Generator) -> tuple[Tensor, Tenso
 
 def build(row: Row, device: str) -> Model:
     torch.manual_seed(0)
-    model = build_model(row.config, row.vocabulary_size, row.context_length).to(device).train()
-    if row.config.architecture == "bdh":
-        model.keep_neurons = True  # type: ignore[assignment]
-    return model
+    return build_model(row.config, row.vocabulary_size, row.context_length).to(device).train()
 
 
 def training_step(model: Model, device: str, compiled: bool) -> Callable[[Batch], Tensor]:
@@ -129,7 +126,7 @@ def training_step(model: Model, device: str, compiled: bool) -> Callable[[Batch]
             hidden, _ = model.hidden(inputs, plan)
             return head_loss(model, hidden, targets)
 
-    run = torch.compile(objective, dynamic=False) if compiled else objective
+    run = torch.compile(objective, dynamic=False, fullgraph=True) if compiled else objective
 
     def step(batch: Batch) -> Tensor:
         loss, count = run(batch.inputs_BT, batch.targets_BT, model.plan(batch))

@@ -12,7 +12,6 @@ Every ratio is taken in one run, the two sides by turns.
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import statistics
 import sys
@@ -36,25 +35,34 @@ from fledge.training.objective import Objective
 from fledge.training.optimizers import clip_scale, gradient_norm
 
 ROUNDS = 7
+STEPS = 40  # of each side in each round
+BUSY = False
 QUALITY_TOKENS = 40_960_000
+EVERY_WINDOW = ["training.evaluate_windows=1000000"]
 RECIPES: dict[str, list[str]] = {
-    "adamw": ["optimizer.learning_rate=2e-3", "schedule.final_fraction=0.05"],
+    "adamw": ["optimizer.learning_rate=4e-3", "model.qk_norm=true", "schedule.final_fraction=0.05"],
     "muon": [
         "optimizer.name=muon",
         "optimizer.learning_rate=3e-3",
         "optimizer.matrix_learning_rate=0.02",
         "model.qk_norm=true",
         "schedule.name=stable",
-        "schedule.decay_fraction=0.4",
+        "schedule.decay_fraction=0.5",
         "schedule.final_fraction=0.0",
     ],
 }
+
+
+def clock() -> float:
+    """Wall time; with --busy the time of this process's threads, which other programs disturb less."""
+    return time.process_time() if BUSY else time.perf_counter()
 
 
 class RandomWindows:
     """Random ids, sample n following from n: what a loader does, without a corpus."""
 
     def __init__(self, vocabulary: int, context_length: int, size: int = 4096) -> None:
+        self.context_length = context_length
         ids = np.random.default_rng(0).integers(vocabulary, size=size + context_length + 1)
         self.rows = np.lib.stride_tricks.sliding_window_view(ids, context_length + 1)
 
@@ -102,7 +110,7 @@ def bare_step(config: RunConfig, vocabulary: int) -> Callable[[Batch], float]:
         scale = clip_scale(gradient_norm(optimizer.layout.gradients()), config.optimizer.clip_norm)
         optimizer.step(scale)
         optimizer.zero()
-        return float(loss)
+        return float(loss.detach())
 
     return step
 
@@ -123,9 +131,7 @@ def transformers_step(config: RunConfig, vocabulary: int) -> Callable[[Batch], f
         attn_pdrop=0.0,
     )
     model = GPT2LMHeadModel(settings).train()
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True
-    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
 
     def step(batch: Batch) -> float:
         logits = model(batch.inputs_BT).logits
@@ -134,7 +140,7 @@ def transformers_step(config: RunConfig, vocabulary: int) -> Callable[[Batch], f
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        return float(loss)
+        return float(loss.detach())
 
     return step
 
@@ -142,31 +148,34 @@ def transformers_step(config: RunConfig, vocabulary: int) -> Callable[[Batch], f
 def timed(step: Callable[[Batch], float], windows: RandomWindows, size: int, steps: int) -> float:
     """Seconds a step over batches that are ready."""
     batches = [windows.batch(range(n * size, (n + 1) * size)) for n in range(steps)]
-    start = time.perf_counter()
+    start = clock()
     for batch in batches:
         step(batch)
-    return (time.perf_counter() - start) / steps
+    return (clock() - start) / steps
 
 
 def loop_seconds(config: RunConfig, vocabulary: int, windows: RandomWindows) -> float:
-    """Seconds a step of the real loop, loading and logging included, between its first and its last logged row."""
-    model = build_model(config.model, vocabulary, config.tokens.context_length)
-    with tempfile.TemporaryDirectory() as folder:
-        source: Any = windows
-        train(config, model, CharacterTokenizer([]), source, None, Path(folder) / "run", quiet=True)
-        rows = [row for row in read_metrics(Path(folder) / "run" / "metrics.csv") if row["loss"]]
-    first, last = rows[0], rows[-1]
-    return (float(last["seconds"]) - float(first["seconds"])) / (int(last["step"]) - int(first["step"]))
+    """Seconds a step of the real loop, loading and logging included: a long run less a short one, by the difference."""
+    spent = []
+    for steps in (STEPS // 2, STEPS // 2 + STEPS):
+        model = build_model(config.model, vocabulary, config.tokens.context_length)
+        settings = override_config(config, [f"training.steps={steps}"])
+        with tempfile.TemporaryDirectory() as folder:
+            source: Any = windows
+            start = clock()
+            train(settings, model, CharacterTokenizer([]), source, None, Path(folder) / "run", quiet=True)
+            spent.append(clock() - start)
+    return (spent[1] - spent[0]) / STEPS
 
 
-def on_cpu(memory: bool) -> list[tuple[str, str, bool]]:
-    vocabulary, steps, size = 264, 60, 12
+def on_cpu(memory: bool, rounds: int) -> list[tuple[str, str, bool]]:
+    vocabulary, steps, size = 264, STEPS, 12
     config = small(steps)
     windows = RandomWindows(vocabulary, 64)
     bare, peer = bare_step(config, vocabulary), transformers_step(config, vocabulary)
     timed(bare, windows, size, 10), timed(peer, windows, size, 10)
     ours, theirs, loops = [], [], []
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         ours.append(timed(bare, windows, size, steps))
         loops.append(loop_seconds(config, vocabulary, windows))
         theirs.append(timed(peer, windows, size, steps))
@@ -187,10 +196,8 @@ def on_cpu(memory: bool) -> list[tuple[str, str, bool]]:
 
 def memory_growth() -> tuple[str, str, bool]:
     """Resident memory after 10,000 steps against that after 1,000."""
-    config = small(1000, batch_size=1, micro_batch=1)
-    config = override_config(
-        config, ["model.layers=1", "model.width=32", "model.heads=2", "tokens.context_length=16"]
-    )
+    config = small(10_000, batch_size=1, micro_batch=1)
+    config = override_config(config, ["model.layers=1", "model.width=32", "model.heads=2", "tokens.context_length=16"])
     seen: list[float] = []
 
     class Watched(RandomWindows):
@@ -199,7 +206,10 @@ def memory_growth() -> tuple[str, str, bool]:
                 seen.append(_resident())
             return super().batch(samples)
 
-    loop_seconds(override_config(config, ["training.steps=10000"]), 264, Watched(264, 16))
+    model = build_model(config.model, 264, 16)
+    source: Any = Watched(264, 16)
+    with tempfile.TemporaryDirectory() as folder:
+        train(config, model, CharacterTokenizer([]), source, None, Path(folder) / "run", quiet=True)
     growth = seen[-1] - seen[0]
     return "growth of memory, steps 1,000 to 9,900", f"{growth / 1e6:+.1f} MB (bar: below 5)", growth < 5e6
 
@@ -254,39 +264,27 @@ def on_gpu(store: str | None, gpt2: str | None) -> list[tuple[str, str, bool]]:
 
 
 def quality(store: str, out: Path, names: list[str], extra: list[str]) -> list[tuple[str, str, bool]]:
-    """The tinystories shape on a store's training split; bits per byte over the whole validation split."""
-    from fledge.evaluation import evaluate
-
+    """The tinystories shape on a store's training split; bits per byte over all windows of its validation split."""
     rows = []
     for name in names:
-        shared = [
-            f"training.tokens={QUALITY_TOKENS}",
-            "training.batch_size=64",
-            "training.save_every=0",
-            *extra,
-        ]
-        folder = out / name
-        result, _ = run_recipe("tinystories", store, [*shared, *RECIPES[name]], folder)
-        run = Run.open(folder)
-        from fledge.bundle import load_bundle
-
-        run.bundle = load_bundle(result.checkpoint, device="cuda" if torch.cuda.is_available() else "cpu")
-        found = evaluate(run.model, run.tokens.split("validation"), tokenizer=run.tokenizer)
+        shared = [f"training.tokens={QUALITY_TOKENS}", "training.batch_size=64", "training.save_every=0"]
+        shared += ["training.log_every=25", "sampling.prompt=It was", *extra]
+        result, _ = run_recipe("tinystories", store, [*shared, *RECIPES[name], *EVERY_WINDOW], out / name)
         bar = 1.66 if name.startswith("adamw") else 1.62
-        bits = float(found.bits_per_byte)
+        bits = result.bits_per_byte or float("inf")
         note = f"{bits:.4f} bits per byte (bar: {bar}), {result.tokens_per_second:,.0f} tokens/s"
         print(name, note, flush=True)
-        (folder / "result.json").write_text(json.dumps({"bits_per_byte": bits, "loss": float(found.loss)}))
         rows.append((f"quality, {name}", note, bits <= bar))
     return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="exit with 1 where a bar is missed")
     parser.add_argument("--memory", action="store_true", help="10,000 steps, and how memory grows")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="turns of each side")
+    parser.add_argument("--busy", action="store_true", help="measure processor time: for a machine with other work")
+    parser.add_argument("--threads", type=int, help="CPU threads; one per core where none is given")
     parser.add_argument("--store", help="a token store of a 10,000-token vocabulary")
     parser.add_argument("--gpt2", help="a token store of GPT-2's vocabulary")
     parser.add_argument("--quality", action="store_true", help="train on --store and measure bits per byte")
@@ -294,12 +292,16 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], help="settings for the quality runs")
     parser.add_argument("--out", type=Path, default=Path("runs/quality"), help="where the quality runs go")
     options = parser.parse_args()
+    global BUSY
+    BUSY = options.busy
+    if options.threads:
+        torch.set_num_threads(options.threads)
     if options.quality:
         rows = quality(options.store, options.out, options.recipes, options.set)
     elif torch.cuda.is_available():
         rows = on_gpu(options.store, options.gpt2)
     else:
-        rows = on_cpu(options.memory)
+        rows = on_cpu(options.memory, options.rounds)
     for name, value, good in rows:
         print(f"{'ok  ' if good else 'MISS'} {name:45} {value}")
     if options.check and not all(good for _, _, good in rows):

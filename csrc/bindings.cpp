@@ -4,13 +4,14 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdlib>
 #include <memory>
 #include <system_error>
+#include <unordered_map>
 
+#include "checksum.hpp"
 #include "count.hpp"
 #include "encoder.hpp"
 #include "gather.hpp"
@@ -65,6 +66,10 @@ fledge::SpecialMode mode_of(const std::string& name) {
     throw nb::value_error("unknown way to treat special tokens");
 }
 
+struct MissingToken : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
 template <typename Id>
 nb::object to_array(fledge::Buffer<Id> ids) {
     const std::size_t size = ids.size();
@@ -73,21 +78,37 @@ nb::object to_array(fledge::Buffer<Id> ids) {
     return nb::cast(nb::ndarray<nb::numpy, Id, nb::ndim<1>>(data, {size}, owner));
 }
 
+using PythonTokens = std::vector<std::pair<nb::bytes, std::uint32_t>>;
+
 class PythonEncoder {
 public:
-    PythonEncoder(std::vector<std::pair<nb::bytes, std::uint32_t>> tokens,
-                  std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>> merges,
-                  std::vector<std::pair<nb::bytes, std::uint32_t>> specials, const std::string& pattern, bool wide) {
+    PythonEncoder(const PythonTokens& tokens, const nb::list& merges, const PythonTokens& specials,
+                  const std::string& pattern, bool wide) {
+        fledge::EncoderSettings settings;
+        settings.pattern = pattern_of(pattern);
+        settings.tokens = to_tokens(tokens);
+        settings.specials = to_tokens(specials);
+        settings.merges = to_merges(settings.tokens, merges);
         if (wide) {
-            wide_ = std::make_unique<fledge::Encoder<std::uint32_t>>(settings(tokens, merges, specials, pattern));
+            wide_ = std::make_unique<fledge::Encoder<std::uint32_t>>(std::move(settings));
         } else {
-            narrow_ = std::make_unique<fledge::Encoder<std::uint16_t>>(settings(tokens, merges, specials, pattern));
+            narrow_ = std::make_unique<fledge::Encoder<std::uint16_t>>(std::move(settings));
         }
     }
 
     nb::object encode(nb::handle text, const std::string& mode, unsigned threads) {
         const View view(text);
         return with_encoder([&](auto& encoder) { return encoder.encode(view.bytes(), mode_of(mode), threads); });
+    }
+
+    // For short strings: no copy of the text where Python keeps it as UTF-8 already, no array in between.
+    nb::list encode_list(const nb::str& text, const std::string& mode) {
+        Py_ssize_t size = 0;
+        const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+        if (!data) throw nb::python_error();
+        const std::span<const Byte> bytes(reinterpret_cast<const Byte*>(data), static_cast<std::size_t>(size));
+        if (wide_) return to_list(wide_->encode(bytes, mode_of(mode), 1));
+        return to_list(narrow_->encode(bytes, mode_of(mode), 1));
     }
 
     nb::object encode_spans(nb::handle buffer, const Bounds& offsets, const std::string& mode, unsigned threads) {
@@ -117,22 +138,48 @@ public:
     }
 
 private:
-    static fledge::Tokens to_tokens(const std::vector<std::pair<nb::bytes, std::uint32_t>>& tokens) {
+    static std::string_view bytes_of(nb::handle object) {
+        const auto bytes = nb::cast<nb::bytes>(object);  // the object keeps the memory alive
+        return {bytes.c_str(), bytes.size()};
+    }
+
+    static fledge::Tokens to_tokens(const PythonTokens& tokens) {
         fledge::Tokens out;
+        out.reserve(tokens.size());
         for (const auto& [bytes, id] : tokens) out.emplace_back(std::string(bytes.c_str(), bytes.size()), id);
         return out;
     }
 
-    static fledge::EncoderSettings settings(
-        const std::vector<std::pair<nb::bytes, std::uint32_t>>& tokens,
-        const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>>& merges,
-        const std::vector<std::pair<nb::bytes, std::uint32_t>>& specials, const std::string& pattern) {
-        fledge::EncoderSettings settings;
-        settings.tokens = to_tokens(tokens);
-        settings.specials = to_tokens(specials);
-        for (const auto& [left, right, result, rank] : merges) settings.merges.push_back({left, right, result, rank});
-        settings.pattern = pattern_of(pattern);
-        return settings;
+    // Pairs of byte strings as ids; of tokens with equal bytes the first counts.
+    static std::vector<fledge::Merge> to_merges(const fledge::Tokens& tokens, const nb::list& merges) {
+        std::unordered_map<std::string_view, std::uint32_t> ids;
+        ids.reserve(tokens.size());
+        for (const auto& [bytes, id] : tokens) ids.emplace(bytes, id);
+        const auto id_of = [&](std::string_view bytes) {
+            const auto found = ids.find(bytes);
+            if (found == ids.end()) throw MissingToken(std::string(bytes));
+            return found->second;
+        };
+        std::vector<fledge::Merge> out;
+        out.reserve(merges.size());
+        std::string whole;
+        for (const nb::handle pair : merges) {
+            const auto halves = nb::cast<nb::tuple>(pair);
+            if (halves.size() != 2) throw nb::value_error("a merge is a pair of byte strings");
+            const std::string_view left = bytes_of(halves[0]), right = bytes_of(halves[1]);
+            whole.assign(left).append(right);
+            out.push_back({id_of(left), id_of(right), id_of(whole)});
+        }
+        return out;
+    }
+
+    template <typename Id>
+    static nb::list to_list(const fledge::Buffer<Id>& ids) {
+        const auto size = static_cast<Py_ssize_t>(ids.size());
+        PyObject* list = PyList_New(size);
+        if (!list) throw nb::python_error();
+        for (Py_ssize_t i = 0; i < size; ++i) PyList_SetItem(list, i, PyLong_FromUnsignedLong(ids.data()[i]));
+        return nb::steal<nb::list>(list);
     }
 
     template <typename Work>
@@ -257,6 +304,19 @@ auto span_of(const Array& array) {
     return std::span(array.data(), array.is_valid() ? array.size() : 0);
 }
 
+// The CRC-32 of each document of a block of text, into `sums`.
+void checksums(nb::handle text, const Numbers& starts, const Numbers& ends, const Places& sums) {
+    const View view(text);
+    const auto bytes = view.bytes();
+    if (starts.size() != ends.size() || starts.size() != sums.size()) throw nb::value_error("as many starts as ends");
+    nb::gil_scoped_release release;
+    for (std::size_t i = 0; i < starts.size(); ++i) {
+        const auto start = static_cast<std::size_t>(starts.data()[i]), end = static_cast<std::size_t>(ends.data()[i]);
+        if (start > end || end > bytes.size()) throw std::out_of_range("a document lies outside the text");
+        sums.data()[i] = fledge::checksum({reinterpret_cast<const unsigned char*>(bytes.data()) + start, end - start});
+    }
+}
+
 void gather(int file, int width, const Numbers& begins, const Numbers& sources, const Numbers& lengths,
             const Numbers& positions, const Numbers& documents, std::int64_t opening, std::int64_t padding,
             const Places& inputs, const Places& targets, const Places& position_places, const Places& document_places) {
@@ -289,6 +349,8 @@ NB_MODULE(_core, m) {
         return fledge::count_invalid(view.bytes());
     }, "text"_a, "How many bytes of a text are not part of valid UTF-8.");
 
+    m.def("checksums", &checksums, "text"_a, "starts"_a, "ends"_a, "sums"_a,
+          "The CRC-32 of every document of a block of text.");
     m.def("gather", &gather, "file"_a, "width"_a, "begins"_a, "sources"_a, "lengths"_a, "positions"_a.none(),
           "documents"_a.none(), "opening"_a, "padding"_a, "inputs"_a, "targets"_a, "position_places"_a.none(),
           "document_places"_a.none(), "Fill the rows of a batch with stretches of a token file.");
@@ -299,6 +361,8 @@ NB_MODULE(_core, m) {
         } catch (const fledge::SpecialRefused& error) {
             nb::object arguments = nb::make_tuple(nb::bytes(error.what(), std::strlen(error.what())), error.at);
             PyErr_SetObject(PyExc_LookupError, arguments.ptr());
+        } catch (const MissingToken& error) {
+            PyErr_SetObject(PyExc_KeyError, nb::bytes(error.what(), std::strlen(error.what())).ptr());
         } catch (const std::system_error& error) {
             nb::object arguments = nb::make_tuple(error.code().value(), error.code().message(), error.what());
             PyErr_SetObject(PyExc_OSError, arguments.ptr());
@@ -306,11 +370,10 @@ NB_MODULE(_core, m) {
     });
 
     nb::class_<PythonEncoder>(m, "Encoder")
-        .def(nb::init<std::vector<std::pair<nb::bytes, std::uint32_t>>,
-                      std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>>,
-                      std::vector<std::pair<nb::bytes, std::uint32_t>>, const std::string&, bool>(),
-             "tokens"_a, "merges"_a, "specials"_a, "pattern"_a, "wide"_a)
+        .def(nb::init<const PythonTokens&, const nb::list&, const PythonTokens&, const std::string&, bool>(), "tokens"_a,
+             "merges"_a, "specials"_a, "pattern"_a, "wide"_a)
         .def("encode", &PythonEncoder::encode, "text"_a, "special"_a, "threads"_a)
+        .def("encode_list", &PythonEncoder::encode_list, "text"_a, "special"_a)
         .def("encode_spans", &PythonEncoder::encode_spans, "buffer"_a, "offsets"_a, "special"_a, "threads"_a)
         .def("last_cut", &PythonEncoder::last_cut, "text"_a, "special"_a)
         .def("encode_words", &PythonEncoder::encode_words, "buffer"_a, "offsets"_a);

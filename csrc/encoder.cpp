@@ -99,8 +99,13 @@ template <typename Id>
 void Encoder<Id>::encode_word(const Byte* word, std::size_t length, WordCache<Id>& cache, Buffer<Id>& out) const {
     const bool is_short = length <= short_length;
     const Key key = is_short ? make_key_at_end(word, length) : Key{};
-    const std::uint64_t hash = is_short ? hash_key(key) : hash_bytes(word, length);
-    const auto* slot = is_short ? cache.find(key, hash) : cache.find_long(word, length, hash);
+    encode_word(word, length, key, is_short ? hash_key(key) : hash_bytes(word, length), cache, out);
+}
+
+template <typename Id>
+void Encoder<Id>::encode_word(const Byte* word, std::size_t length, Key key, std::uint64_t hash, WordCache<Id>& cache,
+                              Buffer<Id>& out) const {
+    const auto* slot = length <= short_length ? cache.find(key, hash) : cache.find_long(word, length, hash);
     if (slot) {
         out.append(cache.ids(*slot), slot->count);
     } else {
@@ -112,30 +117,41 @@ void Encoder<Id>::encode_word(const Byte* word, std::size_t length, WordCache<Id
 // leaves room for its ids before it starts, so that taking them needs no check.
 template <typename Id>
 void Encoder<Id>::encode_batch(const Batch& batch, WordCache<Id>& cache, Buffer<Id>& out) const {
-    constexpr std::size_t round = 64;
+    constexpr std::size_t round = 64, room = (round + 1) * WordCache<Id>::copied_ids;
     Key keys[round];
     std::uint64_t hashes[round];
+    std::size_t elsewhere = 0;  // words of the last round that were not in their place, or not whole
     for (std::size_t first = 0; first < batch.roomy; first += round) {
         const std::size_t count = std::min(round, batch.roomy - first);
         const std::uint32_t* starts = batch.starts + first;
         for (std::size_t i = 0; i < count; ++i) {
             const std::size_t length = starts[i + 1] - starts[i];
-            keys[i] = make_key(batch.base + starts[i], std::min(length, short_length));
-            if (length > short_length) keys[i].high = 0;  // no slot has this key: the slower way finds the word
-            hashes[i] = hash_key(keys[i]);
+            if (length <= short_length) [[likely]] {
+                keys[i] = make_key(batch.base + starts[i], length);
+                hashes[i] = hash_key(keys[i]);
+            } else {
+                keys[i] = {0, 1};  // no slot has this key
+                hashes[i] = hash_bytes(batch.base + starts[i], length);
+            }
             cache.prefetch(hashes[i]);
         }
-        out.reserve(count * WordCache<Id>::copied_ids + WordCache<Id>::copied_ids);
+        // Text of rare words waits for the arenas too; in common text the question would cost more than it saves.
+        if (elsewhere > round / 8) {
+            for (std::size_t i = 0; i < count; ++i) cache.prefetch_arenas(hashes[i]);
+        }
+        elsewhere = 0;
+        out.reserve(room);
         Id* to = out.data() + out.size();
         for (std::size_t i = 0; i < count; ++i) {
-            const auto& slot = cache.home(hashes[i]);
-            if (slot.is(keys[i])) [[likely]] {
-                slot.copy_ids(to);
-                to += slot.count;
+            const auto& home = cache.home(hashes[i]);
+            if (home.is(keys[i])) [[likely]] {
+                home.copy_ids(to);
+                to += home.count;
             } else {
+                ++elsewhere;
                 out.set_size(static_cast<std::size_t>(to - out.data()));
-                encode_word(batch.base + starts[i], starts[i + 1] - starts[i], cache, out);
-                out.reserve(count * WordCache<Id>::copied_ids + WordCache<Id>::copied_ids);
+                encode_word(batch.base + starts[i], starts[i + 1] - starts[i], keys[i], hashes[i], cache, out);
+                out.reserve(room);
                 to = out.data() + out.size();
             }
         }

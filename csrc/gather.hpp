@@ -44,13 +44,14 @@ void gather(int file, const Stretches& stretches, std::int64_t opening, std::int
     const bool plain = rows.positions.empty();
     std::size_t done = 0;
     const auto pad_to = [&](std::size_t end) {
-        for (; done < end; ++done) {
-            rows.inputs[done] = padding;
-            rows.targets[done] = ignored;
-            if (plain) continue;
-            rows.positions[done] = 0;
-            rows.documents[done] = nothing;
+        const std::size_t count = end - done;
+        std::fill_n(rows.inputs.data() + done, count, padding);
+        std::fill_n(rows.targets.data() + done, count, ignored);
+        if (!plain) {
+            std::fill_n(rows.positions.data() + done, count, 0);
+            std::fill_n(rows.documents.data() + done, count, nothing);
         }
+        done = end;
     };
     for (std::size_t i = 0; i < stretches.begins.size(); ++i) {
         const auto begin = static_cast<std::size_t>(stretches.begins[i]);

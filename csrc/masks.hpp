@@ -1,6 +1,6 @@
 // The classes of a window of text as bits, 64 bytes to a machine word: bit i of `letter` says that byte i is part of a
 // letter. Rules about neighbours then become shifts and ands over 64 bytes at once. ASCII is classified by vector
-// compares that every x86-64 has (a table elsewhere); other characters are looked up one by one and fill all their bytes.
+// compares that every x86-64 has (a loop elsewhere); other characters are looked up one by one and fill all their bytes.
 #pragma once
 
 #include <array>
@@ -32,11 +32,6 @@ struct Mask {
     bool test(std::size_t at) const { return words[at >> 6] >> (at & 63) & 1; }
     void set(std::size_t at) { words[at >> 6] |= Bits{1} << (at & 63); }
     void clear(std::size_t at) { words[at >> 6] &= ~(Bits{1} << (at & 63)); }
-    void fill(std::size_t at, unsigned length) {  // at most 64 bits
-        const Bits run = (Bits{1} << length) - 1;
-        words[at >> 6] |= run << (at & 63);
-        if ((at & 63) + length > 64) words[(at >> 6) + 1] |= run >> (64 - (at & 63));
-    }
     // The word whose bit i is bit i - 1 of this mask: what stands before; and bit i + 1: what comes next.
     Bits before(std::size_t i) const { return words[i] << 1 | (i > 0 ? words[i - 1] >> 63 : 0); }
     Bits next(std::size_t i) const { return words[i] >> 1 | words[i + 1] << 63; }
@@ -45,7 +40,7 @@ struct Mask {
 struct Masks {
     Mask letter, number, space;  // what is none of these is a symbol
     Mask newline, blank, apostrophe;
-    Mask upper, lower, slash;  // kept for o200k alone
+    Mask upper, lower, mark, slash;  // kept for o200k alone
     Mask later;         // bytes of a character past its first
     Mask doubtful;      // what the fast rules do not cover: the exact code decides there
 };
@@ -108,44 +103,68 @@ private:
 };
 #endif
 
-template <Pattern pattern>
-inline void mark_character(Masks& masks, std::size_t at, Character found) {
-    constexpr bool by_case = pattern == Pattern::o200k;
-    if (found.length > 1) masks.later.fill(at + 1, found.length - 1u);
-    switch (found.type) {
-        case Upper:
-            masks.letter.fill(at, found.length);
-            if (by_case) masks.upper.fill(at, found.length);
-            break;
-        case Lower:
-            masks.letter.fill(at, found.length);
-            if (by_case) masks.lower.fill(at, found.length);
-            break;
-        case Letter: masks.letter.fill(at, found.length); break;
-        case Number:
-            masks.number.fill(at, found.length);
-            if (pattern != Pattern::gpt2) masks.doubtful.set(at);  // the fast rules count digits in bytes
-            break;
-        case Space:
-        case Newline:
-            masks.space.fill(at, found.length);
-            masks.doubtful.set(at);  // the fast rules take every space as one byte
-            break;
-        case Mark:
-            if (by_case) masks.doubtful.set(at);
-            break;
-        case Other: break;
+// The characters of a window that are not ASCII, a word of bytes at a time. First bytes are found by their bits alone, so
+// that no character has to wait for the length of the one before; bytes that no character claims are invalid.
+class OtherCharacters {
+public:
+    // Of the 64 bytes at `text`: `high` are not ASCII, `later` continue a character. Four bytes past them can be read.
+    void classify(const Byte* text, Bits high, Bits later) {
+        for (Bits& bits : of_) bits = 0;
+        of_[carried_type_] = claimed_ = carried_;
+        carried_ = 0;
+        for (Bits left = high & ~later; left; left &= left - 1) {
+            const auto at = static_cast<unsigned>(std::countr_zero(left));
+            const Byte* from = text + at;
+            const std::uint32_t first = from[0], second = from[1] ^ 0x80u, third = from[2] ^ 0x80u, fourth = from[3] ^ 0x80u;
+            std::uint32_t code;
+            unsigned length;
+            bool valid;
+            if (first < 0xE0) {
+                code = (first & 0x1F) << 6 | second;
+                length = 2;
+                valid = second < 0x40 && first >= 0xC2;
+            } else if (first < 0xF0) {
+                code = (first & 0x0F) << 12 | second << 6 | third;
+                length = 3;
+                valid = (second | third) < 0x40 && code >= 0x800 && (code & 0xF800) != 0xD800;
+            } else {
+                code = (first & 0x0F) << 18 | second << 12 | third << 6 | fourth;
+                length = 4;
+                valid = (second | third | fourth) < 0x40 && code >= 0x10000 && code < 0x110000;
+            }
+            if (!valid) [[unlikely]] continue;
+            const Class type = class_of(code);
+            const Bits run = (Bits{1} << length) - 1;
+            of_[type] |= run << at;
+            claimed_ |= run << at;
+            if (at + length > 64) {
+                carried_ = run >> (64 - at);
+                carried_type_ = type;
+            }
+        }
+        invalid_ = high & ~claimed_;
     }
-}
 
-// Classifies the `length` bytes at `text`, which reach 64 bytes further than a whole number of words at least. Characters
-// are read up to `end`, the end of the text; past `length` all is space.
+    Bits of(Class type) const { return of_[type]; }
+    Bits letters() const { return of_[Upper] | of_[Lower] | of_[Letter]; }
+    Bits spaces() const { return of_[Space] | of_[Newline]; }
+    Bits invalid() const { return invalid_; }
+
+private:
+    Bits of_[8] = {};
+    Bits claimed_ = 0, invalid_ = 0, carried_ = 0;  // carried: what a last character has in the next word
+    Class carried_type_ = Other;
+};
+
+// Classifies the `length` bytes at `text`; 64 bytes past them can be read, and what stands there can't continue a
+// character unless it does so in the text. Past `length` all is space.
 template <Pattern pattern>
-inline void classify(const Byte* text, std::size_t length, const Byte* end, Masks& masks) {
+inline void classify(const Byte* text, std::size_t length, Masks& masks) {
     constexpr bool by_case = pattern == Pattern::o200k;
     constexpr bool newlines = pattern != Pattern::gpt2;
     const std::size_t words = (length + 63) / 64;
-    Bits high[window_words];
+    OtherCharacters others;
+    bool pending = false;  // whether the word before had characters that may reach into this one
     for (std::size_t i = 0; i < words; ++i) {
         const Block block(text + 64 * i);
         masks.letter[i] = block.range('a', 26, 0x20);
@@ -158,9 +177,26 @@ inline void classify(const Byte* text, std::size_t length, const Byte* end, Mask
             masks.lower[i] = block.range('a', 26);
             masks.upper[i] = masks.letter[i] & ~masks.lower[i];
             masks.slash[i] = block.equal('/');
+            masks.mark[i] = 0;
         }
-        high[i] = block.high();
         masks.later[i] = masks.doubtful[i] = 0;
+        const Bits high = block.high();
+        if (high || pending) {
+            masks.later[i] = block.range('\x80', 0x40);
+            others.classify(text + 64 * i, high, masks.later[i]);
+            masks.letter[i] |= others.letters();
+            masks.number[i] |= others.of(Number);
+            masks.space[i] |= others.spaces();
+            // The fast rules take every space as one byte, and so every digit where they are counted.
+            masks.doubtful[i] = others.invalid() | others.spaces() | (newlines ? others.of(Number) : 0);
+            if (by_case) {
+                masks.upper[i] |= others.of(Upper);
+                masks.lower[i] |= others.of(Lower);
+                masks.mark[i] = others.of(Mark);
+                masks.letter[i] |= others.of(Mark);  // which a mark is after a letter; elsewhere it is doubtful
+            }
+            pending = high != 0;
+        }
     }
     const auto each_used = [&](auto change) {
         for (Mask* mask : {&masks.letter, &masks.number, &masks.blank, &masks.space, &masks.apostrophe, &masks.later,
@@ -171,30 +207,16 @@ inline void classify(const Byte* text, std::size_t length, const Byte* end, Mask
         if (by_case) {
             change(masks.upper);
             change(masks.lower);
+            change(masks.mark);
         }
     };
     each_used([=](Mask& mask) { mask[words] = 0; });
-    std::size_t next = 0;
-    for (std::size_t i = 0; i < words; ++i) {
-        Bits left = high[i];
-        if (next > 64 * i) left &= ~Bits{0} << (next - 64 * i);
-        while (left) {
-            const std::size_t at = 64 * i + static_cast<std::size_t>(std::countr_zero(left));
-            if (at >= length) break;
-            const Character found = character_at(text + at, end);
-            mark_character<pattern>(masks, at, found);
-            next = at + found.length;
-            if (next >= 64 * (i + 1)) break;
-            left &= ~Bits{0} << (next & 63);
-        }
-    }
-    // What lies past the end is space, and nothing else.
+    masks.space[words] = ~Bits{0};
     if (length % 64) {
         const Bits past = ~Bits{0} << (length % 64);
         each_used([=](Mask& mask) { mask[words - 1] &= ~past; });
         masks.space[words - 1] |= past;
     }
-    masks.space[words] = ~Bits{0};
 }
 
 }  // namespace fledge

@@ -14,10 +14,18 @@
 
 #include "key.hpp"
 
+// The compiler makes a second version of a function for processors with wider vectors; which one runs is decided once,
+// when the library is loaded.
+#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
+#define FLEDGE_WIDE_VECTORS __attribute__((target_clones("avx2", "default")))
+#else
+#define FLEDGE_WIDE_VECTORS
+#endif
+
 namespace fledge {
 
 struct Merge {
-    std::uint32_t left, right, result, rank;
+    std::uint32_t left, right, result;  // the rank is the place in the list
 };
 
 class Merges {
@@ -25,13 +33,19 @@ public:
     static constexpr std::uint32_t none = 0xFFFFFFFF;
 
     Merges(const std::array<std::uint32_t, 256>& byte_ids, const std::vector<Merge>& merges) : byte_ids_(byte_ids) {
+        if (merges.size() >= no_rank) throw std::length_error("there are more than 16 million merges");
         slots_.resize(std::bit_ceil(merges.size() * 2 + 2));
         shift_ = 64 - std::countr_zero(slots_.size());
-        for (const Merge& merge : merges) insert(merge);
+        filter_.resize(std::bit_ceil(merges.size() / 8 + 1));
+        filter_shift_ = 64 - 6 - std::countr_zero(filter_.size());
+        for (const Merge& merge : merges) {
+            insert(merge, static_cast<std::uint32_t>(results_.size()));
+            results_.push_back(merge.result);
+        }
         byte_pairs_.resize(65536);
         for (std::size_t left = 0; left < 256; ++left) {
             for (std::size_t right = 0; right < 256; ++right) {
-                byte_pairs_[left << 8 | right] = find(byte_ids[left], byte_ids[right]).rank;
+                byte_pairs_[left << 8 | right] = find(byte_ids[left], byte_ids[right]);
             }
         }
     }
@@ -50,32 +64,50 @@ public:
     }
 
 private:
-    static constexpr std::size_t scan_length = 128;
+    static constexpr std::size_t scan_length = 128, walk_length = 16;
+    static constexpr std::uint32_t no_rank = 0xFFFFFF;
 
     struct Slot {
-        std::uint32_t left = none, right = none, result = none, rank = none;
+        std::uint32_t left = none, right = none, rank = no_rank;
     };
 
-    std::size_t place(std::uint32_t left, std::uint32_t right) const {
-        return ((std::uint64_t{left} << 32 | right) * 0x9E3779B97F4A7C15ull) >> shift_;
+    static std::uint64_t hash_pair(std::uint32_t left, std::uint32_t right) {
+        return mix(std::uint64_t{left} << 32 | right, 0x9E3779B97F4A7C15ull);
     }
 
     // The first of equal pairs counts: it has the lower rank.
-    void insert(const Merge& merge) {
-        std::size_t at = place(merge.left, merge.right);
+    void insert(const Merge& merge, std::uint32_t rank) {
+        const std::uint64_t hash = hash_pair(merge.left, merge.right);
+        filter_[hash >> filter_shift_ >> 6] |= 1ull << (hash >> filter_shift_ & 63);
+        std::size_t at = hash >> shift_;
         while (slots_[at].left != none) {
             if (slots_[at].left == merge.left && slots_[at].right == merge.right) return;
             at = (at + 1) & (slots_.size() - 1);
         }
-        slots_[at] = {merge.left, merge.right, merge.result, merge.rank};
+        slots_[at] = {merge.left, merge.right, rank};
     }
 
-    const Slot& find(std::uint32_t left, std::uint32_t right) const {
-        std::size_t at = place(left, right);
+    // The rank of a pair, or no_rank. Most pairs merge to nothing, and a few bits in the near cache tell most of these.
+    std::uint32_t find(std::uint32_t left, std::uint32_t right) const {
+        const std::uint64_t hash = hash_pair(left, right);
+        const std::uint64_t bit = hash >> filter_shift_;
+        if (!(filter_[bit >> 6] >> (bit & 63) & 1)) return no_rank;
+        std::size_t at = hash >> shift_;
         while (slots_[at].left != none && (slots_[at].left != left || slots_[at].right != right)) {
             at = (at + 1) & (slots_.size() - 1);
         }
-        return slots_[at];
+        return slots_[at].rank;
+    }
+
+    // `count` is a multiple of eight.
+    static std::uint32_t lowest(const std::uint32_t* values, std::size_t count) {
+        std::uint32_t found[8];
+        for (int lane = 0; lane < 8; ++lane) found[lane] = values[lane];
+        for (std::size_t i = 8; i < count; i += 8) {
+            for (std::size_t lane = 0; lane < 8; ++lane) found[lane] = std::min(found[lane], values[i + lane]);
+        }
+        for (int lane = 0; lane < 4; ++lane) found[lane] = std::min(found[lane], found[lane + 4]);
+        return std::min(std::min(found[0], found[1]), std::min(found[2], found[3]));
     }
 
     std::uint32_t byte_id(Byte byte) const {
@@ -84,25 +116,44 @@ private:
         return id;
     }
 
-    void apply_scanning(const Byte* word, std::size_t length, std::vector<std::uint32_t>& ids) const {
-        std::uint32_t symbols[scan_length];
-        std::uint32_t ranks[scan_length];  // of the pair that starts at each symbol
-        for (std::size_t i = 0; i < length; ++i) symbols[i] = byte_id(word[i]);
-        for (std::size_t i = 0; i + 1 < length; ++i) ranks[i] = byte_pairs_[word[i] << 8 | word[i + 1]];
-        while (length > 1) {
-            std::uint32_t lowest = ranks[0];
-            for (std::size_t i = 1; i + 1 < length; ++i) lowest = std::min(lowest, ranks[i]);
-            if (lowest == none) break;
-            std::size_t at = 0;
-            while (ranks[at] != lowest) ++at;
-            symbols[at] = find(symbols[at], symbols[at + 1]).result;
-            --length;
-            for (std::size_t i = at + 1; i < length; ++i) symbols[i] = symbols[i + 1];
-            for (std::size_t i = at + 1; i + 1 < length; ++i) ranks[i] = ranks[i + 1];
-            if (at > 0) ranks[at - 1] = find(symbols[at - 1], symbols[at]).rank;
-            if (at + 1 < length) ranks[at] = find(symbols[at], symbols[at + 1]).rank;
+    // A word of up to 128 bytes. Each symbol keeps the rank of the pair it starts, and its own place in the low byte: the
+    // minimum over all is the next merge, the leftmost of equals. Symbols stay in place and are linked, so nothing moves.
+    FLEDGE_WIDE_VECTORS void apply_scanning(const Byte* word, std::size_t length, std::vector<std::uint32_t>& ids) const {
+        std::uint32_t order[scan_length], symbols[scan_length];
+        Byte next[scan_length + 1], previous[scan_length + 1];
+        const std::size_t padded = (length + 7) / 8 * 8;
+        for (std::size_t i = 0; i < length; ++i) {
+            symbols[i] = byte_id(word[i]);
+            next[i] = static_cast<Byte>(i + 1);
+            previous[i + 1] = static_cast<Byte>(i);
         }
-        ids.insert(ids.end(), symbols, symbols + length);
+        for (std::size_t i = 0; i + 1 < length; ++i) {
+            order[i] = byte_pairs_[word[i] << 8 | word[i + 1]] << 8 | static_cast<std::uint32_t>(i);
+        }
+        for (std::size_t i = length - 1; i < padded; ++i) order[i] = none;
+        const auto update = [&](std::size_t at) {
+            const std::size_t after = next[at];
+            const std::uint32_t rank = after < length ? find(symbols[at], symbols[after]) : no_rank;
+            order[at] = rank << 8 | static_cast<std::uint32_t>(at);
+        };
+        while (true) {
+            // A wide load right after a narrow store has to wait for it, so few symbols are better walked one by one.
+            std::uint32_t best = none;
+            if (length <= walk_length) {
+                for (std::size_t at = 0; at < length; at = next[at]) best = std::min(best, order[at]);
+            } else {
+                best = lowest(order, padded);
+            }
+            if (best >= no_rank << 8) break;
+            const std::size_t at = best & 255, gone = next[at];
+            symbols[at] = results_[best >> 8];
+            order[gone] = none;
+            next[at] = next[gone];
+            previous[next[at]] = static_cast<Byte>(at);
+            update(at);
+            if (at > 0) update(previous[at]);
+        }
+        for (std::size_t at = 0; at < length; at = next[at]) ids.push_back(symbols[at]);
     }
 
     void apply_with_heap(const Byte* word, std::size_t length, std::vector<std::uint32_t>& ids) const {
@@ -116,15 +167,15 @@ private:
         std::vector<Entry> entries;
         entries.reserve(length);
         for (std::size_t i = 0; i < length; ++i) {
-            const std::uint32_t rank = i + 1 < length ? byte_pairs_[word[i] << 8 | word[i + 1]] : none;
+            const std::uint32_t rank = i + 1 < length ? byte_pairs_[word[i] << 8 | word[i + 1]] : no_rank;
             nodes[i] = {byte_id(word[i]), rank, i - 1, i + 1 < length ? i + 1 : outside};
-            if (rank != none) entries.emplace_back(rank, i);
+            if (rank != no_rank) entries.emplace_back(rank, i);
         }
         std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue(std::greater<>{}, std::move(entries));
         const auto update = [&](std::size_t at) {
             Node& node = nodes[at];
-            node.rank = node.next == outside ? none : find(node.symbol, nodes[node.next].symbol).rank;
-            if (node.rank != none) queue.emplace(node.rank, at);
+            node.rank = node.next == outside ? no_rank : find(node.symbol, nodes[node.next].symbol);
+            if (node.rank != no_rank) queue.emplace(node.rank, at);
         };
         while (!queue.empty()) {
             const auto [rank, at] = queue.top();
@@ -132,10 +183,10 @@ private:
             Node& node = nodes[at];
             if (node.rank != rank) continue;
             const std::size_t gone = node.next;
-            node.symbol = find(node.symbol, nodes[gone].symbol).result;
+            node.symbol = results_[rank];
             node.next = nodes[gone].next;
             if (node.next != outside) nodes[node.next].previous = at;
-            nodes[gone].rank = none;
+            nodes[gone].rank = no_rank;
             update(at);
             if (node.previous != outside) update(node.previous);
         }
@@ -144,8 +195,10 @@ private:
 
     std::array<std::uint32_t, 256> byte_ids_;
     std::vector<std::uint32_t> byte_pairs_;  // the rank of two bytes: the first round needs no hash
+    std::vector<std::uint32_t> results_;     // what the merge of each rank creates
     std::vector<Slot> slots_;
-    int shift_;
+    std::vector<std::uint64_t> filter_;  // a bit for the hash of every pair that merges
+    int shift_, filter_shift_;
 };
 
 }  // namespace fledge

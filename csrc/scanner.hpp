@@ -37,10 +37,9 @@ public:
         const std::size_t length = last ? std::min(left, window_bytes) : window_bytes;
         if (last) {
             std::memcpy(copy_, at_, length);
-            classify<pattern>(copy_, length, copy_ + length, masks_);
-        } else {
-            classify<pattern>(at_, length, end_, masks_);
+            std::memset(copy_ + length, 0, sizeof copy_ - length);
         }
+        classify<pattern>(last ? copy_ : at_, length, masks_);
         const bool to_the_end = length == left;
         find_starts((length + 63) / 64);
         if (to_the_end) doubt_last_spaces(length);
@@ -115,6 +114,7 @@ private:
                     const Bits uncased = letter & ~upper & ~masks_.lower[i];
                     const Bits cased = upper | masks_.lower[i];
                     const Bits cased1 = masks_.upper.before(i) | lower1;
+                    masks_.doubtful[i] |= masks_.mark[i] & (cased1 | ~masks_.letter.before(i));
                     masks_.doubtful[i] |= (uncased & cased1) | (cased & masks_.letter.before(i) & ~cased1);
                     masks_.doubtful[i] |= newline1 & masks_.slash[i];  // it may belong to symbols before the newline
                 }

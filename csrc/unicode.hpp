@@ -33,7 +33,7 @@ inline Class class_of(std::uint32_t code) {
 inline bool is_continuation(std::uint8_t byte) { return (byte & 0xC0) == 0x80; }
 
 // The character at `text`, which lies before `end`. Overlong forms, surrogates and codes past U+10FFFF are invalid.
-inline Character character_at(const std::uint8_t* text, const std::uint8_t* end) {
+[[gnu::always_inline]] inline Character character_at(const std::uint8_t* text, const std::uint8_t* end) {
     const std::uint8_t first = text[0];
     if (first < 0x80) return {class_of(first), 1, true};
     const std::ptrdiff_t left = end - text;

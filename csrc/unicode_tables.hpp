@@ -1,4 +1,4 @@
-// Written by tools/make_unicode_tables.py: the class of every code point, in blocks of 256, equal blocks once.
+// Written by tools/make_unicode_tables.py: the class of every code point, in blocks of 256.
 #pragma once
 #include <cstdint>
 namespace fledge::unicode {

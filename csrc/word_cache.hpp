@@ -36,20 +36,30 @@ public:
     const Slot& home(std::uint64_t hash) const { return slots_[hash & mask()]; }
     void prefetch(std::uint64_t hash) const { __builtin_prefetch(&slots_[hash & mask()]); }
 
+    // For a word whose ids, or whose bytes, lie in an arena: asks for these, once its slot is at hand.
+    void prefetch_arenas(std::uint64_t hash) const {
+        const Slot& slot = slots_[hash & mask()];
+        if (slot.high < spilled_mark) return;
+        if (slot.high >> 56 == long_mark) __builtin_prefetch(word_arena_.data() + (slot.high & place_bits));
+        if (slot.count > inline_ids) __builtin_prefetch(ids(slot));
+    }
+
     // The slot of a word, or null. Short words with more ids than a slot holds have a mark in their key, so that the
     // fast comparison fails on them.
     const Slot* find(Key key, std::uint64_t hash) const {
         const std::uint64_t marked = key.high | spilled_mark;
-        for (std::size_t at = hash & mask(); !slots_[at].empty(); at = (at + 1) & mask()) {
-            if (slots_[at].low == key.low && (slots_[at].high == key.high || slots_[at].high == marked)) return &slots_[at];
+        for (std::size_t step = 0;; ++step) {
+            const Slot& slot = slots_[place(hash, step)];
+            if (slot.empty()) return nullptr;
+            if (slot.low == key.low && (slot.high == key.high || slot.high == marked)) return &slot;
         }
-        return nullptr;
     }
     const Slot* find_long(const Byte* word, std::size_t length, std::uint64_t hash) const {
-        for (std::size_t at = hash & mask(); !slots_[at].empty(); at = (at + 1) & mask()) {
-            if (is_long(slots_[at], word, length, hash)) return &slots_[at];
+        for (std::size_t step = 0;; ++step) {
+            const Slot& slot = slots_[place(hash, step)];
+            if (slot.empty()) return nullptr;
+            if (is_long(slot, word, length, hash)) return &slot;
         }
-        return nullptr;
     }
 
     const Id* ids(const Slot& slot) const {
@@ -94,20 +104,26 @@ public:
 private:
     static constexpr std::uint64_t long_mark = 0xFF;
     static constexpr std::uint64_t spilled_mark = 1ull << 63;
+    static constexpr std::uint64_t place_bits = (1ull << 56) - 1;
     static constexpr std::size_t slot_limit = std::size_t{1} << 20;
     static constexpr std::size_t arena_limit = std::size_t{16} << 20;
 
     std::size_t mask() const { return slots_.size() - 1; }
 
+    // The places to look at, in order: both halves of a cache line, then those of the next.
+    std::size_t place(std::uint64_t hash, std::size_t step) const {
+        return ((hash + (step & ~std::size_t{1})) & mask()) ^ (step & 1);
+    }
+
     std::size_t free_place(std::uint64_t hash) const {
-        std::size_t at = hash & mask();
-        while (!slots_[at].empty()) at = (at + 1) & mask();
-        return at;
+        std::size_t step = 0;
+        while (!slots_[place(hash, step)].empty()) ++step;
+        return place(hash, step);
     }
 
     bool is_long(const Slot& slot, const Byte* word, std::size_t length, std::uint64_t hash) const {
         if (slot.low != hash || slot.high >> 56 != long_mark) return false;
-        const Byte* place = word_arena_.data() + (slot.high & 0x00FFFFFFFFFFFFFFull);
+        const Byte* place = word_arena_.data() + (slot.high & place_bits);
         std::uint64_t size;
         std::memcpy(&size, place, sizeof size);
         return size == length && std::memcmp(place + sizeof size, word, length) == 0;

@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A busy machine is no reason to fail: properties are judged by their truth, not by their time.
+settings.register_profile("fledge", deadline=None)
+settings.load_profile("fledge")
 
 DATA = Path(os.environ.get("FLEDGE_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 

@@ -50,6 +50,7 @@ def test_overrides_reach_their_leaf_whatever_their_type() -> None:
     assert config.corpus.source == ("a", "b")
     assert config.tokenizer.path is None
     assert config.sampling.prompt == "In the = beginning"
+    assert load_recipe("akjv-demo", ["model.norm=none", "model.position=none"]).model.norm == "none"
     assert override_config(config, ["model.layers=8"]).model == config.model.model_copy(update={"layers": 8})
 
 

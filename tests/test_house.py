@@ -37,3 +37,18 @@ def test_nobody_imports_the_command_line_or_the_page() -> None:
 def test_the_ground_knows_no_room() -> None:
     imports = imported_rooms()
     assert all(imports[room] <= set(GROUND) for room in GROUND if room in imports)
+
+
+def test_imports_are_found_wherever_they_stand(tmp_path: Path) -> None:
+    """Plain, from a package, of a public name, relative, inside a function and for type checkers alone."""
+    for room in ("corpus", "model", "run", "files", "config"):
+        (tmp_path / room).mkdir()
+    inner = tmp_path / "model" / "inner"
+    inner.mkdir()
+    (inner / "part.py").write_text(
+        "import fledge.corpus.text\nfrom fledge import Run\nfrom ...files import sha256\nfrom .. import config\n"
+        "def later():\n    from fledge.config import RunConfig\n"
+        "if TYPE_CHECKING:\n    from fledge import corpus\n"
+    )
+    found = sorted(file_imports(inner / "part.py", tmp_path))
+    assert found == ["config", "corpus", "corpus", "files", "model", "run"]

@@ -16,6 +16,13 @@ def test_light_imports_load_neither_torch_nor_matplotlib(module: str) -> None:
 
 
 def test_help_answers_without_torch() -> None:
-    program = "import sys; sys.argv = ['fledge', '--help']; from fledge import cli\ntry: cli.main()\nexcept SystemExit: print('torch' in sys.modules)"
+    lines = [
+        "import sys",
+        "from fledge import cli",
+        "sys.argv = ['fledge', '--help']",
+        "try: cli.main()",
+        "except SystemExit: print('torch' in sys.modules)",
+    ]
+    program = "\n".join(lines)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("False")

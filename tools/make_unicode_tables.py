@@ -39,10 +39,9 @@ def main() -> None:
     classes = [class_of(code) for code in range(0x110000)]
     blocks: dict[tuple[int, ...], int] = {}
     index = [
-        blocks.setdefault(tuple(classes[start : start + BLOCK]), len(blocks))
-        for start in range(0, 0x110000, BLOCK)
+        blocks.setdefault(tuple(classes[start : start + BLOCK]), len(blocks)) for start in range(0, 0x110000, BLOCK)
     ]
-    print("// Written by tools/make_unicode_tables.py: the class of every code point, in blocks of 256, equal blocks once.")
+    print("// Written by tools/make_unicode_tables.py: the class of every code point, in blocks of 256.")
     print("#pragma once")
     print("#include <cstdint>")
     print("namespace fledge::unicode {")

@@ -17,7 +17,7 @@ class Encoder:
     def __init__(
         self,
         tokens: Sequence[tuple[bytes, int]],
-        merges: Sequence[tuple[int, int, int, int]],
+        merges: list[tuple[bytes, bytes]],
         specials: Sequence[tuple[bytes, int]],
         pattern: str,
         wide: bool,

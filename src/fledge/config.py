@@ -36,6 +36,15 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
 
+    @model_validator(mode="before")
+    @classmethod
+    def _none_by_name(cls, values: Any) -> Any:
+        """`none` on a command line is nothing, except where it is one of the names to choose from, as in model.norm."""
+        if not isinstance(values, Mapping):
+            return values
+        named = {name for name, field in cls.model_fields.items() if "none" in get_args(field.annotation)}
+        return {key: "none" if value is None and key in named else value for key, value in values.items()}
+
 
 class CorpusConfig(Settings):
     """Where the text comes from, and which part of it is held out."""
@@ -97,6 +106,8 @@ class TokensConfig(Settings):
     "For `packed`: start each document's positions at a random offset of up to this many."
     remainder: Literal["cut", "pad"] = "pad"
     "For `aligned`: drop what is left over at a document's end, or pad it once on the right."
+    lanes: Positive | None = None
+    "For `lanes`: how many contiguous streams there are; as many as training.batch_size."
     store: str | None = None
     "An existing token store to use instead of tokenizing the corpus."
 
@@ -251,6 +262,11 @@ class TrainingConfig(Settings):
     "Steps between generated samples; 0 for only at the end."
     log_every: Positive = 10
     "Steps between lines of metrics."
+    trackers: Annotated[
+        tuple[Literal["tensorboard", "wandb", "trackio"], ...],
+        BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+    ] = ()
+    "Where metrics go besides `metrics.csv`, which is always written: each must be installed."
     on_divergence: Literal["stop", "skip"] = "stop"
     "When the loss is not finite or jumps: stop with a message, or go back to the last checkpoint and skip the batch."
     spike: PositiveFloat | None = None

@@ -6,7 +6,6 @@ hand: the logits of the whole batch never exist, in any precision, and nothing i
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -15,12 +14,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from fledge.model import Model
+from fledge.model.base import has_kernels
 
 MASKED = -100
-CHUNK_LOGITS = {
-    "cpu": 1 << 21,
-    "cuda": 1 << 29,
-}  # per chunk: about a core's cache, and products large enough for a GPU
+_SUMS_WIDE = "dtype_out" in torch.ops.aten.addmm.overloads()  # type: ignore[no-untyped-call]
 
 
 def cross_entropy(
@@ -54,9 +51,7 @@ def head_loss(
         weight = weight.full_tensor()
     grad = torch.is_grad_enabled() and (hidden_BTD.requires_grad or weight.requires_grad)
     hidden, targets = hidden_BTD.flatten(0, -2), targets_BT.flatten()
-    loss = _head_cross_entropy(hidden, weight, targets, model.vocabulary_size, label_smoothing, z_loss, grad)[
-        0
-    ]
+    loss = _head_cross_entropy(hidden, weight, targets, model.vocabulary_size, label_smoothing, z_loss, grad)[0]
     return loss, (targets != MASKED).sum()
 
 
@@ -81,10 +76,10 @@ def _head_cross_entropy(
     narrow = weight.to(hidden.dtype)
     if hidden.device.type == "cpu":
         narrow = narrow[:vocabulary]  # the padding is for matrix units
-    step = max(128, CHUNK_LOGITS.get(hidden.device.type, 1 << 26) // weight.shape[0])
-    chunks = max(1, -(-hidden.shape[0] // step))
-    step = -(-hidden.shape[0] // chunks)
-    rows, run = narrow.shape[0], _way(hidden)
+    rows = narrow.shape[0]
+    run, chunk = _way(hidden)
+    chunks = max(1, -(-hidden.shape[0] * rows // chunk))
+    step = -(-hidden.shape[0] // chunks // 128) * 128  # whole tiles
     with torch.autocast(hidden.device.type, enabled=False), torch.no_grad():
         for start in range(0, hidden.shape[0], step):
             here = slice(start, start + step)
@@ -94,11 +89,18 @@ def _head_cross_entropy(
             loss += part
             if grad:
                 torch.mm(slope, narrow, out=hidden_grad[here])
-                if weight_grad.dtype == slope.dtype:
-                    weight_grad[:rows].addmm_(slope.T, some)
-                else:
-                    weight_grad[:rows] += slope.T @ some
+                _add_product(weight_grad[:rows], slope.T, some)
     return loss, hidden_grad, weight_grad
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """total += a @ b, where the total may be wider than the factors."""
+    if total.dtype == a.dtype:
+        total.addmm_(a, b)
+    elif total.device.type == "cuda" and _SUMS_WIDE:
+        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)  # summed in the product itself
+    else:
+        total += a @ b
 
 
 @_head_cross_entropy.register_fake
@@ -166,23 +168,22 @@ def _chunk_in_place(
     logits: Tensor, targets: Tensor, vocabulary: int, smoothing: float, z_loss: float, grad: bool
 ) -> tuple[Tensor, Tensor]:
     """The same step by step, each step in place: for the CPU, where a pass over the chunk is what costs."""
-    logits = _wide(logits) if logits.dtype not in (torch.float32, torch.float64) else logits
-    kept = targets != MASKED
-    chosen = torch.where(kept, targets, 0)[:, None]
-    normaliser = torch.logsumexp(logits, dim=-1)
-    loss = normaliser - (1 - smoothing) * logits.gather(1, chosen)[:, 0] + z_loss * normaliser.square()
+    logits = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+    kept = (targets != MASKED).to(logits.dtype)
+    chosen = torch.where(targets != MASKED, targets, 0)[:, None]
+    loss = (smoothing - 1) * logits.gather(1, chosen)[:, 0]
     if smoothing:
         loss -= smoothing * logits.mean(-1)
-    loss = torch.where(kept, loss, 0).sum()
+    greatest = logits.amax(-1, keepdim=True)
+    mass = logits.sub_(greatest).exp_().sum(-1)
+    normaliser = greatest[:, 0] + mass.log()
+    loss = ((loss + normaliser + z_loss * normaliser.square()) * kept).sum()
     if not grad:
         return loss, loss
-    # A masked row is divided by infinity, and so has no slope.
-    logits.sub_(torch.where(kept, normaliser, torch.inf)[:, None]).exp_()
-    if z_loss:
-        logits.mul_((1 + 2 * z_loss * normaliser)[:, None])
+    logits.mul_((kept * (1 + 2 * z_loss * normaliser) / mass)[:, None])
     if smoothing:
-        logits.sub_((kept.to(logits.dtype) * (smoothing / vocabulary))[:, None])
-    logits.scatter_add_(1, chosen, (kept.to(logits.dtype) * (smoothing - 1))[:, None])
+        logits.sub_((kept * (smoothing / vocabulary))[:, None])
+    logits.scatter_add_(1, chosen, (kept * (smoothing - 1))[:, None])
     return loss, logits
 
 
@@ -195,9 +196,11 @@ def _chunk_by_kernel(
     return softmax_slope(logits, targets, vocabulary, smoothing, z_loss, grad, MASKED)
 
 
-def _way(hidden: Tensor) -> Callable[..., tuple[Tensor, Tensor]]:
+def _way(hidden: Tensor) -> tuple[Callable[..., tuple[Tensor, Tensor]], int]:
+    """How a chunk is done on this device, and how many logits it has: a cache full, or a small share of a GPU."""
     if hidden.device.type == "cpu":
-        return _chunk_in_place
-    if hidden.device.type == "cuda" and hidden.dtype != torch.float64 and importlib.util.find_spec("triton"):
-        return _chunk_by_kernel
-    return _chunk
+        return _chunk_in_place, 1 << 21
+    if has_kernels(hidden):
+        memory = torch.cuda.get_device_properties(hidden.device).total_memory
+        return _chunk_by_kernel, min(1 << 30, memory // 64)
+    return _chunk, 1 << 26

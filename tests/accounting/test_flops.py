@@ -8,6 +8,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from fledge.accounting import account
 from fledge.accounting.flops import Product, list_products
@@ -74,3 +76,15 @@ def test_the_counted_bdh_is_the_model() -> None:
     model = build(ModelConfig(architecture="bdh", layers=2, width=8, heads=2, multiplier=4), 24, 7)
     inputs = torch.arange(7)[None]
     torch.testing.assert_close(plain_bdh(model, inputs), model.hidden(inputs)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_recomputation_runs_the_blocks_twice() -> None:
+    """Counted by torch: the backward pass does each block again, up to its last product."""
+    config = ModelConfig(layers=3, width=16, heads=2)
+    found = account(config, 64, 8, recompute=True)
+    model = build(config, 64, 8)
+    model.recompute = True
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(torch.zeros((1, 8), dtype=torch.long)).sum().backward()
+    assert counter.get_total_flops() == found.forward_flops + found.backward_flops + found.recomputed_flops
+    assert found.flops_per_token == account(config, 64, 8).flops_per_token

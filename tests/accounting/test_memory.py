@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-import fledge.loss
 from fledge.accounting import SHAPES, account
 from fledge.accounting.activations import activations, recomputed
-from fledge.accounting.memory import CHUNK_LOGITS, Memory, Moment, Part, optimizer_numbers, padded, training_memory
+from fledge.accounting.memory import optimizer_numbers, padded, training_memory
 from fledge.accounting.parameters import list_parameters
 from fledge.config import ModelConfig, OptimizerConfig
 from fledge.errors import FledgeError
@@ -113,10 +112,10 @@ def test_optimizer_state_is_what_the_optimizer_keeps(optimizer: str, changes: di
 def test_the_peak_is_linear_in_the_batch() -> None:
     """a·batch + b, exactly, once the loss works in full chunks."""
     shape = SHAPES["small"]
-    few, more = (training_memory(shape.model, 50_257, 1_024, batch=batch) for batch in (20, 40))
+    few, more = (training_memory(shape.model, 50_257, 1_024, batch=batch) for batch in (80, 160))
     assert few.slope == more.slope
     assert few.intercept == pytest.approx(more.intercept)
-    assert more.total == pytest.approx(more.slope * 40 + more.intercept)
+    assert more.total == pytest.approx(more.slope * 160 + more.intercept)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -133,10 +132,6 @@ def test_the_largest_batch_fits_and_a_larger_one_does_not(name: str, recompute: 
     )
 
 
-def test_the_chunk_is_the_loss_s() -> None:
-    assert fledge.loss.CHUNK_LOGITS["cuda"] == CHUNK_LOGITS
-
-
 def test_what_saves_memory_saves_memory() -> None:
     shape = SHAPES["large"]
 
@@ -149,10 +144,29 @@ def test_what_saves_memory_saves_memory() -> None:
     assert total(optimizer="sgd") < total(optimizer="muon") < total(optimizer="adamw")
 
 
-def test_a_part_with_a_limit_is_done_in_equal_chunks() -> None:
-    memory = Memory((Moment("only", (Part("a", 10, 5, limit=25), Part("b", 1))),), batch=4)
-    assert (memory.total, memory.slope, memory.intercept) == (29, 1, 25)  # two chunks of 20
-    assert memory.largest_batch(40) == 10
+def test_the_loss_works_in_equal_chunks() -> None:
+    """A chunk has at most 2³⁰ logits, and the one before is held while the next is made: never more than two."""
+    shape = SHAPES["small"]
+
+    def logits(batch: int) -> float:
+        parts = training_memory(shape.model, 50_257, 1_024, batch=batch).moments[0].parts
+        return parts[-1].at(batch)
+
+    one = (1 << 30) // (1_024 * padded(50_257))
+    assert logits(one) == 2 * one * 1_024 * padded(50_257)
+    assert logits(2 * one) == pytest.approx(2 * logits(one))
+    assert logits(3 * one) == pytest.approx(logits(2 * one))
+    assert logits(one + 1) == pytest.approx(logits(one), rel=0.1)
+
+
+def test_bdh_keeps_its_neurons_where_a_quarter_of_the_device_holds_them() -> None:
+    config = ModelConfig(architecture="bdh", layers=6, width=256, heads=4)
+    neurons = 2 * 6 * 512 * 128 * 256 * 2
+    most = int(80e9 / 4 // neurons)
+    few, more = (training_memory(config, 256, 512, batch=batch, device_memory=80e9) for batch in (most, most + 1))
+    assert few.slope - more.slope > 0.8 * neurons
+    assert more.total < 0.5 * few.total
+    assert few.largest_batch(80e9) == more.largest_batch(80e9) > 4 * most
 
 
 def test_bad_words_are_refused() -> None:

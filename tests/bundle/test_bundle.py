@@ -67,14 +67,16 @@ def test_loading_needs_only_the_folder(bundle: Bundle, tmp_path: Path) -> None:
         "import fledge, torch; run = fledge.load('copy'); "
         "print(run.model(torch.arange(1, 17)[None]).double().sum().item())"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=elsewhere.parent, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=elsewhere.parent, capture_output=True, text=True, check=True
+    )
     assert float(done.stdout) == pytest.approx(scores(bundle.model).double().sum().item(), abs=1e-4)
 
 
 def test_saving_is_whole_or_absent(tmp_path: Path, tokenizer: Tokenizer) -> None:
     config = small_config()
     model = small_model(config, tokenizer)
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError):
         save_bundle(tmp_path / "b", config, tokenizer, model, metrics={"step": object()})
     assert list(tmp_path.iterdir()) == []
     save_bundle(tmp_path / "b", config, tokenizer, model)
@@ -84,6 +86,15 @@ def test_saving_is_whole_or_absent(tmp_path: Path, tokenizer: Tokenizer) -> None
     save_bundle(tmp_path / "b", config, tokenizer, other, replace=True)
     assert torch.equal(scores(load_bundle(tmp_path / "b").model), scores(other))
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_metrics_that_are_not_numbers_survive(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    config = small_config()
+    metrics = {"loss": float("nan"), "best": float("inf"), "curve": [1.5, 2], "note": "é|<b>"}
+    folder = save_bundle(tmp_path / "b", config, tokenizer, small_model(config, tokenizer), metrics=metrics)
+    found = load_bundle(folder).metrics
+    assert found["loss"] != found["loss"]
+    assert {**found, "loss": 0} == {**metrics, "loss": 0}
 
 
 def test_large_models_are_sharded(tmp_path: Path, tokenizer: Tokenizer) -> None:

@@ -53,7 +53,9 @@ def test_transformers_agrees(tmp_path: Path, tokenizer: Tokenizer, name: str) ->
     assert their_tokenizer(text)["input_ids"] == tokenizer.encode(text)
     assert their_tokenizer("void<|endoftext|>")["input_ids"] == tokenizer.encode("void<|endoftext|>")
     with torch.inference_mode():
-        torch.testing.assert_close(theirs(torch.tensor([ids])).logits, bundle.model(torch.tensor([ids])), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            theirs(torch.tensor([ids])).logits, bundle.model(torch.tensor([ids])), atol=1e-4, rtol=1e-4
+        )
     written = theirs.generate(torch.tensor([ids]), max_new_tokens=6, do_sample=False)[0]
     ours = generate(bundle.model, tokenizer, ["In the beg"], SamplingConfig(temperature=0, max_tokens=6))[0]
     assert their_tokenizer.decode(written, skip_special_tokens=True) == "In the beg" + ours.text

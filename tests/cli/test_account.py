@@ -103,6 +103,18 @@ def test_a_bundle_has_an_account(tmp_path: Path) -> None:
     assert found["vocabulary_size"] == tokenizer.vocab_size
 
 
+def test_the_mfu_of_a_run_is_measured(tmp_path: Path) -> None:
+    """A run's folder holds the speed it reached; a later row of another speed moves the median."""
+    from fledge.cli.account import make_account, measured_mfu
+    from fledge.config import load_recipe
+
+    found = make_account(load_recipe("tinystories"), 10_000, device="h200")
+    assert measured_mfu(str(tmp_path), found) is None
+    rows = "".join(f"{step},{speed}\n" for step, speed in ((1, 1e6), (2, 4e6), (3, 3e6), (4, "")))
+    (tmp_path / "metrics.csv").write_text("step,tokens_per_second\n" + rows)
+    assert measured_mfu(str(tmp_path), found) == pytest.approx(3e6 * found.flops_per_token / 989.5e12)
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -111,6 +123,8 @@ def test_a_bundle_has_an_account(tmp_path: Path) -> None:
         (("xl", "--device", "t4", "--precision", "bf16"), "NVIDIA T4 has no units for bf16"),
         (("xl", "--precision", "int8"), "precision = 'int8'"),
         (("xl", "--memory", "surreal"), "real or textbook"),
+        (("bdh", "--memory", "textbook"), "The notes' list is for Transformers"),
+        (("xl", "--device", "h200", "--mfu", "0"), "mfu = 0.0 is not allowed"),
         (("xl", "--set", "model.heads=7"), "does not divide"),
         (("tinystories", "--set", "tokenizer.vocabulary_size=none"), "--vocabulary"),
     ],

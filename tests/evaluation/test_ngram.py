@@ -41,9 +41,7 @@ class NaiveKneserNey:
         return (max(table[gram] - discount, 0) + discount * len(after) * shorter) / sum(after.values())
 
 
-@given(
-    st.lists(st.integers(0, 4), min_size=4, max_size=60), st.lists(st.integers(0, 4), min_size=3, max_size=12)
-)
+@given(st.lists(st.integers(0, 4), min_size=4, max_size=60), st.lists(st.integers(0, 4), min_size=3, max_size=12))
 @settings(max_examples=60, deadline=None)
 def test_probabilities_equal_the_definition(train: list[int], text: list[int]) -> None:
     for order in (1, 2, 3):

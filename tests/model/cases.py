@@ -12,32 +12,37 @@ from fledge.model import Model, build_model
 
 VOCABULARY, CONTEXT = 61, 24
 
-_GPT2 = dict(
-    norm="layer", position="learned", feed_forward="gelu_tanh", bias=True, tied=True, initialisation="gpt2"
-)
+_GPT2 = {
+    "norm": "layer",
+    "position": "learned",
+    "feed_forward": "gelu_tanh",
+    "bias": True,
+    "tied": True,
+    "initialisation": "gpt2",
+}
 
 CASES: dict[str, dict[str, Any]] = {
     "transformer": {},
-    "one layer": dict(layers=1),
-    "layer norm": dict(norm="layer", bias=True),
-    "no norm": dict(norm="none"),
-    "post-norm": dict(norm_place="post"),
-    "learned positions": dict(position="learned"),
-    "sinusoidal positions": dict(position="sinusoidal"),
-    "no positions": dict(position="none"),
-    "silu": dict(feed_forward="silu"),
-    "gelu": dict(feed_forward="gelu"),
-    "relu2": dict(feed_forward="relu2", hidden=40),
-    "grouped heads": dict(kv_heads=2),
-    "one key head": dict(kv_heads=1, qk_norm=True),
-    "qk-norm": dict(qk_norm=True),
-    "tied": dict(tied=True),
-    "bias": dict(bias=True),
+    "one layer": {"layers": 1},
+    "layer norm": {"norm": "layer", "bias": True},
+    "no norm": {"norm": "none"},
+    "post-norm": {"norm_place": "post"},
+    "learned positions": {"position": "learned"},
+    "sinusoidal positions": {"position": "sinusoidal"},
+    "no positions": {"position": "none"},
+    "silu": {"feed_forward": "silu"},
+    "gelu": {"feed_forward": "gelu"},
+    "relu2": {"feed_forward": "relu2", "hidden": 40},
+    "grouped heads": {"kv_heads": 2},
+    "one key head": {"kv_heads": 1, "qk_norm": True},
+    "qk-norm": {"qk_norm": True},
+    "tied": {"tied": True},
+    "bias": {"bias": True},
     "gpt2": _GPT2,
-    "bdh": dict(architecture="bdh", multiplier=8),
-    "rnn": dict(architecture="rnn", bias=True),
-    "gru": dict(architecture="gru", tied=True),
-    "lstm": dict(architecture="lstm", bias=True),
+    "bdh": {"architecture": "bdh", "multiplier": 8},
+    "rnn": {"architecture": "rnn", "bias": True},
+    "gru": {"architecture": "gru", "tied": True},
+    "lstm": {"architecture": "lstm", "bias": True},
 }
 ARCHITECTURE_CASES = ["transformer", "gpt2", "bdh", "rnn", "gru", "lstm"]
 
@@ -50,7 +55,7 @@ class Batch(NamedTuple):
 
 
 def config(name: str, **changes: Any) -> ModelConfig:
-    values = dict(layers=2, width=32, heads=4) | CASES[name] | changes
+    values = {"layers": 2, "width": 32, "heads": 4} | CASES[name] | changes
     if values.get("architecture", "transformer") in ("rnn", "gru", "lstm"):
         values.pop("heads")
     return ModelConfig(**values)

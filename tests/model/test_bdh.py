@@ -47,9 +47,7 @@ def transcription(model, inputs, same=None):
     return x @ weights["lm_head.weight"][: model.vocabulary_size].T
 
 
-@pytest.mark.parametrize(
-    "shape", [dict(heads=4), dict(heads=1, layers=3), dict(heads=2, multiplier=3, width=24)]
-)
+@pytest.mark.parametrize("shape", [{"heads": 4}, {"heads": 1, "layers": 3}, {"heads": 2, "multiplier": 3, "width": 24}])
 def test_logits_and_gradients_equal_the_equations(shape):
     model, inputs = small("bdh", **shape).double(), ids(2, CONTEXT)
     for parameter in model.parameters():
@@ -64,9 +62,7 @@ def test_logits_and_gradients_equal_the_equations(shape):
         torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-6)
         grads = torch.autograd.grad((found * seed).sum(), parameters)
         for name, grad, wanted_grad in zip(names, grads, wanted_grads, strict=True):
-            torch.testing.assert_close(
-                grad, wanted_grad, atol=1e-6, rtol=1e-5, msg=lambda m, n=name: f"{n}: {m}"
-            )
+            torch.testing.assert_close(grad, wanted_grad, atol=1e-6, rtol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
 
 
 def test_documents_multiply_the_scores():
@@ -131,9 +127,7 @@ def test_no_neurons_are_kept_unless_asked():
     model, inputs = small("bdh"), ids(2, CONTEXT)
     for keep in (False, True):
         model.keep_neurons, saved = keep, []
-        with torch.autograd.graph.saved_tensors_hooks(
-            lambda t, saved=saved: saved.append(t.shape) or t, lambda t: t
-        ):
+        with torch.autograd.graph.saved_tensors_hooks(lambda t, saved=saved: saved.append(t.shape) or t, lambda t: t):
             model(inputs)
         of_neurons = [shape for shape in saved if CONTEXT in shape and model.neurons in shape]
         assert len(of_neurons) == (2 * model.config.layers if keep else 0)

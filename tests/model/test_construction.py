@@ -1,4 +1,4 @@
-"""Fast by construction: nothing is made or moved inside a forward pass; and what is wrong is said when a model is built."""
+"""Fast by construction: nothing is made or moved inside a forward pass. What is wrong is said when a model is built."""
 
 from __future__ import annotations
 
@@ -16,7 +16,21 @@ from fledge.model.base import VocabularyMatrix
 
 from .cases import ARCHITECTURE_CASES, CASES, CONTEXT, config, ids, packed, small
 
-MAKERS = ["arange", "full", "ones", "zeros", "eye", "tril", "triu", "linspace", "scalar_tensor", "lift_fresh", "tril_indices", "empty", "new_empty"]
+MAKERS = [
+    "arange",
+    "full",
+    "ones",
+    "zeros",
+    "eye",
+    "tril",
+    "triu",
+    "linspace",
+    "scalar_tensor",
+    "lift_fresh",
+    "tril_indices",
+    "empty",
+    "new_empty",
+]
 
 
 class Watch(TorchDispatchMode):
@@ -32,9 +46,8 @@ class Watch(TorchDispatchMode):
         tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
         if name in MAKERS and not tensors:
             self.made.append(name)
-        if name in ("_to_copy", "copy_") and isinstance(result, torch.Tensor):
-            if any(tensor.device != result.device for tensor in tensors):
-                self.moved.append(name)
+        if name in ("_to_copy", "copy_") and any(tensor.device != result.device for tensor in tensors):
+            self.moved.append(name)
         return result
 
 
@@ -128,9 +141,7 @@ def test_models_compile_to_one_graph(name):
 
 
 def test_bad_settings_are_sentences():
-    with pytest.raises(
-        FledgeError, match=r"no model.architecture = 'tranformer'. Did you mean transformer\?"
-    ):
+    with pytest.raises(FledgeError, match=r"no model.architecture = 'tranformer'. Did you mean transformer\?"):
         build_model(ModelConfig(architecture="tranformer"), 10, 8)
     with pytest.raises(ValueError, match="model.heads = 3 does not divide model.width = 64"):
         ModelConfig(width=64, heads=3)
@@ -163,9 +174,7 @@ def test_a_plan_and_a_state_together_are_refused(name):
 
 
 def test_a_setting_without_effect_is_named():
-    with pytest.warns(
-        UserWarning, match="model.qk_norm = True, model.multiplier = 64 have no effect"
-    ) as caught:
+    with pytest.warns(UserWarning, match="model.qk_norm = True, model.multiplier = 64 have no effect") as caught:
         build_model(ModelConfig(architecture="lstm", qk_norm=True, multiplier=64), 10, 8)
     assert len(caught) == 1
     with warnings.catch_warnings():

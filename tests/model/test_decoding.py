@@ -1,4 +1,4 @@
-"""A state is a memory of the tokens seen: however they came in, the next hidden state is that of the full forward pass."""
+"""A state is a memory of the tokens seen: however they came in, what follows is as in the full forward pass."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ def step_through(model: Model, inputs: Tensor, state: State) -> Tensor:
 @pytest.mark.parametrize("name", CASES)
 def test_one_token_at_a_time_equals_the_full_forward_pass(name):
     model, inputs = small(name), ids(3, CONTEXT)
-    torch.testing.assert_close(
-        step_through(model, inputs, model.init_state(3)), model(inputs), atol=1e-5, rtol=1e-4
-    )
+    torch.testing.assert_close(step_through(model, inputs, model.init_state(3)), model(inputs), atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -41,9 +39,7 @@ def test_unequal_prompts_go_on_in_one_batch(name):
     full, rows = model(inputs), torch.arange(4)
     lengths = torch.tensor([5, 9, 1, 9])
     hidden, state = model.hidden(inputs[:, :9], state=model.init_state(4), lengths=lengths)
-    torch.testing.assert_close(
-        model.head(hidden[rows, lengths - 1]), full[rows, lengths - 1], atol=1e-5, rtol=1e-4
-    )
+    torch.testing.assert_close(model.head(hidden[rows, lengths - 1]), full[rows, lengths - 1], atol=1e-5, rtol=1e-4)
     for extra in range(3):
         here = lengths + extra
         hidden, state = model.hidden(inputs[rows, here][:, None], state=state)
@@ -97,9 +93,7 @@ def sliding_reference(model: Model, inputs: Tensor, capacity: int) -> Tensor:
     return long(inputs, Plan(mask=mask))
 
 
-@pytest.mark.parametrize(
-    "name", ["transformer", "grouped heads", "no positions", "sinusoidal positions", "qk-norm"]
-)
+@pytest.mark.parametrize("name", ["transformer", "grouped heads", "no positions", "sinusoidal positions", "qk-norm"])
 @pytest.mark.parametrize("pieces", [[1] * 40, [8] + [1] * 32, [3, 7, 8, 5, 17], [20, 20], [40]])
 def test_the_ring_forgets_the_oldest(name, pieces):
     """Past its capacity a state is a sliding window, in whatever pieces the tokens come."""

@@ -48,9 +48,7 @@ def test_a_later_token_changes_nothing_before_it(name):
 def test_no_gradient_crosses_a_boundary(name):
     model, batch = small(name), packed([[10, 14]], CONTEXT)
     embedded = []
-    model.token_embeddings.register_forward_hook(
-        lambda _, __, out: embedded.append(out.requires_grad_()) or None
-    )
+    model.token_embeddings.register_forward_hook(lambda _, __, out: embedded.append(out.requires_grad_()) or None)
     model(batch.inputs_BT, model.plan(batch))[0, 10:].square().sum().backward(inputs=embedded)
     assert embedded[0].grad[0, :10].abs().max() == 0
     assert embedded[0].grad[0, 10].abs().max() > 0
@@ -85,10 +83,7 @@ def test_block_masks_are_the_dense_mask():
     """The blocks kept for FlexAttention, widened again, are exactly those with something in them."""
     generator = torch.Generator().manual_seed(0)
     for length in (512, 640, 500):
-        starts = (
-            torch.rand(6, length, generator=generator)
-            < torch.tensor([0, 0.001, 0.004, 0.02, 0.1, 1.0])[:, None]
-        )
+        starts = torch.rand(6, length, generator=generator) < torch.tensor([0, 0.001, 0.004, 0.02, 0.1, 1.0])[:, None]
         documents = starts.long().cumsum(1)
         documents[1, 300:] = -1
         blocks, dense = document_blocks(documents), document_mask(documents)[:, 0]
@@ -100,9 +95,7 @@ def test_block_masks_are_the_dense_mask():
         for row in range(6):
             for query in range(count):
                 partial = blocks.kv_indices[row, 0, query, : blocks.kv_num_blocks[row, 0, query]].tolist()
-                full = blocks.full_kv_indices[
-                    row, 0, query, : blocks.full_kv_num_blocks[row, 0, query]
-                ].tolist()
+                full = blocks.full_kv_indices[row, 0, query, : blocks.full_kv_num_blocks[row, 0, query]].tolist()
                 assert sorted(partial + full) == some[row, query].nonzero()[:, 0].tolist()
                 assert set(full) <= set(every[row, query].nonzero()[:, 0].tolist())
 

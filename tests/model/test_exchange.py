@@ -40,9 +40,7 @@ def perturbed(model):
 def peer(config: ModelConfig, vocabulary_size: int, context_length: int):
     transformers = pytest.importorskip("transformers")
     settings = hub_settings(config, vocabulary_size, context_length)
-    kind = {"gpt2": transformers.GPT2LMHeadModel, "llama": transformers.LlamaForCausalLM}[
-        settings["model_type"]
-    ]
+    kind = {"gpt2": transformers.GPT2LMHeadModel, "llama": transformers.LlamaForCausalLM}[settings["model_type"]]
     model = kind(kind.config_class(**settings))
     return model.eval()
 
@@ -54,9 +52,7 @@ def peer(config: ModelConfig, vocabulary_size: int, context_length: int):
         shrunk("gpt2-small").model_copy(update={"tied": False}),
         shrunk("llama-small"),
         shrunk("tinystories"),
-        ModelConfig(
-            layers=2, width=64, heads=8, kv_heads=1, hidden=96, rope_theta=500_000.0, norm_epsilon=1e-6
-        ),
+        ModelConfig(layers=2, width=64, heads=8, kv_heads=1, hidden=96, rope_theta=500_000.0, norm_epsilon=1e-6),
         ModelConfig(layers=2, width=64, heads=4, tied=True),
     ],
     ids=[*GPT2_PRESETS, "gpt2 untied", "llama-small", "tinystories", "llama grouped", "llama tied"],
@@ -70,9 +66,7 @@ def test_logits_equal_those_of_transformers(config):
     missing, unexpected = other.load_state_dict(weights, strict=False)
     assert not unexpected
     assert not [
-        name
-        for name in missing
-        if not name.endswith(("attn.bias", "masked_bias", "inv_freq", "lm_head.weight"))
+        name for name in missing if not name.endswith(("attn.bias", "masked_bias", "inv_freq", "lm_head.weight"))
     ]
     inputs = torch.randint(vocabulary_size, (2, context_length))
     with torch.no_grad():
@@ -98,9 +92,7 @@ def test_old_gpt2_files_load():
     """Without the prefix, and with the causal masks that they carry."""
     config = shrunk("gpt2-small")
     model = perturbed(build_model(config, 100, 16))
-    weights = {
-        k.removeprefix("transformer."): v for k, v in export_weights(config, model.state_dict()).items()
-    }
+    weights = {k.removeprefix("transformer."): v for k, v in export_weights(config, model.state_dict()).items()}
     weights["h.0.attn.bias"] = torch.ones(1, 1, 16, 16)
     fresh = build_model(config, 100, 16).eval()
     fresh.load_state_dict(import_weights(config, weights))

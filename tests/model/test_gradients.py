@@ -12,12 +12,12 @@ from fledge.model import build_model
 from .cases import Batch
 
 TINY = {
-    "transformer": dict(qk_norm=True, kv_heads=1),
-    "gpt2": dict(norm="layer", position="learned", feed_forward="gelu_tanh", bias=True, tied=True),
-    "post-norm": dict(norm_place="post", position="sinusoidal", feed_forward="silu"),
-    "bdh": dict(architecture="bdh", multiplier=2),
-    "gru": dict(architecture="gru"),
-    "lstm": dict(architecture="lstm", bias=True),
+    "transformer": {"qk_norm": True, "kv_heads": 1},
+    "gpt2": {"norm": "layer", "position": "learned", "feed_forward": "gelu_tanh", "bias": True, "tied": True},
+    "post-norm": {"norm_place": "post", "position": "sinusoidal", "feed_forward": "silu"},
+    "bdh": {"architecture": "bdh", "multiplier": 2},
+    "gru": {"architecture": "gru"},
+    "lstm": {"architecture": "lstm", "bias": True},
 }
 
 
@@ -25,7 +25,7 @@ TINY = {
 @pytest.mark.parametrize("documents", [False, True])
 def test_gradcheck(name, documents):
     torch.manual_seed(0)
-    values = dict(layers=1, width=4, heads=2, hidden=3) | TINY[name]
+    values = {"layers": 1, "width": 4, "heads": 2, "hidden": 3} | TINY[name]
     if "architecture" in values:
         values.pop("hidden")
     if values.get("architecture") in ("gru", "lstm"):

@@ -74,3 +74,23 @@ def test_an_lstm_begins_by_remembering():
     model = build_model(ModelConfig(architecture="lstm", layers=2, width=8, bias=True), 10, 8)
     assert model.recurrent.bias_ih_l1[8:16].tolist() == [1.0] * 8
     assert model.recurrent.bias_hh_l1.abs().max() == 0
+
+
+def test_carrying_a_state_compiles_once():
+    """Nothing in the state that changes from window to window is compiled in."""
+    model, batch = small("lstm").train(), packed([[7, 17], [24]], CONTEXT)
+    graphs = []
+
+    def count(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(model.hidden, backend=count, dynamic=False)
+    state = model.init_state(2)
+    after = []
+    for _ in range(6):
+        _, state = compiled(batch.inputs_BT, model.plan(batch), state)
+        state = state.detach()
+        after.append(len(graphs))
+    assert after[-1] == after[1]
+    assert state.lengths.tolist() == [6 * CONTEXT] * 2

@@ -65,24 +65,20 @@ def test_sinusoids():
     for t in range(5):
         for i in range(3):
             angle = t / 10_000 ** (2 * i / 6)
-            assert table[t, 2 * i : 2 * i + 2].tolist() == pytest.approx(
-                [math.sin(angle), math.cos(angle)], abs=1e-6
-            )
+            assert table[t, 2 * i : 2 * i + 2].tolist() == pytest.approx([math.sin(angle), math.cos(angle)], abs=1e-6)
 
 
 @pytest.mark.parametrize(
     ("settings", "vocabulary_size", "context_length", "count"),
     [
-        (dict(layers=48, width=1600, heads=25, hidden=6400), 50257, 1024, 2_127_057_600),
-        (dict(layers=4, width=512, heads=16, hidden=1344), 10_000, 256, 22_696_448),
-        (dict(architecture="bdh", layers=6, width=256, heads=4, multiplier=128), 256, 512, 25_296_896),
+        ({"layers": 48, "width": 1600, "heads": 25, "hidden": 6400}, 50257, 1024, 2_127_057_600),
+        ({"layers": 4, "width": 512, "heads": 16, "hidden": 1344}, 10_000, 256, 22_696_448),
+        ({"architecture": "bdh", "layers": 6, "width": 256, "heads": 4, "multiplier": 128}, 256, 512, 25_296_896),
     ],
 )
 def test_parameter_counts(settings, vocabulary_size, context_length, count):
     with torch.device("meta"):
-        assert (
-            build_model(ModelConfig(**settings), vocabulary_size, context_length).parameters_count() == count
-        )
+        assert build_model(ModelConfig(**settings), vocabulary_size, context_length).parameters_count() == count
 
 
 @pytest.mark.parametrize(

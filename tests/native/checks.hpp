@@ -43,7 +43,8 @@ inline EncoderSettings small_settings(Pattern pattern) {
     const auto merge = [&](const std::string& left, const std::string& right) {
         const auto id = static_cast<std::uint32_t>(256 + rank);
         ids.emplace(left + right, id);
-        settings.merges.push_back({ids.at(left), ids.at(right), ids.at(left + right), rank++});
+        settings.merges.push_back({ids.at(left), ids.at(right), ids.at(left + right)});
+        ++rank;
     };
     merge("t", "h"), merge("th", "e"), merge(" ", "the"), merge("a", "a"), merge("aa", "aa"), merge("0", "0");
     merge("aaaa", "a"), merge("a", "Z"), merge("\xE6", "\xBC"), merge("\xE6\xBC", "\xA2"), merge("\xD0", "\xB6");
@@ -116,7 +117,7 @@ inline std::vector<std::uint16_t> plain_ids(const EncoderSettings& settings, con
                 std::size_t place = 0;
                 for (std::size_t i = 0; i + 1 < symbols.size(); ++i) {
                     const auto found = merges.find({symbols[i], symbols[i + 1]});
-                    if (found != merges.end() && (!best || found->second->rank < best->rank)) best = found->second, place = i;
+                    if (found != merges.end() && (!best || found->second < best)) best = found->second, place = i;  // in order of rank
                 }
                 if (!best) break;
                 symbols[place] = best->result;

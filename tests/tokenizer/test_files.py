@@ -146,6 +146,35 @@ def test_a_file_that_tokenizers_trained_gives_equal_ids(tmp_path: Path, shared_d
         assert tokenizer.encode(text) == theirs.encode(text).ids, text
 
 
+def test_388_languages_have_equal_ids_in_all_three(tmp_path: Path, shared_data: Path) -> None:
+    tokenizers, tiktoken = pytest.importorskip("tokenizers"), pytest.importorskip("tiktoken")
+    zstandard = pytest.importorskip("zstandard")
+    from tiktoken.load import load_tiktoken_bpe
+
+    with open(shared_data / "messy" / "udhr_multilingual.txt.zst", "rb") as file:
+        text = zstandard.ZstdDecompressor().stream_reader(file).read().decode()
+    tokenizer = train_bpe(iter([text]), 4000, ["<|endoftext|>"], pattern="o200k")
+    tokenizer.save(tmp_path)
+    hugging_face = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    ranks, beside = export_tokenizer(tokenizer, tmp_path / "own.tiktoken", "tiktoken")
+    described = json.loads(beside.read_text())
+    described.pop("pattern")
+    openai = tiktoken.Encoding("own", mergeable_ranks=load_tiktoken_bpe(str(ranks)), **described)
+    for start in range(0, len(text), 100_000):
+        part = text[start : start + 2000]
+        ids = tokenizer.encode(part)
+        assert hugging_face.encode(part).ids == ids
+        assert openai.encode(part, allowed_special="all") == ids
+
+
+def test_ignoring_merges_is_no_matter_where_they_lead_to_every_token(trained: BPETokenizer, tmp_path: Path) -> None:
+    trained.save(tmp_path)
+    document = json.loads((tmp_path / "tokenizer.json").read_text())
+    document["model"]["ignore_merges"] = True
+    (tmp_path / "tokenizer.json").write_text(json.dumps(document))
+    assert load_tokenizer(tmp_path).fingerprint == trained.fingerprint
+
+
 def test_merges_in_pairs_are_read_like_merges_in_lines(trained: BPETokenizer, tmp_path: Path) -> None:
     trained.save(tmp_path)
     document = json.loads((tmp_path / "tokenizer.json").read_text())

@@ -198,6 +198,7 @@ BYTES = {bytes([byte]): byte for byte in range(256)}
         (b"IQ== 0\nIg== 0\n", "same rank"),
         (b"IQ== 0\n", "of the 256 bytes"),
         (ranks_of(BYTES | {b"the": 256}), "no merge"),
+        (ranks_of(BYTES | {b"a" * 5000: 256}), "too long"),
     ],
 )
 def test_damaged_ranks_are_refused(content: bytes, sentence: str, tmp_path: Path) -> None:

@@ -49,9 +49,7 @@ class ByteTokenizer(Tokenizer):
         parts = [self.encode_array(part, "text") for part in data.split(b"<|endoftext|>")]
         return np.concatenate([parts[0], *(x for part in parts[1:] for x in (np.zeros(1, np.uint16), part))])
 
-    def encode_spans(
-        self, buffer: Any, offsets: Any, special: str = "text", threads: int | None = None
-    ) -> Any:
+    def encode_spans(self, buffer: Any, offsets: Any, special: str = "text", threads: int | None = None) -> Any:
         if special == "text":
             return self.encode_array(bytes(buffer), "text"), offsets.astype(np.uint64)
         return super().encode_spans(buffer, offsets, special, threads)

@@ -21,9 +21,7 @@ from tests.tokens.helpers import ROLES, lines_of, make_split
 pytestmark = pytest.mark.filterwarnings("ignore:tokens.policy = longest")
 
 PADDED = ("slide-in", "slide-through", "full", "aligned", "longest")
-texts = st.lists(
-    st.binary(min_size=1, max_size=12).filter(lambda text: not text.isspace()), min_size=1, max_size=12
-)
+texts = st.lists(st.binary(min_size=1, max_size=12).filter(lambda text: not text.isspace()), min_size=1, max_size=12)
 layouts = st.sampled_from(["separated", "bounded", "bare"])
 Row = tuple[tuple[int, ...], tuple[int, ...]]
 

@@ -10,6 +10,8 @@ from tests.training.support import TextWindows, run, settings
 
 CURVE = {"steps": 50, "log_every": 1, "save_every": 25, "evaluate_every": 25, "sample_every": 0}
 
+LEVEL = {"name": "constant", "warmup_steps": 0}
+
 
 def main(folder: Path) -> None:
     windows = TextWindows(16, padded=True)
@@ -19,7 +21,7 @@ def main(folder: Path) -> None:
             run(config, folder / parallel, windows=windows)
         config = settings(optimizer={"name": "muon"}, training={**CURVE, "steps": 4, "parallel": "fsdp"})
         run(config, folder / "muon", windows=windows)
-        config = settings(training={**CURVE, "steps": 8, "save_every": 4, "parallel": "fsdp"})
+        config = settings(schedule=LEVEL, training={**CURVE, "steps": 8, "parallel": "fsdp"})
         run(config, folder / "handed", resume=True, windows=windows)
 
 

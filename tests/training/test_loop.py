@@ -18,6 +18,7 @@ from fledge.tokens import Batch
 from fledge.training import load_checkpoint, read_metrics
 from fledge.training.session import Session
 from fledge.training.skipping import Skipping
+from fledge.training.stepper import Stepper
 
 from .support import TextWindows, run, settings, weights
 
@@ -26,9 +27,9 @@ def steps_with(folder: Path, column: str) -> list[int]:
     return [int(row["step"]) for row in read_metrics(folder / "metrics.csv") if row[column]]
 
 
-@pytest.mark.parametrize("micro_batch", [8, 3, 1])
+@pytest.mark.parametrize("micro_batch", [8, 3])
 def test_accumulation_changes_nothing(tmp_path: Path, micro_batch: int) -> None:
-    """Micro-batches of unequal padding and size add up to the whole batch."""
+    """Micro-batches of unequal padding and size add up to the whole batch: 4 × 8 is 1 × 32."""
     windows = TextWindows(16, padded=True)
     whole = run(settings(training={"batch_size": 32, "micro_batch": 32}), tmp_path / "whole", windows=windows)
     parts = run(settings(training={"batch_size": 32, "micro_batch": micro_batch}), tmp_path / "parts", windows=windows)
@@ -40,15 +41,15 @@ def test_accumulation_changes_nothing(tmp_path: Path, micro_batch: int) -> None:
 def test_memory_that_runs_out_halves_the_micro_batch_and_goes_on(tmp_path: Path, monkeypatch: Any) -> None:
     """The same losses as with enough memory, and the smaller micro-batch is remembered."""
     plain = run(settings(), tmp_path / "plain")
-    original = Session._accumulate
+    original = Stepper._accumulate
 
-    def scarce(self: Session, batch: Batch, count: float) -> torch.Tensor:
+    def scarce(self: Stepper, batch: Batch, count: float) -> torch.Tensor:
         if self.progress.micro_batch > 2:
             self.optimizer.layout.gradients()[0].add_(1.0)  # what a half-done accumulation leaves behind
             raise torch.OutOfMemoryError("CUDA out of memory")
         return original(self, batch, count)
 
-    monkeypatch.setattr(Session, "_accumulate", scarce)
+    monkeypatch.setattr(Stepper, "_accumulate", scarce)
     scarce_run = run(settings(), tmp_path / "scarce")
     assert scarce_run.loss == pytest.approx(plain.loss, abs=1e-5)
     training = load_checkpoint(tmp_path / "scarce").training
@@ -72,25 +73,17 @@ def test_smoothing_and_z_loss_change_training_and_not_evaluation(tmp_path: Path)
     assert smooth.validation_loss == pytest.approx(plain.validation_loss, abs=0.05)
 
 
-class Poisoned(TextWindows):
-    """Windows of which some samples make the loss infinite, by way of the weights."""
-
-    def __init__(self, bad: range, session_hook: Any = None) -> None:
-        super().__init__(16)
-        self.bad = bad
-
-
 def poison(monkeypatch: Any, value: float, bad_first: int) -> None:
     """Make the loss of the batch that holds a sample come out as `value`, every time it is used."""
-    original = Session._accumulate
+    original = Stepper._accumulate
 
-    def poisoned(self: Session, batch: Batch, count: float) -> torch.Tensor:
+    def poisoned(self: Stepper, batch: Batch, count: float) -> torch.Tensor:
         loss = original(self, batch, count)
-        kept = Skipping(None, self.progress.skipped)  # type: ignore[arg-type]
+        kept = Skipping(TextWindows(16), self.progress.skipped)  # type: ignore[arg-type]
         first, after = kept.range(self.progress.samples, self.config.training.batch_size)
         return loss * 0 + value if first <= bad_first < after else loss
 
-    monkeypatch.setattr(Session, "_accumulate", poisoned)
+    monkeypatch.setattr(Stepper, "_accumulate", poisoned)
 
 
 def test_a_loss_that_is_not_finite_stops_with_a_sentence(tmp_path: Path, monkeypatch: Any) -> None:
@@ -149,19 +142,41 @@ def test_the_time_limit_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_keeps_the_last_good_checkpoint(tmp_path: Path, monkeypatch: Any) -> None:
-    import fledge.training.session as session_module
+    import fledge.training.saver as saver_module
 
-    original = session_module.save_bundle
+    original = saver_module.save_bundle
 
     def full(folder: Path, *arguments: Any, **options: Any) -> Path:
         if folder.name > "step-00000004":
             raise OSError(errno.ENOSPC, "No space left on device")
         return original(folder, *arguments, **options)
 
-    monkeypatch.setattr(session_module, "save_bundle", full)
+    monkeypatch.setattr(saver_module, "save_bundle", full)
     with pytest.raises(FledgeError, match=r"Step 8 could not be saved .*checkpoint of step 4 is whole.*--resume"):
         run(settings(), tmp_path / "run")
     assert load_checkpoint(tmp_path / "run").path.name == "step-00000004"
+
+
+def test_a_checkpoint_written_in_the_background_is_that_of_its_step(tmp_path: Path, monkeypatch: Any) -> None:
+    """Training goes on while it is written, and neither what is saved nor what follows changes."""
+    import fledge.training.saver as saver_module
+
+    plain = run(settings(), tmp_path / "plain")
+    original = saver_module.Saver.__init__
+
+    def behind(self: Any, *arguments: Any) -> None:
+        original(self, *arguments[:-1], True)
+
+    monkeypatch.setattr(saver_module.Saver, "__init__", behind)
+    beside = run(settings(), tmp_path / "beside")
+    for step in (4, 8, 12):
+        one, two = (load_checkpoint(tmp_path / name, at=step) for name in ("plain", "beside"))
+        for name, tensor in one.model.state_dict().items():
+            assert torch.equal(tensor, two.model.state_dict()[name])
+        assert one.training is not None
+        assert two.training is not None
+        assert all(torch.equal(tensor, two.training.tensors[name]) for name, tensor in one.training.tensors.items())
+    assert plain.loss == beside.loss
 
 
 def test_a_crash_in_evaluation_does_not_cost_the_step(tmp_path: Path, monkeypatch: Any) -> None:

@@ -65,7 +65,7 @@ SETTINGS = {
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_thousand_steps_follow_torch(name: str) -> None:
-    """Every tensor within 1e-6 of torch's, relative to its size, after every one of 1,000 steps on the same gradients."""
+    """Every tensor within 1e-6 of torch's, relative to its size, after each of 1,000 steps on the same gradients."""
     config = SETTINGS[name]
     if config.name == "muon" and not hasattr(torch.optim, "Muon"):
         pytest.skip("this torch has no Muon")
@@ -89,9 +89,10 @@ def test_a_thousand_steps_follow_torch(name: str) -> None:
         optimizer.zero()
         for judge in judges:
             judge.step()
-        for (label, mine), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
-            difference = float((mine - other).norm() / other.norm().clamp(min=1e-3))
-            assert difference < 1e-6, (step, label, difference)
+        pairs = zip(ours.parameters(), theirs.parameters(), strict=True)
+        with torch.no_grad():
+            gaps = [(mine - other).norm() / other.norm().clamp(min=1e-3) for mine, other in pairs]
+        assert float(torch.stack(gaps).max()) < 1e-6, step
 
 
 def test_clipping_is_torchs() -> None:

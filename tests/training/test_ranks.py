@@ -14,7 +14,7 @@ import torch
 from fledge.bundle import load_bundle
 from fledge.training import load_checkpoint, read_metrics
 
-from .ranks_script import CURVE
+from .ranks_script import CURVE, LEVEL
 from .support import TextWindows, run, settings
 
 
@@ -33,15 +33,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder / "muon-one",
         windows=windows,
     )
-    run(settings(training={**CURVE, "steps": 12, "save_every": 4}), folder / "handed-one", windows=windows)
-    run(settings(training={**CURVE, "steps": 4}), folder / "handed", windows=windows)
+    run(settings(schedule=LEVEL, training={**CURVE, "steps": 12}), folder / "handed-one", windows=windows)
+    run(settings(schedule=LEVEL, training={**CURVE, "steps": 4}), folder / "handed", windows=windows)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"]
     command += ["--rdzv-endpoint=localhost:0", "-m", "tests.training.ranks_script", str(folder)]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], env=environment, capture_output=True, timeout=240)
     assert done.returncode == 0, done.stderr.decode()[-3000:]
     run(
-        settings(training={**CURVE, "steps": 12, "save_every": 4}),
+        settings(schedule=LEVEL, training={**CURVE, "steps": 12}),
         folder / "handed",
         resume=True,
         windows=windows,

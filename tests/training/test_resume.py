@@ -186,48 +186,65 @@ def test_an_unknown_step_names_the_saved_ones(unbroken: Path) -> None:
         find_checkpoint(unbroken, at=7)
 
 
+def test_a_run_killed_before_its_first_checkpoint_starts_over(unbroken: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(unbroken, folder)
+    shutil.rmtree(folder / "checkpoints")
+    run(settings(model={"dropout": 0.1}), folder)
+    assert_same(unbroken, folder)
+
+
 def test_a_folder_with_a_run_is_not_overwritten(unbroken: Path) -> None:
     with pytest.raises(FledgeError, match="holds a run already"):
         run(settings(model={"dropout": 0.1}), unbroken)
 
 
+KILLS = 20
+STEPS = 1500
 CHILD = """
 import sys
 from pathlib import Path
 from tests.training.support import run, settings
 folder = Path(sys.argv[1])
 resume = any((folder / "checkpoints").glob("step-*/bundle.json"))
-run(settings(model={"dropout": 0.1}, training={"steps": int(sys.argv[2]), "save_every": 7}), folder, resume=resume)
+often = {"steps": int(sys.argv[2]), "save_every": 7, "evaluate_every": 14, "sample_every": 30, "keep_last": 2}
+run(settings(model={"dropout": 0.1}, training=often), folder, resume=resume)
 """
 
 
-def child(folder: Path, steps: int) -> subprocess.Popen[bytes]:
+def child(folder: Path) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     root = Path(__file__).parents[2]
-    return subprocess.Popen([sys.executable, "-c", CHILD, str(folder), str(steps)], cwd=root, env=environment)
+    return subprocess.Popen([sys.executable, "-c", CHILD, str(folder), str(STEPS)], cwd=root, env=environment)
+
+
+def wait_for_rows(process: subprocess.Popen[bytes], metrics: Path, before: str) -> bool:
+    """Until the child trains, or is done; whether it is still running."""
+    while process.poll() is None:
+        if metrics.is_file() and metrics.read_text() != before:
+            return True
+        time.sleep(0.005)
+    return False
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_killed_at_random_moments_the_run_ends_the_same(tmp_path: Path) -> None:
-    """kill -9 at twenty moments, wherever they fall: in a step, while saving, while evaluating, while starting."""
-    steps = 400
-    started = time.monotonic()
-    assert child(tmp_path / "unbroken", steps).wait() == 0
-    whole = time.monotonic() - started
-    kills = 0
+    """kill -9 wherever it falls: in a step, while saving, pruning, evaluating, writing a row or a sample."""
+    assert child(tmp_path / "unbroken").wait() == 0
+    folder, kills = tmp_path / "killed", 0
     generator = torch.Generator().manual_seed(0)
     while True:
-        process = child(tmp_path / "killed", steps)
-        wait = whole * (0.3 + 0.3 * float(torch.rand((), generator=generator)))
-        try:
-            assert process.wait(timeout=wait) == 0
-            break
-        except subprocess.TimeoutExpired:
+        metrics = folder / "metrics.csv"
+        before = metrics.read_text() if metrics.is_file() else ""
+        process = child(folder)
+        if kills < KILLS and wait_for_rows(process, metrics, before):
+            time.sleep(0.4 * float(torch.rand((), generator=generator)))
             process.kill()
             process.wait()
             kills += 1
-            if kills > 60:
-                pytest.fail("the run never ends")
-    if kills < 1:
-        pytest.fail("nothing was killed")
-    assert_same(tmp_path / "unbroken", tmp_path / "killed")
+            continue
+        assert process.wait() == 0
+        break
+    assert kills == KILLS
+    assert_same(tmp_path / "unbroken", folder)

@@ -49,9 +49,7 @@ def browsing(**options: Any) -> Iterator[Any]:
         page.problems = []
         page.on("pageerror", lambda error: page.problems.append(str(error)))
         page.on("console", lambda message: message.type == "error" and page.problems.append(message.text))
-        page.on(
-            "request", lambda asked: "//127.0.0.1" in asked.url or page.problems.append(f"left: {asked.url}")
-        )
+        page.on("request", lambda asked: "//127.0.0.1" in asked.url or page.problems.append(f"left: {asked.url}"))
         try:
             yield page
         finally:

@@ -1,21 +1,24 @@
-"""What the tests of the page share: a small world, the application in memory, and a real server on
-loopback."""
+"""What the tests of the page share: a small world, the application in memory, and a real server on loopback."""
 
 from __future__ import annotations
 
+import importlib.util
 import socket
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("fastapi", reason="the page's tests need fledge[web]")
-pytest.importorskip("httpx", reason="the page's tests need httpx")
-
 from tests.web.world import make_world
+
+MISSING = [name for name in ("fastapi", "httpx", "uvicorn") if importlib.util.find_spec(name) is None]
+if MISSING:
+    collect_ignore_glob = ["test_*.py"]
+    warnings.warn(f"The page's tests are left out: install {' and '.join(MISSING)}, as fledge[web] and [dev] do.")
 
 
 @pytest.fixture(scope="session")
@@ -56,13 +59,9 @@ class serving:
 
         self.listener: socket.socket = listen("127.0.0.1", 0)
         app = create_app(self.sources, **{"rate": 100_000, **self.options})
-        config = uvicorn.Config(
-            app, log_level="error", access_log=False, ws="none", timeout_graceful_shutdown=2
-        )
+        config = uvicorn.Config(app, log_level="error", access_log=False, ws="none", timeout_graceful_shutdown=2)
         self.server = uvicorn.Server(config)
-        self.thread = threading.Thread(
-            target=self.server.run, kwargs={"sockets": [self.listener]}, daemon=True
-        )
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.listener]}, daemon=True)
         self.thread.start()
         while not self.server.started:
             time.sleep(0.01)

@@ -20,7 +20,7 @@ def ask(client: TestClient, **values: Any) -> dict[str, Any]:
 
 
 def test_the_numbers_are_those_of_the_accounting(client: TestClient) -> None:
-    shape = {"layers": 48, "width": 1600, "heads": 25, "hidden": 6400}
+    shape = {"layers": 48, "width": 1600, "heads": 25, "hidden": 6400, "tied": False}
     answer = ask(client, model=shape, vocabulary_size=50_257, context_length=1024, batch=4)
     expected = account(ModelConfig(**shape), 50_257, 1024, batch=4)
     assert answer["parameters"] == expected.parameters.total == 2_127_057_600
@@ -36,9 +36,7 @@ def test_a_bundle_is_accounted_as_it_was_built(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["transformer", "bdh", "rnn", "gru", "lstm"])
-def test_every_box_of_the_diagram_is_a_node_and_every_tensor_has_a_box(
-    client: TestClient, architecture: str
-) -> None:
+def test_every_box_of_the_diagram_is_a_node_and_every_tensor_has_a_box(client: TestClient, architecture: str) -> None:
     answer = ask(client, model={"architecture": architecture})
     boxes = re.findall(r'<rect class="box-(?!group)', answer["diagram"])
     assert len(boxes) == len(answer["nodes"])

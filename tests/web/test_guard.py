@@ -33,15 +33,10 @@ def test_this_machines_names_are_answered(client: TestClient, host: str) -> None
     assert client.get("/api/library", headers={"host": host}).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "origin", ["https://evil.example", "null", "http://127.0.0.1:9999", "http://localhost:8765"]
-)
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:9999", "http://localhost:8765"])
 def test_another_origin_is_refused(client: TestClient, origin: str) -> None:
     headers = {"origin": origin}
-    assert (
-        client.post("/api/tokens", json={"text": "a", "tokenizers": ["x"]}, headers=headers).status_code
-        == 403
-    )
+    assert client.post("/api/tokens", json={"text": "a", "tokenizers": ["x"]}, headers=headers).status_code == 403
 
 
 def test_its_own_origin_is_answered(client: TestClient) -> None:
@@ -78,9 +73,7 @@ def test_what_the_api_says_is_not_kept(client: TestClient) -> None:
 
 
 def test_with_a_token_the_api_needs_it(world: Path) -> None:
-    client = TestClient(
-        create_app([world / "runs"], token=TOKEN, local=False), base_url="http://192.0.2.7:8765"
-    )
+    client = TestClient(create_app([world / "runs"], token=TOKEN, local=False), base_url="http://192.0.2.7:8765")
     assert client.get("/").status_code == 200  # the page itself holds nothing secret
     for path in ("/api/library", "/v1/models", "/openapi.json"):
         assert client.get(path).status_code == 401
@@ -100,17 +93,14 @@ def test_with_a_token_names_still_count(world: Path) -> None:
 def test_guessing_the_token_is_slow(world: Path) -> None:
     client = TestClient(create_app([world / "runs"], token=TOKEN), base_url="http://127.0.0.1")
     statuses = [
-        client.get("/api/library", headers={"authorization": f"Bearer {guess}"}).status_code
-        for guess in range(15)
+        client.get("/api/library", headers={"authorization": f"Bearer {guess}"}).status_code for guess in range(15)
     ]
     assert statuses[:10] == [401] * 10
     assert statuses[-1] == 429
 
 
 def test_a_request_that_is_too_large_is_refused(client: TestClient) -> None:
-    answer = client.post(
-        "/api/tokens", content=b" " * (9 << 20), headers={"content-type": "application/json"}
-    )
+    answer = client.post("/api/tokens", content=b" " * (9 << 20), headers={"content-type": "application/json"})
     assert answer.status_code == 413
 
     def endless() -> Any:
@@ -167,9 +157,7 @@ def test_no_path_leaves_the_page_s_files(client: TestClient, path: str) -> None:
     assert client.get(path).status_code == 404
 
 
-@pytest.mark.parametrize(
-    "name", ["../runs/alpha", "/etc", "alpha/../alpha", ".", "..", "alpha/checkpoints", "alpha\0"]
-)
+@pytest.mark.parametrize("name", ["../runs/alpha", "/etc", "alpha/../alpha", ".", "..", "alpha/checkpoints", "alpha\0"])
 def test_no_name_reaches_outside_the_served_folders(client: TestClient, name: str) -> None:
     for path in ("/api/runs/metrics", "/api/runs/settings", "/api/runs/samples"):
         assert client.get(path, params={"run": name}).status_code == 404

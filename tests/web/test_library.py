@@ -35,9 +35,7 @@ def test_equal_names_in_two_folders_are_told_apart(world: Path, tmp_path: Path) 
     shutil.copytree(world / "runs" / "alpha", other / "alpha")
     found = Library([world / "runs", other]).catalogue()
     assert {"runs/alpha", "others/alpha"} <= set(found.runs)
-    assert {"runs/alpha/checkpoints/step-00000200", "others/alpha/checkpoints/step-00000200"} <= set(
-        found.bundles
-    )
+    assert {"runs/alpha/checkpoints/step-00000200", "others/alpha/checkpoints/step-00000200"} <= set(found.bundles)
 
 
 def test_the_name_of_a_run_stands_for_its_newest_checkpoint(world: Path) -> None:
@@ -73,6 +71,14 @@ def test_unfinished_folders_are_not_shown(world: Path, tmp_path: Path) -> None:
 def test_a_name_that_is_not_there_gets_the_nearest(world: Path) -> None:
     with pytest.raises(NotFound, match="Did you mean alpha"):
         Library([world / "runs"]).run("alhpa")
+
+
+def test_a_folder_that_is_waited_for_is_shown_when_it_comes(world: Path, tmp_path: Path) -> None:
+    library = Library([tmp_path / "runs"], waiting=True)
+    assert not library.catalogue().runs
+    shutil.copytree(world / "runs" / "alpha", tmp_path / "runs" / "alpha")
+    library._looked = float("-inf")
+    assert list(library.catalogue().runs) == ["alpha"]
 
 
 def test_a_folder_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:

@@ -43,9 +43,7 @@ def test_unchanged_files_are_not_sent_again(client: TestClient) -> None:
 
 def test_the_api_is_documented(client: TestClient) -> None:
     document = client.get("/openapi.json").json()
-    assert {"/v1/completions", "/api/tokens", "/api/runs", "/api/generate", "/api/account"} <= set(
-        document["paths"]
-    )
+    assert {"/v1/completions", "/api/tokens", "/api/runs", "/api/generate", "/api/account"} <= set(document["paths"])
     for path, methods in document["paths"].items():
         for operation in methods.values():
             assert operation["description"], path

@@ -1,5 +1,4 @@
-"""Facts about generation through the server: streams, seeds, branches, the queue, and clients that go
-away."""
+"""Facts about generation through the server: streams, seeds, branches, the queue, and clients that go away."""
 
 from __future__ import annotations
 
@@ -21,9 +20,7 @@ from tests.web.world import read_lines
 
 
 def write(client: TestClient, **values: Any) -> list[dict[str, Any]]:
-    answer = client.post(
-        "/api/generate", json={"bundle": "alpha", "prompt": "the egg", "max_tokens": 12, **values}
-    )
+    answer = client.post("/api/generate", json={"bundle": "alpha", "prompt": "the egg", "max_tokens": 12, **values})
     assert answer.status_code == 200, answer.text
     return read_lines(answer.text)
 

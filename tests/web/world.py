@@ -1,5 +1,4 @@
-"""A small world to serve: two runs with a real bundle each, a broken one, and tokenizers; made in a
-second."""
+"""A small world to serve: two runs with a real bundle each, a broken one, and tokenizers; made in a second."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def make_world(folder: Path) -> Path:
     """Everything below `folder/runs` and `folder/tokenizers`; returns `folder`."""
     tokenizer = train_bpe([TEXT.encode()] * 3, 370, ["<|endoftext|>"])
     make_run(folder / "runs" / "alpha", tokenizer, ["model.feed_forward=swiglu"], steps=200, seed=1)
-    make_run(folder / "runs" / "beta", tokenizer, ["optimizer.learning_rate=0.003"], steps=120, seed=2)
+    make_run(folder / "runs" / "beta", tokenizer, ["optimizer.learning_rate=0.002"], steps=120, seed=2)
     broken = folder / "runs" / "broken"
     broken.mkdir()
     (broken / "metrics.csv").write_bytes(b"\xff\xfe\x00 not, a\ntable")

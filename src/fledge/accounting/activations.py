@@ -13,46 +13,54 @@ from fledge.config import ModelConfig
 
 FP32 = 4
 LOOKED_UP = ("token embeddings", "position embeddings")
+RECURRENT_KEPT = {"rnn": 2, "gru": 6, "lstm": 5}
+"Numbers per unit and token that cuDNN keeps for the backward pass: gates, cell, and what the gates were made of."
 Bytes = Iterator[tuple[str, float]]
 
 
-def activations(config: ModelConfig, tokens: int, size: int, flash: bool = True) -> Bytes:
-    """What is saved, by part, in bytes per window."""
+def activations(config: ModelConfig, tokens: int, size: int, flash: bool = True, kernels: bool = False) -> Bytes:
+    """What is saved, by part, in bytes per window; `kernels` says whether our own ones run (bf16 on a GPU)."""
     if config.architecture not in _SAVED:
         from fledge.accounting.built import built_activations
 
         return iter([("activations", built_activations(config, tokens) * size / FP32)])
-    return _SAVED[config.architecture](config, tokens, size, flash)
+    return _SAVED[config.architecture](config, tokens, size, flash, kernels)
 
 
-def recomputed(config: ModelConfig, tokens: int, size: int, flash: bool = True) -> Bytes:
+def recomputed(config: ModelConfig, tokens: int, size: int) -> Bytes:
     """With recomputation: what enters each layer and the final norm; the first input is looked up again."""
     if config.architecture != "transformer":
-        yield from activations(config, tokens, size, flash)
+        yield from activations(config, tokens, size)
         return
     yield "inputs of the layers", tokens * config.layers * config.width * size
 
 
-def forward_work(config: ModelConfig, tokens: int, size: int) -> Bytes:
+def kept_neurons(config: ModelConfig, tokens: int, size: int) -> float:
+    """BDH keeps all layers' neurons where a quarter of the GPU holds them, and else computes them again."""
+    return 2 * config.layers * tokens * _neurons(config) * size if config.architecture == "bdh" else 0
+
+
+def forward_work(config: ModelConfig, tokens: int, size: int, keep: bool = False) -> Bytes:
     """What the last layer holds besides while it runs, where that is more than the loss needs."""
     if config.architecture == "bdh":
-        yield "neurons at work", 3 * tokens * _neurons(config) * size
-        yield "what the heads add", tokens * config.heads * config.width * (size + FP32)
+        yield "neurons at work", (1 if keep else 3) * tokens * _neurons(config) * size
+        yield "what the heads add", tokens * config.heads * config.width * size
 
 
-def backward_work(config: ModelConfig, tokens: int, size: int) -> Bytes:
+def backward_work(config: ModelConfig, tokens: int, size: int, keep: bool = False) -> Bytes:
     """What a layer's backward pass holds besides: gradients of what it is working on."""
     if config.architecture == "transformer":
         times = 2 if config.feed_forward == "swiglu" else 1
         yield "gradients of a layer", tokens * size * times * inner_size(config)
     elif config.architecture == "bdh":
-        yield "neurons at work", 5 * tokens * _neurons(config) * size
-        yield "gradients of the scores", 3 * tokens * tokens * config.heads * size
+        alive = 1 + 2 / config.heads if keep else 2 + 3 / config.heads
+        yield "neurons at work", alive * tokens * _neurons(config) * size
+        yield "gradients of the scores", 2 * tokens * config.heads * (tokens + config.width) * size
     elif config.architecture in RECURRENT_GATES:
         yield "gradients of a layer", 2 * tokens * config.width * RECURRENT_GATES[config.architecture] * size
 
 
-def _transformer(config: ModelConfig, tokens: int, size: int, flash: bool) -> Bytes:
+def _transformer(config: ModelConfig, tokens: int, size: int, flash: bool, kernels: bool) -> Bytes:
     width, heads = config.width, config.heads
     narrow = width // heads * (config.kv_heads or heads)
     numbers = tokens * config.layers
@@ -62,7 +70,8 @@ def _transformer(config: ModelConfig, tokens: int, size: int, flash: bool) -> By
         yield "inputs and statistics of the norms", numbers * 2 * (width * size + statistics * FP32)
     if flash:
         yield "queries, keys, values", numbers * (width + 2 * narrow) * size
-        if config.position == "rope" or config.qk_norm:
+        fused = kernels and _short(config, tokens)
+        if (config.position == "rope" or config.qk_norm) and not fused:
             yield "queries and keys, turned", numbers * (width + narrow) * size
         if config.qk_norm:
             yield "statistics of the QK-norm", numbers * (heads + (config.kv_heads or heads)) * FP32
@@ -77,22 +86,29 @@ def _transformer(config: ModelConfig, tokens: int, size: int, flash: bool) -> By
         yield "input of the final norm", tokens * (width * size + statistics * FP32)
 
 
-def _bdh(config: ModelConfig, tokens: int, size: int, flash: bool) -> Bytes:
-    """Neurons are computed again in the backward pass; scores and what they read are kept."""
+def _bdh(config: ModelConfig, tokens: int, size: int, flash: bool, kernels: bool) -> Bytes:
+    """Scores and what they read are kept; for the neurons, see `kept_neurons`."""
     width, heads = config.width, config.heads
     numbers = tokens * config.layers
     sums, statistics = (3, 4) if size < FP32 else (2, 2)
-    yield "residual stream and norms", numbers * (sums * width * size + statistics * FP32)
+    yield "residual stream and norms", numbers * (sums * width + statistics) * size
     yield "scores", numbers * heads * tokens * size
     yield "what the scores read", numbers * heads * width * size
-    yield "embedding and its norm", tokens * (width * size + statistics // 2 * FP32)
+    yield "embedding and its norm", tokens * (width + statistics // 2) * size
 
 
-def _recurrent(config: ModelConfig, tokens: int, size: int, flash: bool) -> Bytes:
+def _recurrent(config: ModelConfig, tokens: int, size: int, flash: bool, kernels: bool) -> Bytes:
     width, numbers = config.width, tokens * config.layers
-    gates = RECURRENT_GATES[config.architecture]
-    yield "gates and states", numbers * (gates + 3) * width * size
-    yield "inputs of the layers", numbers * width * size
+    yield "gates and states", numbers * RECURRENT_KEPT[config.architecture] * width * size
+    yield "inputs and outputs of the layers", (numbers + tokens) * width * size
+    if config.dropout:
+        yield "dropout", 2 * tokens * width
+
+
+def _short(config: ModelConfig, tokens: int) -> bool:
+    """Whether our kernel for short contexts attends: it turns queries and keys as it reads them."""
+    plain = not config.qk_norm and not config.dropout
+    return plain and 16 <= tokens <= 1024 and config.width // config.heads in (16, 32, 64)
 
 
 def _neurons(config: ModelConfig) -> int:
@@ -100,7 +116,7 @@ def _neurons(config: ModelConfig) -> int:
     return config.multiplier * config.width
 
 
-_SAVED: dict[str, Callable[[ModelConfig, int, int, bool], Bytes]] = {
+_SAVED: dict[str, Callable[[ModelConfig, int, int, bool, bool], Bytes]] = {
     "transformer": _transformer,
     "bdh": _bdh,
     "rnn": _recurrent,

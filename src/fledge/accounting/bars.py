@@ -70,13 +70,13 @@ def _shares(row: dict[str, object]) -> dict[str, float]:
     return found
 
 
-def readable_flops(flops: float) -> str:
+def readable_flops(flops: float, digits: int = 3) -> str:
     """
     >>> readable_flops(4_513_336_524_800)
     '4.51 TFLOP'
     """
     for unit in ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP"):
         if flops < 1000:
-            return f"{flops:.3g} {unit}"
+            return f"{flops:.{digits}g} {unit}"
         flops /= 1000
-    return f"{flops:.3g} ZFLOP"
+    return f"{flops:.{digits}g} ZFLOP"

@@ -50,6 +50,7 @@ class Account:
             optimizer=self.optimizer,
             recompute=self.recompute,
             flash=self.flash,
+            device_memory=self.device.memory if self.device else 80e9,
         )
 
     @property
@@ -71,6 +72,13 @@ class Account:
     def step_flops(self) -> int:
         """Of one training step: forward and backward of the whole batch."""
         return self.batch * (self.forward_flops + self.backward_flops)
+
+    @property
+    def recomputed_flops(self) -> int:
+        """Of one window: what recomputation does again, which is each block up to its last product."""
+        if not self.recompute or self.config.architecture != "transformer":
+            return 0
+        return sum(product.flops for product in self.products if product.name not in ("w2", "lm_head"))
 
     @property
     def optimizer_flops(self) -> int:

@@ -6,16 +6,18 @@ compiler saves for the backward pass, and the loss fused with the head, chunk by
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from math import ceil, inf
+from math import ceil
 
 from fledge.accounting.activations import (
     FP32,
     LOOKED_UP,
+    RECURRENT_KEPT,
     activations,
     backward_work,
     forward_work,
+    kept_neurons,
     recomputed,
 )
 from fledge.accounting.parameters import Parameter, Parameters, list_parameters
@@ -24,31 +26,18 @@ from fledge.errors import FledgeError, nearest
 
 ACTIVATION_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 OPTIMIZERS = ("adamw", "sgd", "muon")
-CHUNK_LOGITS = 1 << 29  # logits that the fused loss holds at once on a GPU
 
 
 @dataclass(frozen=True)
 class Part:
-    """One use of memory: `per_window` bytes for each window and `constant` bytes besides.
-
-    What would grow past `limit` is done in equal chunks that do not.
-    """
+    """One use of memory: `per_window` bytes for each window and `constant` bytes besides."""
 
     name: str
     per_window: float = 0.0
     constant: float = 0.0
-    limit: float = inf
 
     def at(self, batch: int) -> float:
-        grown = self.per_window * batch
-        return grown / max(1, ceil(grown / self.limit)) + self.constant
-
-    def bound(self, batch: int) -> float:
-        """As `at`, but never falling as the batch grows."""
-        return min(self.per_window * batch, self.limit) + self.constant
-
-    def grows(self, batch: int) -> bool:
-        return self.per_window * batch <= self.limit
+        return self.per_window * batch + self.constant
 
 
 @dataclass(frozen=True)
@@ -61,16 +50,20 @@ class Moment:
     def at(self, batch: int) -> float:
         return sum(part.at(batch) for part in self.parts)
 
-    def bound(self, batch: int) -> float:
-        return sum(part.bound(batch) for part in self.parts)
-
 
 @dataclass(frozen=True)
 class Memory:
-    """The moments at which a step may be fullest. Around a batch, the peak is slope·batch + intercept."""
+    """The moments at which a step of `batch` windows may be fullest. Around it, the peak is slope·batch + intercept.
 
-    moments: tuple[Moment, ...]
+    `moments_of` gives the moments of any batch: with its size, training chooses what it keeps and what it chunks.
+    """
+
+    moments_of: Callable[[int], tuple[Moment, ...]]
     batch: int
+
+    @property
+    def moments(self) -> tuple[Moment, ...]:
+        return self.moments_of(self.batch)
 
     @property
     def fullest(self) -> Moment:
@@ -83,34 +76,31 @@ class Memory:
 
     @property
     def total(self) -> float:
-        return self.fullest.at(self.batch)
+        return self.at(self.batch)
 
     @property
     def slope(self) -> float:
         """Bytes per window: the a of a·batch + b."""
-        return sum(part.per_window for part in self.parts if part.grows(self.batch))
+        return sum(part.per_window for part in self.parts)
 
     @property
     def intercept(self) -> float:
         """Bytes at any batch: the b of a·batch + b."""
-        return self.total - self.slope * self.batch
+        return sum(part.constant for part in self.parts)
+
+    def at(self, batch: int) -> float:
+        """The peak of a step of another size."""
+        return max(moment.at(batch) for moment in self.moments_of(batch))
 
     def largest_batch(self, memory: float) -> int:
         """Windows that fit into this many bytes; 0 when not even one does."""
-        return min(_largest(moment, memory) for moment in self.moments)
-
-
-def _largest(moment: Moment, memory: float) -> int:
-    """By halving: a moment's bound only grows with the batch."""
-    low, high = 0, 1
-    while moment.bound(high) <= memory:
-        low, high = high, high * 2
-        if high > 1 << 40:
-            return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if moment.bound(middle) <= memory else (low, middle)
-    return low
+        low, high = 0, 1
+        while self.at(high) <= memory and high < 1 << 40:
+            low, high = high, high * 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.at(middle) <= memory else (low, middle)
+        return low
 
 
 def training_memory(
@@ -123,11 +113,13 @@ def training_memory(
     optimizer: str = "adamw",
     recompute: bool = False,
     flash: bool = True,
+    device_memory: float = 80e9,
 ) -> Memory:
-    """What our training holds: in the loss, where the backward pass begins, and where it ends."""
+    """What our training holds: in the loss, as the forward pass ends, as the backward pass begins, and as it ends."""
     if precision not in ACTIVATION_BYTES:
         raise FledgeError(f"precision = {precision!r} is not allowed. {nearest(precision, ACTIVATION_BYTES)}")
-    size = ACTIVATION_BYTES[precision]
+    size, kernels = ACTIVATION_BYTES[precision], precision == "bf16"
+    recurrent = config.architecture in RECURRENT_KEPT  # autocast runs these in fp16, which our loss kernel does not take
     rows = padded(vocabulary_size)
     parameters = list_parameters(config, rows, context_length)
     held = [
@@ -137,37 +129,45 @@ def training_memory(
     ]
     copied = sum(tensor.count for tensor in parameters.tensors if _inner_matrix(tensor))
     copies = [Part(f"{precision} copies of the matrices", constant=size * copied)] if size < FP32 else []
-    whole = _parts(activations(config, context_length, size, flash))
-    kept = _parts(recomputed(config, context_length, size, flash)) if recompute else whole
+    whole = _parts(activations(config, context_length, size, flash, kernels))
+    saved = _parts(recomputed(config, context_length, size)) if recompute else whole
     layer = [Part("one layer's activations", sum(part.per_window for part in whole) / config.layers)]
-    backward = _parts(backward_work(config, context_length, size))
     head = rows * config.width
     hidden = Part("hidden states and their gradients", 2 * context_length * config.width * size)
-    logits = Part("a chunk of logits", context_length * rows * size, limit=CHUNK_LOGITS * size)
-    moments = {
-        "in the loss": [
-            *copies,
-            *kept,
-            hidden,
+
+    def moments(batch: int) -> tuple[Moment, ...]:
+        neurons = kept_neurons(config, context_length, size)
+        keep = kernels and 0 < neurons * batch <= device_memory / 4
+        kept = [*copies, *saved, *([Part("neurons", neurons)] if keep else [])]
+        backward = _parts(backward_work(config, context_length, size, keep))
+        in_loss = [
             Part("the head's gradient and copies", constant=(FP32 + 2 * size) * head),
-            logits,
-        ],
-        "as the forward pass ends": [*copies, *kept, *_parts(forward_work(config, context_length, size))],
-        "as the backward pass begins": [
-            *copies,
-            *kept,
-            *(layer if recompute else []),
-            hidden,
-            Part("the head's gradient", constant=2 * FP32 * head),
-            *backward,
-        ],
-        "as the backward pass ends": [
-            *layer,
-            *backward,
-            Part("gradients on their way", constant=FP32 * parameters.total),
-        ],
-    }
-    return Memory(tuple(Moment(name, (*held, *parts)) for name, parts in moments.items()), batch)
+            _logits(batch, context_length, rows, size, device_memory if kernels and not recurrent else 0),
+        ]
+        begins = [*(layer if recompute else []), Part("the head's gradient", constant=2 * FP32 * head)]
+        ends = Part("gradients on their way", constant=FP32 * parameters.total)
+        return (
+            Moment("in the loss", (*held, *kept, hidden, *in_loss)),
+            Moment(
+                "as the forward pass ends", (*held, *kept, *_parts(forward_work(config, context_length, size, keep)))
+            ),
+            Moment("as the backward pass begins", (*held, *kept, hidden, *begins, *backward)),
+            Moment("as the backward pass ends", (*held, *layer, *backward, ends)),
+        )
+
+    return Memory(moments, batch)
+
+
+def _logits(batch: int, tokens: int, rows: int, size: int, device_memory: float) -> Part:
+    """The fused loss works in equal chunks: large ones and in place where a GPU has our kernels.
+
+    Elsewhere a chunk is held four times in fp32 and three times as a mask. A chunk is freed only when the next is made.
+    """
+    chunk, each = (min(1 << 30, device_memory // 64), size) if device_memory else (1 << 26, size + 4 * FP32 + 3)
+    logits = batch * tokens * rows
+    if logits <= chunk:
+        return Part("logits", tokens * rows * each)
+    return Part("two chunks of logits", constant=logits / ceil(logits / chunk) * (each + size))
 
 
 def _parts(sizes: Iterable[tuple[str, float]]) -> list[Part]:

@@ -20,7 +20,6 @@ from fledge.files import readable_bytes
 
 def account_values(account: Account, tokens: float, mfu: float, price: float | None = None) -> dict[str, Any]:
     """All that an account says, as values that JSON can hold: FLOPs of one window, memory in bytes."""
-    notes = textbook(account.config, account.vocabulary_size, account.context_length).memory(account.batch)
     best = optimum(tokens * account.flops_per_token)
     values: dict[str, Any] = {
         "model": account.config.model_dump(mode="json"),
@@ -48,10 +47,10 @@ def account_values(account: Account, tokens: float, mfu: float, price: float | N
         "forward_flops": account.forward_flops,
         "backward_flops": account.backward_flops,
         "flops_per_token": account.flops_per_token,
+        "recomputed_flops": account.recomputed_flops,
         "step_flops": account.step_flops,
         "optimizer_flops": account.optimizer_flops,
         "memory": _memory_values(account.memory),
-        "textbook_memory": _memory_values(notes),
         "tokens": tokens,
         "chinchilla": {
             "tokens_for_this_size": TOKENS_PER_PARAMETER * account.parameters.total,
@@ -59,6 +58,9 @@ def account_values(account: Account, tokens: float, mfu: float, price: float | N
             "tokens_for_this_budget": best.tokens,
         },
     }
+    if account.config.architecture == "transformer":
+        notes = textbook(account.config, account.vocabulary_size, account.context_length)
+        values["textbook_memory"] = _memory_values(notes.memory(account.batch))
     if account.device is not None:
         time, bound = account.time(tokens, mfu), account.bound()
         values["device"] = device_values(account.device)
@@ -114,6 +116,11 @@ def show_account(
         f"a step of {account.batch} × {account.context_length:,} tokens {readable_flops(account.step_flops)}"
         f" (and AdamW's own arithmetic {readable_flops(account.optimizer_flops)}).\n"
     )
+    if account.recomputed_flops:
+        console.print(
+            f"Recomputation adds {account.recomputed_flops / account.forward_flops:.0%} of a forward pass, "
+            f"{readable_flops(account.recomputed_flops)} a window, which no MFU counts.\n"
+        )
     title = f"Memory of a training step at its fullest, {account.memory.fullest.name}: {account.precision}"
     _show_memory(console, account.memory, title)
     if account.device is None:
@@ -239,7 +246,7 @@ def _show_time(console: Console, account: Account, tokens: float, mfu: float, pr
     assert device is not None
     time, bound = account.time(tokens, mfu), account.bound()
     console.print(
-        f"[bold]{device.title}[/bold]: {readable_flops(time.peak)}/s {account.precision}, "
+        f"[bold]{device.title}[/bold]: {readable_flops(time.peak, 4)}/s {account.precision}, "
         f"{readable_bytes(device.memory)}, {device.bandwidth / 1e9:,.0f} GB/s. Source: {device.source}."
     )
     console.print(f"Largest batch in its memory: {account.memory.largest_batch(device.memory):,} windows.")

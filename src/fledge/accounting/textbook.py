@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fledge.accounting.activations import FP32
 from fledge.accounting.memory import Memory, Moment, Part
 from fledge.config import ModelConfig
+from fledge.errors import FledgeError
 
 BLOCK_LINES = 9  # of the list of activations: those of a block come first
 
@@ -90,7 +91,7 @@ class Textbook:
             Part("activations of the blocks", per_window=FP32 * block),
             Part("final norm, logits, loss", per_window=FP32 * (self.activations - block)),
         )
-        return Memory((Moment("in a step", parts),), batch)
+        return Memory(lambda _: (Moment("in a step", parts),), batch)
 
     @property
     def formula(self) -> str:
@@ -120,4 +121,8 @@ def textbook(config: ModelConfig, vocabulary_size: int, context_length: int) -> 
     >>> xl.memory().largest_batch(80e9)
     3
     """
+    if config.architecture != "transformer":
+        raise FledgeError(
+            f"The notes' list is for Transformers, and model.architecture = {config.architecture}. Use the real memory."
+        )
     return Textbook(config.layers, config.width, config.heads, context_length, vocabulary_size)

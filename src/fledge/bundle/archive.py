@@ -9,6 +9,7 @@ import io
 import shutil
 import struct
 import tarfile
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -90,36 +91,41 @@ def _writer(target: Path, file: IO[bytes]) -> Iterator[Add]:
         yield add_to_tar
 
 
+def packed_manifest(path: Path) -> Manifest:
+    """The manifest of a packed bundle, without unpacking the rest."""
+    with tempfile.TemporaryDirectory(prefix="fledge-") as folder, reading(path) as entries:
+        first = next(entries, None)
+        if first is None or first[0] != MANIFEST:
+            raise FledgeError(f"{path} is not a packed bundle: it does not begin with {MANIFEST}.")
+        copy_limited(first[1], Path(folder) / MANIFEST, LARGEST_MANIFEST, path)
+        return read_manifest(Path(folder))
+
+
 def unpack(path: Path, folder: Path) -> Path:
     """The files of a packed bundle in a new `folder`, as many and as long as the manifest allows."""
+    manifest = packed_manifest(path)
+    check_total(path, manifest, folder)
+    budget = {name: entry.size for name, entry in manifest.files.items()}
+    budget |= {MANIFEST: LARGEST_MANIFEST, CARD: LARGEST_CARD}
     folder.mkdir(parents=True)
+    with reading(path) as entries:
+        for name, stream in entries:
+            if name not in budget:
+                raise FledgeError(f"{path} holds {name!r}, which its manifest does not list. Do not trust it.")
+            copy_limited(stream, folder / name, budget.pop(name), path)
+    return folder
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[Iterator[tuple[str, IO[bytes]]]]:
+    """`members`, with whatever a cut or forged archive makes the readers raise turned into a sentence."""
     try:
         with members(path) as entries:
-            manifest: Manifest | None = None
-            budget = {MANIFEST: LARGEST_MANIFEST}
-            for name, stream in entries:
-                if manifest is None and name != MANIFEST:
-                    raise FledgeError(
-                        f"{path} is not a packed bundle: its first file is {name!r}, not {MANIFEST}."
-                    )
-                if name not in budget:
-                    raise FledgeError(
-                        f"{path} holds {name!r}, which its manifest does not list. Do not trust it."
-                    )
-                copy_limited(stream, folder / name, budget.pop(name), path)
-                if manifest is None:
-                    manifest = read_manifest(folder)
-                    check_total(path, manifest, folder)
-                    budget = {name: entry.size for name, entry in manifest.files.items()} | {
-                        CARD: LARGEST_CARD
-                    }
+            yield entries
     except FledgeError:
         raise
     except broken_archive_errors() as error:
         raise FledgeError(f"{path} is not a whole packed bundle ({error}).") from None
-    if manifest is None:
-        raise FledgeError(f"{path} is empty: it is no packed bundle.")
-    return folder
 
 
 @contextmanager
@@ -132,9 +138,9 @@ def members(path: Path) -> Iterator[Iterator[tuple[str, IO[bytes]]]]:
     with (
         open(path, "rb") as file,
         zstandard().ZstdDecompressor(max_window_size=1 << 27).stream_reader(file) as raw,
+        tarfile.open(fileobj=io.BufferedReader(raw, BLOCK), mode="r|") as tar,
     ):
-        with tarfile.open(fileobj=io.BufferedReader(raw, BLOCK), mode="r|") as tar:
-            yield (_plain(path, tar, info) for info in tar)
+        yield (_plain(path, tar, info) for info in tar)
 
 
 def _plain(path: Path, archive: tarfile.TarFile, info: tarfile.TarInfo) -> tuple[str, IO[bytes]]:
@@ -151,9 +157,7 @@ def copy_limited(stream: IO[bytes], target: Path, limit: int, where: Path) -> No
         while block := stream.read(BLOCK):
             copied += len(block)
             if copied > limit:
-                raise FledgeError(
-                    f"{where}: {target.name} is longer than the {limit:,} bytes its manifest allows."
-                )
+                raise FledgeError(f"{where}: {target.name} is longer than the {limit:,} bytes its manifest allows.")
             file.write(block)
 
 
@@ -161,7 +165,8 @@ def check_total(path: Path, manifest: Manifest, folder: Path) -> None:
     total = sum(entry.size for entry in manifest.files.values())
     if total > LARGEST_RATIO * path.stat().st_size + SLACK:
         raise FledgeError(
-            f"{path} claims to unpack from {readable_bytes(path.stat().st_size)} to {readable_bytes(total)}. Do not trust it."
+            f"{path} claims to unpack from {readable_bytes(path.stat().st_size)} to {readable_bytes(total)}. "
+            "Do not trust it."
         )
     require_space(folder, total, f"Unpacking {path.name}")
 

@@ -15,7 +15,7 @@ CARD = "README.md"
 
 def model_card(config: RunConfig, manifest: Manifest) -> str:
     """Markdown with a YAML head that model hubs read."""
-    model, facts = config.model, manifest.model
+    model, optimizer, facts = config.model, config.optimizer, manifest.model
     shape = f"{model.layers} layers, {model.width} wide"
     if model.architecture == "transformer":
         shape += f", {model.heads} heads, {model.norm} norm, {model.position} positions, {model.feed_forward}"
@@ -25,7 +25,7 @@ def model_card(config: RunConfig, manifest: Manifest) -> str:
         "context": f"{facts.context_length:,} tokens",
         "tokenizer": f"{manifest.tokenizer.kind}, {manifest.tokenizer.vocabulary_size:,} ids",
         "corpus": ", ".join(config.corpus.source),
-        "optimizer": f"{config.optimizer.name}, learning rate {config.optimizer.learning_rate:g}, {config.schedule.name}",
+        "optimizer": f"{optimizer.name}, learning rate {optimizer.learning_rate:g}, {config.schedule.name}",
         "batch": f"{config.training.batch_size} × {config.tokens.context_length} tokens",
         "seed": str(config.training.seed),
         "written": f"{manifest.created} by fledge {manifest.software['fledge']}, torch {manifest.software['torch']}",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fledge.accounting import account
+from fledge.bundle.archive import is_archive, packed_manifest
 from fledge.bundle.card import is_plain, readable
 from fledge.bundle.load import find_bundle
 from fledge.bundle.manifest import Manifest, read_manifest
@@ -27,8 +28,7 @@ class Difference(NamedTuple):
 
 def describe(path: Path | str) -> dict[str, Rows]:
     """The sections of `fledge bundle show`, from the manifest alone: no weight is read."""
-    folder = find_bundle(path)
-    manifest = read_manifest(folder)
+    folder, manifest = open_manifest(path)
     config = parse(RunConfig, manifest.config, where=str(folder))
     return {
         "what it is": _identity(folder, manifest, config),
@@ -36,6 +36,14 @@ def describe(path: Path | str) -> dict[str, Rows]:
         "what it costs": _costs(manifest, config),
         "files": [(name, readable_bytes(entry.size)) for name, entry in manifest.files.items()],
     }
+
+
+def open_manifest(path: Path | str) -> tuple[Path, Manifest]:
+    """The manifest of a bundle, a run or a packed bundle, and where it lies."""
+    if is_archive(Path(path)):
+        return Path(path), packed_manifest(Path(path))
+    folder = find_bundle(path)
+    return folder, read_manifest(folder)
 
 
 def _identity(folder: Path, manifest: Manifest, config: RunConfig) -> Rows:
@@ -69,7 +77,10 @@ def _training(manifest: Manifest, config: RunConfig) -> Rows:
 
 def _costs(manifest: Manifest, config: RunConfig) -> Rows:
     weights = sum(e.size for name, e in manifest.files.items() if name.startswith("model"))
-    rows = [("weights", readable_bytes(weights)), ("on disk", readable_bytes(sum(e.size for e in manifest.files.values())))]
+    rows = [
+        ("weights", readable_bytes(weights)),
+        ("on disk", readable_bytes(sum(e.size for e in manifest.files.values()))),
+    ]
     facts = manifest.model
     try:
         cost = account(config.model, facts.vocabulary_size, facts.context_length)
@@ -83,7 +94,7 @@ def _costs(manifest: Manifest, config: RunConfig) -> Rows:
 
 def differences(first: Path | str, second: Path | str) -> list[Difference]:
     """Every setting, fact and metric in which two bundles differ."""
-    one, two = (_flat(read_manifest(find_bundle(path))) for path in (first, second))
+    one, two = (_flat(open_manifest(path)[1]) for path in (first, second))
     names = [*one, *(name for name in two if name not in one)]
     pairs = (Difference(name, one.get(name, ABSENT), two.get(name, ABSENT)) for name in names)
     return [pair for pair in pairs if pair.first != pair.second]

@@ -32,17 +32,18 @@ def export_bundle(bundle: Bundle, target: Path | str, format: str = "huggingface
         raise FledgeError(f"{target} exists already. Choose another name, or remove it first.")
     if bundle.tokenizer.kind != "bpe":
         raise FledgeError(
-            f"The bundle has a {bundle.tokenizer.kind} tokenizer, and other programs read BPE only: it can't be exported."
+            f"The bundle has a {bundle.tokenizer.kind} tokenizer, and other programs read BPE only. "
+            "It can't be exported."
         )
-    kind = DTYPES[dtype] if dtype is not None else None
-    weights = {name: tensor if kind is None else tensor.to(kind) for name, tensor in bundle.model.state_dict().items()}
-    size = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
+    weights = bundle.model.state_dict()
+    kind = DTYPES[dtype] if dtype is not None else next(iter(weights.values())).dtype
+    size = sum(tensor.numel() for tensor in weights.values()) * kind.itemsize
     require_space(target.parent, size + 1_000_000, f"The export {target.name}")
     if format == "gguf":
         from fledge.bundle.gguf import write_gguf
 
-        return write_gguf(target, bundle, weights)
-    return _write_hub_folder(target, bundle, weights)
+        return write_gguf(target, bundle, weights, kind)
+    return _write_hub_folder(target, bundle, {name: tensor.to(kind) for name, tensor in weights.items()})
 
 
 def _write_hub_folder(target: Path, bundle: Bundle, weights: dict[str, Tensor]) -> Path:
@@ -98,7 +99,7 @@ def import_bundle(source: Path | str, target: Path | str, tokenizer: Path | str 
     if not list(source.glob("model*.safetensors")):
         pickled = next((p.name for p in source.iterdir() if p.suffix in (".bin", ".pt", ".pth")), None)
         advice = (
-            f"{pickled} is a pickled file, which may run code when it is read: save the model with safe_serialization=True."
+            f"{pickled} is a pickled file, which may run code when it is read: save the model as safetensors."
             if pickled
             else "There is no model.safetensors in it."
         )
@@ -108,8 +109,8 @@ def import_bundle(source: Path | str, target: Path | str, tokenizer: Path | str 
     found = load_tokenizer(source if tokenizer is None else tokenizer)
     if found.vocab_size > vocabulary_size:
         raise FledgeError(
-            f"The tokenizer has {found.vocab_size:,} ids and the model {vocabulary_size:,}: they do not belong together. "
-            "Name the right one with --tokenizer."
+            f"The tokenizer has {found.vocab_size:,} ids and the model {vocabulary_size:,}: they do not belong "
+            "together. Name the right one with --tokenizer."
         )
     if config.layers > len(headers):
         raise FledgeError(f"{source / 'config.json'} asks for {config.layers:,} layers, and has no weights for them.")

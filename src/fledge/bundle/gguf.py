@@ -36,7 +36,7 @@ PARTS = {
 PRE_TOKENIZERS = {"gpt2": "gpt-2", "cl100k": "llama-bpe", "o200k": "gpt-4o"}
 
 
-def write_gguf(path: Path, bundle: Bundle, weights: dict[str, Tensor]) -> Path:
+def write_gguf(path: Path, bundle: Bundle, weights: dict[str, Tensor], dtype: torch.dtype) -> Path:
     """One file with the weights, the settings and the tokenizer; it appears under its name only when it is whole."""
     try:
         import gguf
@@ -50,7 +50,7 @@ def write_gguf(path: Path, bundle: Bundle, weights: dict[str, Tensor]) -> Path:
         _write_settings(writer, bundle)
         _write_tokenizer(writer, bundle, gguf)
         for name, tensor in weights.items():
-            _write_tensor(writer, gguf_name(name), tensor, gguf)
+            _write_tensor(writer, gguf_name(name), tensor, dtype, gguf)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -101,7 +101,10 @@ def _write_tokenizer(writer: Any, bundle: Bundle, gguf: Any) -> None:
     writer.add_tokenizer_pre(PRE_TOKENIZERS.get(parts.pattern, "default"))
     writer.add_token_list([names.get(token, f"[unused{token}]") for token in range(size)])
     writer.add_token_types(
-        [kinds.CONTROL if token in special else kinds.NORMAL if token in names else kinds.UNUSED for token in range(size)]
+        [
+            kinds.CONTROL if token in special else kinds.NORMAL if token in names else kinds.UNUSED
+            for token in range(size)
+        ]
     )
     writer.add_token_merges(write_merges(parts))
     for add, token in (
@@ -115,10 +118,10 @@ def _write_tokenizer(writer: Any, bundle: Bundle, gguf: Any) -> None:
     writer.add_add_bos_token(False)
 
 
-def _write_tensor(writer: Any, name: str, tensor: Tensor, gguf: Any) -> None:
-    tensor = tensor.detach().to("cpu").contiguous()
-    if tensor.ndim == 1:
-        tensor = tensor.float()  # norms stay wide: readers expect it
+def _write_tensor(writer: Any, name: str, tensor: Tensor, dtype: torch.dtype, gguf: Any) -> None:
+    # Norms stay wide: readers expect it.
+    kind = torch.float32 if tensor.ndim == 1 else dtype
+    tensor = tensor.detach().to("cpu", kind).contiguous()
     if tensor.dtype == torch.bfloat16:
         raw = tensor.view(torch.uint8).numpy()
         writer.add_tensor(name, raw, raw_shape=raw.shape, raw_dtype=gguf.GGMLQuantizationType.BF16)

@@ -173,9 +173,5 @@ def checkpoints(run: Path) -> list[Path]:
     folder = run / "checkpoints"
     if not folder.is_dir():
         return []
-    found = [
-        path
-        for path in folder.iterdir()
-        if re.fullmatch(r"step-\d+", path.name) and (path / MANIFEST).is_file()
-    ]
+    found = [path for path in folder.iterdir() if re.fullmatch(r"step-\d+", path.name) and (path / MANIFEST).is_file()]
     return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))

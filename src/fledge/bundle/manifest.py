@@ -21,7 +21,7 @@ from fledge.errors import FledgeError
 from fledge.files import read_json, readable_bytes, sha256
 
 MANIFEST = "bundle.json"
-LARGEST_MANIFEST = 64_000_000
+LARGEST_MANIFEST = 16_000_000
 READABLE_BY = "0.1.0"  # the first release that reads VERSION
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -57,7 +57,7 @@ class TokenizerFacts(BaseModel):
 class Manifest(BaseModel):
     """The content of `bundle.json`, format version 1. Names it does not know are left alone."""
 
-    model_config = ConfigDict(frozen=True, strict=True, protected_namespaces=())
+    model_config = ConfigDict(frozen=True, strict=True, protected_namespaces=(), ser_json_inf_nan="constants")
     format: Literal["fledge-bundle"] = "fledge-bundle"
     version: int = VERSION
     readable_by: str = READABLE_BY
@@ -74,9 +74,7 @@ class Manifest(BaseModel):
 def manifest_bytes(manifest: Manifest) -> bytes:
     """The manifest with a checksum over itself, so that a changed setting is noticed like a changed weight."""
     values = manifest.model_dump(mode="json")
-    return (
-        json.dumps({**values, "checksum": checksum(values)}, indent=2, ensure_ascii=False) + "\n"
-    ).encode()
+    return (json.dumps({**values, "checksum": checksum(values)}, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -172,8 +170,7 @@ def machine() -> dict[str, str | int]:
     import torch
 
     return {
-        "platform": platform.platform(),
-        "processor": platform.machine(),
+        "platform": f"{platform.system()} {platform.machine()}",
         "threads": torch.get_num_threads(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",

@@ -1,8 +1,8 @@
 """Old bundles keep loading: each format version has one step that turns its manifest into the next version's.
 
-A new version adds a function and a line to `STEPS`, raises `VERSION`, and leaves a small bundle of the old version in the
-tests. Settings need no step while their names and meanings stay: a manifest spells out every value, so a changed default
-changes no old bundle; a renamed or removed setting does need one.
+A new version adds a function and a line to `STEPS`, raises `VERSION`, and leaves a small bundle of the old version in
+the tests. Settings need no step while their names and meanings stay: a manifest spells out every value, so a changed
+default changes no old bundle; a renamed or removed setting does need one.
 """
 
 from __future__ import annotations
@@ -32,18 +32,14 @@ def migrate(
     if found > version:
         needs = values.get("readable_by")
         release = (
-            f"fledge {needs[:20]} or later"
-            if isinstance(needs, str) and needs.isprintable()
-            else "a later fledge"
+            f"fledge {needs[:20]} or later" if isinstance(needs, str) and needs.isprintable() else "a later fledge"
         )
         raise FledgeError(
             f"{where} has format version {found}, and this fledge reads up to {version}. It needs {release}: "
             "pip install --upgrade fledge"
         )
     if not sealed:
-        raise FledgeError(
-            f"{where} does not match its own checksum: it was cut or changed after it was written."
-        )
+        raise FledgeError(f"{where} does not match its own checksum: it was cut or changed after it was written.")
     for step in range(found, version):
         values = {**steps[step](values), "version": step + 1}
     return values

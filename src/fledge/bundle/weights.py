@@ -7,6 +7,7 @@ an index, under the names other programs expect.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import struct
 from collections.abc import Iterable, Mapping
@@ -48,9 +49,7 @@ class Shape(NamedTuple):
     shape: tuple[int, ...]
 
 
-def write_tensors(
-    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
-) -> Entry:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> Entry:
     """One safetensors file, with one tensor's worth of memory besides the tensors; its size and SHA-256."""
     header: dict[str, Any] = {"__metadata__": dict(metadata or {})}
     offset = 0
@@ -81,9 +80,7 @@ def _blocks(header: bytes, tensors: Iterable[Tensor]) -> Iterable[bytes | memory
             yield flat.view(torch.uint8).numpy().data
 
 
-def write_sharded(
-    folder: Path, stem: str, tensors: Mapping[str, Tensor], limit: int = SHARD_BYTES
-) -> dict[str, Entry]:
+def write_sharded(folder: Path, stem: str, tensors: Mapping[str, Tensor], limit: int = SHARD_BYTES) -> dict[str, Entry]:
     """`stem.safetensors`, or numbered shards below `limit` bytes each with `stem.safetensors.index.json`."""
     metadata = {"format": "pt"}
     shards: list[dict[str, Tensor]] = [{}]
@@ -107,9 +104,7 @@ def write_sharded(
     total = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     index = json.dumps({"metadata": {"total_size": total}, "weight_map": places}, indent=1).encode()
     (folder / f"{stem}.safetensors.index.json").write_bytes(index)
-    entries[f"{stem}.safetensors.index.json"] = Entry(
-        size=len(index), sha256=hashlib.sha256(index).hexdigest()
-    )
+    entries[f"{stem}.safetensors.index.json"] = Entry(size=len(index), sha256=hashlib.sha256(index).hexdigest())
     return entries
 
 
@@ -120,9 +115,7 @@ def tensor_files(folder: Path, stem: str) -> list[Path]:
         return [single]
     index = folder / f"{stem}.safetensors.index.json"
     if not index.is_file():
-        raise FledgeError(
-            f"{folder} holds neither {single.name} nor {index.name}: there are no weights in it."
-        )
+        raise FledgeError(f"{folder} holds neither {single.name} nor {index.name}: there are no weights in it.")
     try:
         names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
         paths = [folder / name for name in names if name == Path(name).name and name.endswith(".safetensors")]
@@ -159,8 +152,9 @@ def read_header(path: Path) -> dict[str, Shape]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise broken from None
     spans.sort()
-    contiguous = all(first[1] == second[0] for first, second in zip(spans, spans[1:], strict=False))
-    if spans and (not contiguous or spans[0][0] != 0) or (spans[-1][1] if spans else 0) != size - 8 - length:
+    contiguous = all(first[1] == second[0] for first, second in itertools.pairwise(spans))
+    filled = spans[0][0] == 0 and spans[-1][1] == size - 8 - length if spans else size == 8 + length
+    if not (contiguous and filled):
         raise broken
     return shapes
 
@@ -177,7 +171,7 @@ def read_headers(paths: Iterable[Path]) -> dict[str, Shape]:
 
 
 def read_tensors(paths: Iterable[Path], device: str | torch.device = "cpu") -> dict[str, Tensor]:
-    """All tensors of the files, memory-mapped: pages are read when they are used, and a write never reaches the file."""
+    """All tensors of the files, memory-mapped: pages are read when used, and a write never reaches the file."""
     tensors: dict[str, Tensor] = {}
     for path in paths:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import importlib
 import sys
+import warnings
 from typing import Annotated
 
 import typer
@@ -18,7 +19,6 @@ from fledge.errors import FledgeError
 
 VERBS = (
     "demo",
-    "start",
     "corpus",
     "tokenizer",
     "tokenize",
@@ -32,8 +32,6 @@ VERBS = (
     "sweep",
     "ablate",
     "compare",
-    "workbook",
-    "kaggle",
     "serve",
     "bench",
     "doctor",
@@ -53,12 +51,7 @@ def build() -> typer.Typer:
     )
     app.callback()(root)
     for verb in VERBS:
-        try:
-            module = importlib.import_module(f"fledge.cli.{verb}")
-        except ModuleNotFoundError as error:
-            if error.name != f"fledge.cli.{verb}":
-                raise
-            continue
+        module = importlib.import_module(f"fledge.cli.{verb}")
         if hasattr(module, "app"):
             app.add_typer(module.app, name=verb)
         else:
@@ -85,6 +78,7 @@ def root(
 def main() -> None:
     """Run the command line; a person's mistake is one sentence and exit code 2, never a traceback."""
     debug = "--debug" in sys.argv
+    warnings.showwarning = warn
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
         build()(args=arguments, prog_name="fledge")
@@ -94,6 +88,11 @@ def main() -> None:
         fail(error, "stopped.", debug, code=130)
     except OSError as error:
         fail(error, os_sentence(error), debug)
+
+
+def warn(message: Warning | str, category: type[Warning], *where: object, **more: object) -> None:
+    """A warning as a person reads it: the sentence, without the line of code it came from."""
+    print(f"fledge: {message}", file=sys.stderr)
 
 
 def fail(error: BaseException, sentence: str, debug: bool, code: int = 2) -> None:
@@ -108,7 +107,7 @@ def os_sentence(error: OSError) -> str:
     where = f" {error.filename}" if error.filename else ""
     match error.errno:
         case errno.ENOSPC:
-            return f"the disk is full{where and ' at'}{where}. What was whole before is whole; free some space and go on."
+            return f"the disk is full{where and ' at'}{where}. What was whole still is; free some space and go on."
         case errno.ENOENT:
             return f"there is no file or folder{where}. Check the path."
         case errno.EACCES | errno.EPERM:

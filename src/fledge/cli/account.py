@@ -51,7 +51,10 @@ def show(
     tokens: Annotated[
         float | None, typer.Option(min=1, help="Tokens to train on; the recipe's own unless given.")
     ] = None,
-    mfu: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of the device's peak that is reached.")] = 0.4,
+    mfu: Annotated[
+        float | None,
+        typer.Option(min=0.0, max=1.0, help="Share of the device's peak that is reached; a run's own, else 0.4."),
+    ] = None,
     price: Annotated[float | None, typer.Option(min=0.0, help="Price of the device per hour.")] = None,
     json: Json = False,
 ) -> None:
@@ -60,6 +63,7 @@ def show(
 
     from rich.console import Console
 
+    from fledge.accounting.ledger import DEFAULT_MFU
     from fledge.accounting.tables import account_values, show_account, show_textbook
     from fledge.errors import FledgeError
 
@@ -76,8 +80,9 @@ def show(
         recompute=recompute,
         flash=flash,
     )
-    if tokens is None:
-        tokens = planned_tokens(run, found)
+    tokens = tokens or planned_tokens(run, found)
+    if mfu is None:
+        mfu = measured_mfu(target, found) or DEFAULT_MFU
     if json:
         print(json_module.dumps(account_values(found, tokens, mfu, price), indent=2, ensure_ascii=False))
         return
@@ -178,6 +183,21 @@ def planned_tokens(run: RunConfig, account: Account) -> float:
     if run.training.steps is None and run.training.tokens is None:
         return float(TOKENS_PER_PARAMETER * account.parameters.total)
     return float(run.steps * run.training.batch_size * run.tokens.context_length)
+
+
+def measured_mfu(target: str, account: Account) -> float | None:
+    """What the run in a folder reached of the device's peak, from the speed in its metrics."""
+    if account.device is None or not Path(target, "metrics.csv").is_file():
+        return None
+    from statistics import median
+
+    from fledge.training import read_metrics
+
+    speeds = [
+        float(row["tokens_per_second"]) for row in read_metrics(Path(target, "metrics.csv")) if row["tokens_per_second"]
+    ]
+    peak = account.device.peak(account.precision)
+    return median(speeds) * account.flops_per_token / peak if speeds and peak else None
 
 
 def make_account(

@@ -12,7 +12,9 @@ app = typer.Typer(
     help="Look at, check, pack and exchange bundles.\n\nStart with: fledge bundle show runs/NAME",
 )
 
-Place = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle's folder, or a run's: its newest checkpoint.")]
+Place = Annotated[
+    Path, typer.Argument(metavar="BUNDLE", help="A bundle, a run (its newest checkpoint), or a packed bundle.")
+]
 
 
 @app.command()

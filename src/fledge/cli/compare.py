@@ -10,7 +10,7 @@ import typer
 
 def compare(
     arms: Annotated[list[str], typer.Argument(help="Architectures (transformer, gpt2, bdh, lstm…) or recipes.")],
-    recipe: Annotated[str, typer.Option(help="The recipe that gives corpus, tokenizer, context and length.")] = "akjv-demo",
+    recipe: Annotated[str, typer.Option(help="The recipe that gives corpus, tokenizer and length.")] = "akjv-demo",
     match: Annotated[str, typer.Option(help="parameters, tokens, flops or time.")] = "parameters",
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a setting.")] = None,
     out: Annotated[Path | None, typer.Option(help="The experiment's folder; runs/RECIPE-compare by default.")] = None,

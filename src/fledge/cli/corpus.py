@@ -15,9 +15,7 @@ Sources = Annotated[
 ]
 Format = Annotated[
     str,
-    typer.Option(
-        "--format", help="auto, text, files, lines, jsonl, parquet: how documents lie in the source."
-    ),
+    typer.Option("--format", help="auto, text, files, lines, jsonl, parquet: how documents lie in the source."),
 ]
 Separator = Annotated[str, typer.Option(help="What stands between documents in a text file.")]
 Field = Annotated[str, typer.Option(help="The JSONL field or Parquet column that holds the text.")]
@@ -31,9 +29,7 @@ SkipBad = Annotated[bool, typer.Option(help="Skip broken JSON lines, and count t
 
 @app.command()
 def fetch(
-    name: Annotated[
-        str, typer.Argument(help="A named corpus, or an http(s) address; `list` shows the names.")
-    ],
+    name: Annotated[str, typer.Argument(help="A named corpus, or an http(s) address; `list` shows the names.")],
     out: Annotated[Path | None, typer.Option(help="The folder to put it into.")] = None,
     quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
 ) -> None:

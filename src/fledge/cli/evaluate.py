@@ -20,7 +20,8 @@ def evaluate(
     tokens: Annotated[Path | None, typer.Option(help="A token store made with the bundle's tokenizer.")] = None,
     split: Annotated[str, typer.Option(help="The part of the store: train or validation.")] = "validation",
     stride: Annotated[
-        int | None, typer.Option(min=1, help="Tokens between windows: less is slower, with more context for each token.")
+        int | None,
+        typer.Option(min=1, help="Tokens between windows: less is slower, with more context for each token."),
     ] = None,
     alone: Annotated[bool, typer.Option("--alone", help="Predict each document without those before it.")] = False,
     max_tokens: Annotated[int | None, typer.Option(min=2, help="With --tokens: only so many, from the start.")] = None,

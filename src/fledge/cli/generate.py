@@ -1,4 +1,4 @@
-"""`fledge generate`: text from a bundle, from prompts given, in a file, on standard input, or typed one after the other."""
+"""`fledge generate`: text from a bundle, for prompts that are given, in a file, on standard input, or typed."""
 
 from __future__ import annotations
 
@@ -34,8 +34,13 @@ def generate(
     alternatives: Annotated[
         int, typer.Option(min=0, help="Print each token with its probability and this many alternatives.")
     ] = 0,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object a line: text, ids, log-probabilities.")] = False,
+    json_: Annotated[
+        bool, typer.Option("--json", help="One JSON object a line: text, ids, log-probabilities.")
+    ] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; the fastest there is, unless given.")] = None,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="On a GPU: fuse the steps, which takes a while and pays for long texts.")
+    ] = False,
 ) -> None:
     """Generate text. What is not given here is taken from the bundle's sampling settings."""
     from fledge.bundle import load_bundle
@@ -67,7 +72,7 @@ def generate(
 
         converse(loaded.model, loaded.tokenizer, settings)
         return
-    write(loaded, read_prompts(prompt, file, lines, settings), settings, alternatives, json_)
+    write(loaded, read_prompts(prompt, file, lines, settings), settings, alternatives, json_, compiled)
 
 
 def read_prompts(prompts: list[str] | None, file: Path | None, lines: bool, settings: SamplingConfig) -> list[str]:
@@ -79,7 +84,7 @@ def read_prompts(prompts: list[str] | None, file: Path | None, lines: bool, sett
 
 
 def write(
-    loaded: Bundle, prompts: list[str], settings: SamplingConfig, alternatives: int, as_json: bool
+    loaded: Bundle, prompts: list[str], settings: SamplingConfig, alternatives: int, as_json: bool, compiled: bool
 ) -> None:
     from fledge.generation import Piece, generate
 
@@ -92,7 +97,13 @@ def write(
     if alone:
         sys.stdout.write(prompts[0])
     results = generate(
-        loaded.model, loaded.tokenizer, prompts, settings, show if alone else None, alternatives=alternatives
+        loaded.model,
+        loaded.tokenizer,
+        prompts,
+        settings,
+        show if alone else None,
+        alternatives=alternatives,
+        compiled=compiled,
     )
     if alone:
         print()

@@ -47,4 +47,12 @@ def serve(
         raise FledgeError(
             f"--token needs at least {SHORTEST_TOKEN} characters, so that nobody guesses it; `new` makes one."
         )
-    start(runs or [Path("runs")], host=host, port=port, token=token, device=device, open_page=open_page)
+    start(
+        runs or [Path("runs")],
+        host=host,
+        port=port,
+        token=token,
+        device=device,
+        open_page=open_page,
+        waiting=not runs,
+    )

@@ -7,14 +7,21 @@ from typing import Annotated
 
 import typer
 
-from fledge.cli.corpus import Field, Format, Fraction, HeldOut, Separator, SkipBad, Sources, Titles
+from fledge.cli.corpus import (
+    Field,
+    Format,
+    Fraction,
+    HeldOut,
+    Separator,
+    SkipBad,
+    Sources,
+    Titles,
+)
 
 
 def tokenize(
     source: Sources,
-    tokenizer: Annotated[
-        str, typer.Option(help="A tokenizer's folder or file (fledge tokenizer train makes one).")
-    ],
+    tokenizer: Annotated[str, typer.Option(help="A tokenizer's folder or file (fledge tokenizer train makes one).")],
     out: Annotated[str, typer.Option(help="The store's folder; with --engine ray, any fsspec address.")],
     format: Format = "auto",
     separator: Separator = "<|endoftext|>",
@@ -23,12 +30,8 @@ def tokenize(
     validation: HeldOut = None,
     book_titles: Titles = False,
     skip_bad: SkipBad = False,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads; as many as there are cores by default.")
-    ] = None,
-    engine: Annotated[
-        str, typer.Option(help="local, or ray to spread the work over a Ray cluster.")
-    ] = "local",
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads; as many as there are cores by default.")] = None,
+    engine: Annotated[str, typer.Option(help="local, or ray to spread the work over a Ray cluster.")] = "local",
     restart: Annotated[bool, typer.Option(help="Throw away what is in the folder and begin again.")] = False,
     quiet: Annotated[bool, typer.Option(help="Print the result only.")] = False,
 ) -> None:

@@ -19,9 +19,7 @@ def check(store: Store) -> None:
 
     opened = TokenStore.open(store)
     opened.verify()
-    counts = " and ".join(
-        f"{len(opened.split(name).tokens):,} {name} tokens" for name in ("train", "validation")
-    )
+    counts = " and ".join(f"{len(opened.split(name).tokens):,} {name} tokens" for name in ("train", "validation"))
     print(f"{store} is sound: {counts}.")
 
 
@@ -30,14 +28,10 @@ def show(
     store: Store,
     window: Annotated[int | None, typer.Option(min=0, help="Decode this window; none for a summary.")] = None,
     split: Annotated[str, typer.Option(help="train or validation.")] = "train",
-    policy: Annotated[
-        str, typer.Option(help="stream, packed, slide-in, slide-through, full, aligned, …")
-    ] = "packed",
+    policy: Annotated[str, typer.Option(help="stream, packed, slide-in, slide-through, full, aligned, …")] = "packed",
     context_length: Annotated[int, typer.Option(min=1, help="Tokens in a window.")] = 64,
     best_fit: Annotated[bool, typer.Option(help="For packed: fill windows by best fit.")] = False,
-    mask: Annotated[
-        Path | None, typer.Option(help="Draw the attention mask into this .svg or .png file.")
-    ] = None,
+    mask: Annotated[Path | None, typer.Option(help="Draw the attention mask into this .svg or .png file.")] = None,
     tokenizer: Annotated[Path | None, typer.Option(help="The tokenizer, if the store holds none.")] = None,
 ) -> None:
     """Print what is in a store; with --window, a window's text, its documents and its attention mask."""
@@ -63,9 +57,7 @@ def show(
     view = view_window(opened, loaded, split, config, window or 0)
     console.print(f"window {view.number:,} of {view.count:,} ({split}, {policy})", markup=False)
     for stretch in view.stretches:
-        places = (
-            f"places {stretch.first}–{stretch.last}, positions {stretch.positions[0]}–{stretch.positions[1]}"
-        )
+        places = f"places {stretch.first}–{stretch.last}, positions {stretch.positions[0]}–{stretch.positions[1]}"
         title = "padding" if stretch.document < 0 else f"document {stretch.document}"
         console.print(f"── {title} ({places})", markup=False)
         if stretch.text:
@@ -83,9 +75,7 @@ def import_(
     file: Annotated[Path, typer.Argument(help="Raw little-endian ids, as nanoGPT's train.bin.")],
     tokenizer: Annotated[Path, typer.Option(help="The tokenizer that wrote the ids.")],
     out: Annotated[Path, typer.Option(help="The new store's folder.")],
-    validation: Annotated[
-        Path | None, typer.Option(help="A file of held-out ids, as nanoGPT's val.bin.")
-    ] = None,
+    validation: Annotated[Path | None, typer.Option(help="A file of held-out ids, as nanoGPT's val.bin.")] = None,
     width: Annotated[int | None, typer.Option(help="Bytes of an id in the files: 2 or 4.")] = None,
     quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
 ) -> None:

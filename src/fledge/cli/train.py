@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,16 +25,12 @@ def train(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; runs/NAME where none is given.")] = None,
     resume: Annotated[Path | None, typer.Option(help="The folder of a run to go on with.")] = None,
-    at: Annotated[
-        int | None, typer.Option(help="With --resume: go on from the checkpoint of this step.")
-    ] = None,
+    at: Annotated[int | None, typer.Option(help="With --resume: go on from the checkpoint of this step.")] = None,
     from_: Annotated[
         Path | None,
         typer.Option("--from", help="A bundle whose weights and tokenizer the new run starts from."),
     ] = None,
-    time_limit: Annotated[
-        str | None, typer.Option(help="Stop, saved, within this time, such as 8h50m.")
-    ] = None,
+    time_limit: Annotated[str | None, typer.Option(help="Stop, saved, within this time, such as 8h50m.")] = None,
     profile: Annotated[
         bool, typer.Option(help="Write a trace of a few steps, and print where their time goes.")
     ] = False,
@@ -42,6 +40,7 @@ def train(
     from fledge.errors import FledgeError
     from fledge.training import join_ranks, parse_duration
 
+    started = time.monotonic()
     limit = parse_duration(time_limit) if time_limit is not None else None
     if resume is not None and (recipe or from_ or out):
         raise FledgeError("--resume goes on with a run as it is: leave out the recipe, --from and --out.")
@@ -64,7 +63,8 @@ def train(
         run.quiet = run.quiet or not ranks.main
         with ranks.main_first():
             _ = run.tokens
-        result = run.train(resume=checkpoint, time_limit=limit, profile=profile)
+        left = None if limit is None else limit - (time.monotonic() - started)
+        result = run.train(resume=checkpoint, time_limit=left, profile=profile)
         if ranks.main:
             summarise(result)
 
@@ -79,7 +79,8 @@ def resumed(folder: Path, at: int | None, overrides: list[str], quiet: bool) -> 
     run = Run.open(folder, overrides, quiet=quiet)
     checkpoint = load_checkpoint(folder, at)
     check_same_model(run.config, checkpoint)
-    write_json(run.folder / CONFIG, run.config.model_dump(mode="json"))
+    if os.environ.get("RANK", "0") == "0":  # of several processes, the first writes
+        write_json(run.folder / CONFIG, run.config.model_dump(mode="json"))
     return run, checkpoint
 
 
@@ -102,9 +103,7 @@ def fine_tuned(recipe: str | None, source: Path, overrides: list[str], out: Path
         update={
             "model": bundle.config.model,
             "tokenizer": bundle.config.tokenizer,
-            "tokens": config.tokens.model_copy(
-                update={"context_length": length, "store": config.tokens.store}
-            ),
+            "tokens": config.tokens.model_copy(update={"context_length": length, "store": config.tokens.store}),
         }
     )
     folder = out if out is not None else Path("runs") / f"{config.name}-from-{source.name}"

@@ -3,5 +3,6 @@ anything else.
 """
 
 from fledge.corpus.corpus import Batch, Block, Corpus, Cursor
+from fledge.corpus.text import Text
 
-__all__ = ["Batch", "Block", "Corpus", "Cursor"]
+__all__ = ["Batch", "Block", "Corpus", "Cursor", "Text"]

@@ -22,11 +22,7 @@ def verses(book_titles: bool = False) -> list[bytes]:
     text, ends = bible.scripture_content, bible.verse_end_indices
     found = []
     for number, start in bible.verse_start_indices.items():
-        verse = " ".join(
-            text[start : ends[number]].split()
-        )  # chapter ends carry line breaks, some verses tabs
-        title = titles.get(
-            number // 1_000_000
-        )  # verse numbers are book, chapter, verse: 1001001 is Genesis 1:1
+        verse = " ".join(text[start : ends[number]].split())  # chapter ends carry line breaks, some verses tabs
+        title = titles.get(number // 1_000_000)  # verse numbers are book, chapter, verse: 1001001 is Genesis 1:1
         found.append((f"{title}: {verse}" if title else verse).encode())
     return found

@@ -9,6 +9,7 @@ import hashlib
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -17,12 +18,14 @@ import numpy.typing as npt
 
 from fledge.config import CorpusConfig
 from fledge.corpus import akjv
-from fledge.corpus.readers import BLOCK, Options, read, to_bytes
+from fledge.corpus.readers import BLOCK, Options, Read, read, to_bytes
 from fledge.corpus.sources import BUFFER, Source, find_sources
 from fledge.corpus.split import ENOUGH, held_out
+from fledge.corpus.text import Text
 from fledge.errors import FledgeError
 
 Split = Literal["train", "validation"]
+COMPRESSION = 20  # bytes of text that a compressed byte may stand for
 LISTED = 1000  # sources named one by one in a description; more are summed up by a checksum
 
 
@@ -42,13 +45,18 @@ class Cursor(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Documents as separate pieces, which are held out, and the cursor from which reading would go on."""
+    """Some documents, which of them are held out, and the cursor from which reading would go on."""
 
-    documents: list[bytes]
+    text: Text
     validation: npt.NDArray[np.bool_]
     cursor: Cursor
     consumed: int
     skipped: int
+
+    @property
+    def documents(self) -> list[bytes]:
+        """The documents, each on its own."""
+        return self.text.documents()
 
 
 class Corpus:
@@ -177,15 +185,15 @@ class Corpus:
     def blocks(self, split: Split | None = None) -> Iterator[Block]:
         """The documents, some megabytes at a time; of one split, or of both."""
         for batch in self.batches():
-            documents, validation = batch.documents, batch.validation
+            text, validation = batch.text, batch.validation
             if split is not None:
                 wanted = validation if split == "validation" else ~validation
-                documents = [text for text, keep in zip(documents, wanted.tolist(), strict=True) if keep]
+                text = Text(text.buffer, text.starts[wanted], text.ends[wanted])
                 validation = validation[wanted]
-            if documents:
-                offsets = np.zeros(len(documents) + 1, np.uint64)
-                np.cumsum(np.fromiter(map(len, documents), np.uint64, len(documents)), out=offsets[1:])
-                yield Block(b"".join(documents), offsets, validation)
+            if len(text):
+                joined = text.joined()
+                offsets = np.append(joined.starts, joined.ends[-1:]).astype(np.uint64)
+                yield Block(bytes(joined.buffer), offsets, validation)
 
     def documents(self, split: Split | None = None) -> Iterator[bytes]:
         """The documents one by one."""
@@ -195,52 +203,53 @@ class Corpus:
                     yield document
 
     def batches(self, start: Cursor | None = None) -> Iterator[Batch]:
-        """The documents from a cursor on, in pieces of about eight megabytes, and the cursor after each
-        piece.
-        """
+        """The documents from a cursor on, in pieces of some megabytes, and the cursor after each piece."""
         start = start or Cursor()
         contiguous = self._announce() if self.contiguous else False
         before = sum(source.size or 0 for source in self.sources[: start.source])
-        documents: list[bytes] = []
+        texts: list[Text] = []
         flags: list[npt.NDArray[np.bool_]] = []
-        size = skipped = consumed = 0
+        skipped = consumed = 0
         for number in range(start.source, len(self.sources)):
             source = self.sources[number]
             position = list(start.position) if number == start.source else []
-            spans: int | bool = False
-            if contiguous:
-                known = self._count()[1][number]
-                spans = True if known is None else max(known, 1)
-            for found in read(source, self.options, position, spans):
-                documents += found.documents
-                flags.append(self._flags(source, found.documents, found.validation))
-                size += sum(map(len, found.documents))
+            spans, options = self._spans(number, contiguous)
+            for found in read(source, options, position, spans):
+                texts.append(found.text)
+                flags.append(self._flags(source, found))
                 skipped += found.skipped
-                consumed = before + (
-                    found.consumed if source.size is None else min(found.consumed, source.size)
-                )
-                if size >= BLOCK:
-                    yield Batch(
-                        documents,
-                        np.concatenate(flags),
-                        Cursor(number, tuple(found.position)),
-                        consumed,
-                        skipped,
-                    )
-                    documents, flags, size, skipped = [], [], 0, 0
+                consumed = before + (found.consumed if source.size is None else min(found.consumed, source.size))
+                if sum(text.size for text in texts) >= BLOCK // 2:
+                    cursor = Cursor(number, tuple(found.position))
+                    yield Batch(_one(texts), np.concatenate(flags), cursor, consumed, skipped)
+                    texts, flags, skipped = [], [], 0
             before += source.size or 0
-        if documents or skipped:
+        if any(map(len, texts)) or skipped:
             end = Cursor(len(self.sources), ())
-            yield Batch(documents, np.concatenate(flags), end, max(consumed, before), skipped)
+            yield Batch(_one(texts), np.concatenate(flags), end, max(consumed, before), skipped)
 
-    def _flags(
-        self, source: Source, documents: list[bytes], given: list[bool] | None
-    ) -> npt.NDArray[np.bool_]:
-        if given is not None:
-            return np.array(given, np.bool_)
+    def _spans(self, number: int, contiguous: bool) -> tuple[int | bool, Options]:
+        """Whether a source is cut into spans (see `read`), and with what options.
+
+        A text without separators that is too long to be one document is cut even where nothing is to be held out.
+        """
+        source, options = self.sources[number], self.options
+        if contiguous:
+            known = self._count()[1][number]
+            return (True if known is None else max(known, 1)), options
+        limit = options.max_document_bytes
+        if source.format in ("text", "files") and (source.size is None or source.size * COMPRESSION > limit):
+            count, size = _survey(source, options)
+            if count < ENOUGH and (size is None or size > limit):
+                return size or True, replace(options, validation_fraction=0.0)
+        return False, options
+
+    def _flags(self, source: Source, found: Read) -> npt.NDArray[np.bool_]:
         if any(other.held_out for other in self.sources):
-            return np.full(len(documents), source.held_out, np.bool_)
-        return held_out(documents, self.options.validation_fraction)
+            return np.full(len(found.text), source.held_out, np.bool_)
+        if found.validation is not None:
+            return np.array(found.validation, np.bool_)
+        return held_out(found.text, self.options.validation_fraction)
 
     def _announce(self) -> bool:
         if not self._said:
@@ -275,14 +284,17 @@ class Corpus:
                     break
             if not documents:
                 raise FledgeError(
-                    f"{self.name} holds no documents: no text but white space. Check corpus.source and "
-                    "corpus.format."
+                    f"{self.name} holds no documents: no text but white space. Check corpus.source and corpus.format."
                 )
             self._counted = documents, sizes
         return self._counted
 
     def __repr__(self) -> str:
         return f"Corpus({self.name})"
+
+
+def _one(texts: list[Text]) -> Text:
+    return texts[0] if len(texts) == 1 else Text.of([view for text in texts for view in text.views()])
 
 
 def _find(names: Sequence[str], format: str, options: Options, held_out: bool) -> list[Source]:
@@ -303,33 +315,30 @@ def _memory(name: str, documents: tuple[bytes, ...], held_out: bool = False) -> 
 
 
 def _survey(source: Source, options: Options) -> tuple[int, int | None]:
-    """How many documents a source holds, counted up to `ENOUGH`, and the size of its text if that needed all
-    of it.
-    """
+    """How many documents a source holds, counted up to `ENOUGH`, and its text's size if that took all of it."""
+    if source.head is not None and not source.head.whole:
+        preview = replace(source, head=source.head.preview())
+        count, _ = _survey(preview, options)
+        return (ENOUGH if count > 1 else 1), None  # more is to come: separators there are, or there are none
+    count = 0
     if source.format not in ("text", "files"):
-        count = 0
         for found in read(source, options, []):
-            count += len(found.documents)
+            count += len(found.text)
             if count >= ENOUGH:
-                return count, None
+                break
         return count, None
     separator = options.separator if source.format == "text" else b""
-    count, size, inked, tail = 0, 0, False, b""
+    size, inked, tail = 0, False, b""
     with source.open() as stream:
         while data := stream.read(BUFFER):
             size += len(data)
             parts = (tail + data).split(separator) if separator else [tail + data]
             for part in parts[:-1]:
-                count += inked or (bool(part) and not part.isspace())
+                count += inked or bool(part.strip())
                 inked = False
-            keep = len(separator) - 1 if separator else 0
             last = parts[-1]
-            tail = last[max(0, len(last) - keep) :] if keep else b""
+            tail = last[max(0, len(last) - len(separator) + 1) :] if separator else b""
             inked = inked or bool(last[: len(last) - len(tail)].strip())
             if count >= ENOUGH:
                 return count, None
-            if source.head is not None and not source.head.whole and size >= len(source.head.head):
-                return (
-                    ENOUGH if count else 1
-                ), None  # more is to come: separators there are, or there are none
-        return count + (inked or bool(tail.strip())), size
+    return count + (inked or bool(tail.strip())), size

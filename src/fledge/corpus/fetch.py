@@ -104,9 +104,7 @@ def located(name: str) -> list[tuple[str, bool]]:
     folder = corpora_folder() / name
     found = [(str(folder / file.name), file.held_out) for file in NAMED[name].files]
     if not all(os.path.exists(path) for path, _ in found):
-        raise FledgeError(
-            f"The corpus {name} is not on this machine yet. Fetch it: fledge corpus fetch {name}"
-        )
+        raise FledgeError(f"The corpus {name} is not on this machine yet. Fetch it: fledge corpus fetch {name}")
     return found
 
 
@@ -153,8 +151,7 @@ def download(file: Remote, folder: Path, progress: bool = True) -> Path:
         else:
             have = readable_bytes(partial.stat().st_size if partial.exists() else 0)
             raise FledgeError(
-                f"{file.address} can't be fetched now: {problem}. {have} are kept; the same command goes on "
-                "from there."
+                f"{file.address} can't be fetched now: {problem}. {have} are kept; the same command goes on from there."
             )
     _verify(file, partial, path)
     sync_file(partial)
@@ -167,9 +164,7 @@ def download(file: Remote, folder: Path, progress: bool = True) -> Path:
 def _attempt(file: Remote, partial: Path, stamp: Path, bar: Any) -> bool:
     """One connection: go on where the last one stopped. True when everything has come."""
     have = partial.stat().st_size if partial.exists() else 0
-    request = urllib.request.Request(
-        file.address, headers={"User-Agent": "fledge", "Accept-Encoding": "identity"}
-    )
+    request = urllib.request.Request(file.address, headers={"User-Agent": "fledge", "Accept-Encoding": "identity"})
     if have:
         request.add_header("Range", f"bytes={have}-")
         if stamp.exists():  # if the file at the address has changed, the server sends all of it

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fledge.corpus.sources import Source, Stream
+from fledge.corpus.sources import Source
 from fledge.corpus.split import Spans, cut_document, cut_place
+from fledge.corpus.text import Text
 from fledge.errors import FledgeError, nearest
 from fledge.files import readable_bytes
 
-BLOCK = 8 << 20  # bytes of text per step: large enough to keep every core busy, small enough to forget
+BLOCK = 16 << 20  # bytes of text per step: large enough to keep every core busy, small enough to forget
 ROWS = 4096  # rows of a Parquet file per step
 
 
@@ -33,24 +34,19 @@ class Options:
 
 
 class Read(NamedTuple):
-    """Some documents, the position after them, the source bytes consumed, and how many bad lines were
-    skipped.
-    """
+    """Some documents, the position after them, the source bytes consumed, and how many bad lines were skipped."""
 
-    documents: list[bytes]
+    text: Text
     position: list[int]
     consumed: int
     skipped: int = 0
     validation: list[bool] | None = None  # None: decided by the documents' hashes
 
 
-def read(
-    source: Source, options: Options, position: list[int], contiguous: int | bool = False
-) -> Iterator[Read]:
+def read(source: Source, options: Options, position: list[int], contiguous: int | bool = False) -> Iterator[Read]:
     """The documents of a source after `position` ([] for its start).
 
-    `contiguous` cuts texts into training and validation spans: its value is the text's size, or True if
-    unknown.
+    `contiguous` cuts texts into training and validation spans: its value is the text's size, or True if unknown.
     """
     size = None if contiguous is True else contiguous
     if contiguous and source.format in ("text", "files"):
@@ -63,18 +59,20 @@ def read(
 
 
 def _cut(found: Read, fraction: float) -> Read:
-    parts = [part for document in found.documents for part in cut_document(document, fraction)]
-    return found._replace(documents=[text for text, _ in parts], validation=[held for _, held in parts])
+    parts = [part for document in found.text.documents() for part in cut_document(document, fraction)]
+    return found._replace(text=Text.of([text for text, _ in parts]), validation=[held for _, held in parts])
 
 
 def read_text(source: Source, options: Options, position: list[int]) -> Iterator[Read]:
-    """One text with a separator between documents. Documents of nothing but white space are left out."""
-    yield from _separated(source, options.separator, options, position, lines=False)
+    """One text with a separator between documents."""
+    if not options.separator:
+        raise FledgeError("corpus.separator is empty. Name one, or set corpus.format to files or lines.")
+    yield from _separated(source, options.separator, options, position)
 
 
 def read_lines(source: Source, options: Options, position: list[int]) -> Iterator[Read]:
     """One document per line, without its line end."""
-    yield from _separated(source, b"\n", options, position, lines=True)
+    yield from _separated(source, b"\n", options, position)
 
 
 def read_file(source: Source, options: Options, position: list[int]) -> Iterator[Read]:
@@ -85,45 +83,22 @@ def read_file(source: Source, options: Options, position: list[int]) -> Iterator
         data = stream.read(options.max_document_bytes + 1)
         if len(data) > options.max_document_bytes:
             raise FledgeError(_too_long(source, "byte 0", options))
-        yield Read([data] if data.strip() else [], [1], stream.consumed)
+        yield Read(Text.of([data]), [1], stream.consumed)
 
 
-def _separated(
-    source: Source, mark: bytes, options: Options, position: list[int], lines: bool
-) -> Iterator[Read]:
-    if not mark:
-        raise FledgeError(
-            "corpus.separator is empty. Name a separator, or set corpus.format to files or lines."
-        )
+def _separated(source: Source, mark: bytes, options: Options, position: list[int]) -> Iterator[Read]:
     done = position[0] if position else 0
     with source.open() as stream:
-        stream.skip(done)
-        rest, ended = b"", False
-        while not ended:
-            want = max(
-                BLOCK, len(rest)
-            )  # doubling: a long document is searched a few times, not once per block
-            more = stream.read(want)
-            ended = len(more) < want
-            data = rest + more
-            end = len(data) if ended else data.rfind(mark, max(0, len(rest) - len(mark) + 1)) + len(mark)
-            if end < len(mark) and not ended:
-                end = 0
-            parts = data[:end].split(mark)
-            rest = data[end:]
-            if len(data) > options.max_document_bytes < max(len(rest), *map(len, parts)):
-                raise FledgeError(_too_long(source, f"byte {done + end:,}", options))
-            if lines:
-                parts = [part.removesuffix(b"\r") for part in parts]
-            documents = [part for part in parts if part and not part.isspace()]
-            done += end
-            yield Read(documents, [done], stream.consumed)
+        for data in stream.pieces(mark, done, BLOCK, options.max_document_bytes):
+            text = Text.between(data, mark, strip_returns=mark == b"\n")
+            if text.longest > options.max_document_bytes:
+                raise FledgeError(_too_long(source, f"byte {done:,}", options))
+            done += len(data)
+            yield Read(text, [done], stream.consumed)
 
 
 def _spans(source: Source, separator: bytes, spans: Spans, position: list[int]) -> Iterator[Read]:
-    """A text of few documents as alternating training and validation spans, cut at line ends and at
-    separators.
-    """
+    """A text of few documents as alternating training and validation spans, cut at line ends and separators."""
     done = position[0] if position else 0
     with source.open() as stream:
         stream.skip(done)
@@ -138,11 +113,10 @@ def _spans(source: Source, separator: bytes, spans: Spans, position: list[int]) 
             if not data:
                 return
             end = cut_place(data, place - done, spans.slack) if place - done < len(data) else len(data)
-            parts = data[:end].split(separator) if separator else [data[:end]]
-            documents = [part for part in parts if part and not part.isspace()]
+            text = Text.between(data[:end], separator) if separator else Text.of([data[:end]])
             data = data[end:]
             done += end
-            yield Read(documents, [done], stream.consumed, 0, [validation] * len(documents))
+            yield Read(text, [done], stream.consumed, 0, [validation] * len(text))
 
 
 def _too_long(source: Source, place: str, options: Options) -> str:
@@ -158,47 +132,23 @@ def read_jsonl(source: Source, options: Options, position: list[int]) -> Iterato
     """One JSON object per line; the document is the text in one of its fields."""
     done, line = position or (0, 0)
     with source.open() as stream:
-        stream.skip(done)
-        for lines, size in _whole_lines(stream, source, options, done):
+        for data in stream.pieces(b"\n", done, BLOCK, options.max_document_bytes):
             documents, skipped = [], 0
-            for text in lines:
+            for text in bytes(data).removesuffix(b"\n").split(b"\n"):
                 line += 1
                 if not text or text.isspace():
                     continue
                 try:
-                    document = _field(text, options.field)
+                    documents.append(_field(text, options.field))
                 except ValueError as error:
                     if not options.skip_bad:
                         raise FledgeError(
-                            f"{source.address}, line {line:,}: {error}. Correct the line, or leave such "
-                            "lines out with --skip-bad."
+                            f"{source.address}, line {line:,}: {error}. Correct the line, or leave such lines out "
+                            "with --skip-bad."
                         ) from None
                     skipped += 1
-                    continue
-                if document and not document.isspace():
-                    documents.append(document)
-            done += size
-            yield Read(documents, [done, line], stream.consumed, skipped)
-
-
-def _whole_lines(
-    stream: Stream, source: Source, options: Options, done: int
-) -> Iterator[tuple[list[bytes], int]]:
-    rest, ended = b"", False
-    while not ended:
-        want = max(BLOCK, len(rest))
-        more = stream.read(want)
-        ended = len(more) < want
-        data = rest + more
-        end = len(data) if ended else data.rfind(b"\n") + 1
-        rest = data[end:]
-        if len(rest) > options.max_document_bytes:
-            raise FledgeError(_too_long(source, f"byte {done + end:,}", options))
-        lines = data[:end].split(b"\n")
-        if lines and not lines[-1]:
-            lines.pop()
-        done += end
-        yield lines, end
+            done += len(data)
+            yield Read(Text.of(documents), [done, line], stream.consumed, skipped)
 
 
 def _field(line: bytes, field: str) -> bytes:
@@ -212,8 +162,7 @@ def _field(line: bytes, field: str) -> bytes:
         raise ValueError(f"a JSON object is needed, and this is {_kind(value)}")
     if field not in value:
         raise ValueError(
-            f"there is no field {field!r}. "
-            f"{nearest(field, value) if value else 'The object is empty'}".rstrip(".")
+            f"there is no field {field!r}. {nearest(field, value) if value else 'The object is empty'}".rstrip(".")
         )
     text = value[field]
     if not isinstance(text, str):
@@ -240,9 +189,7 @@ def read_parquet(source: Source, options: Options, position: list[int]) -> Itera
         import pyarrow as arrow
         import pyarrow.parquet as parquet
     except ImportError:
-        raise FledgeError(
-            "Reading Parquet files needs the package pyarrow: pip install 'fledge[data]'."
-        ) from None
+        raise FledgeError("Reading Parquet files needs the package pyarrow: pip install 'fledge[data]'.") from None
     done = position[0] if position else 0
     with source.open() as stream:
         try:
@@ -263,8 +210,7 @@ def read_parquet(source: Source, options: Options, position: list[int]) -> Itera
             )
             if not any(check(value_kind) for check in texts):
                 raise FledgeError(
-                    f"{source.address}: the column {options.field!r} holds {kind}, not text. Set "
-                    "corpus.field."
+                    f"{source.address}: the column {options.field!r} holds {kind}, not text. Set corpus.field."
                 )
             first = 0
             for group in range(file.num_row_groups):
@@ -280,15 +226,13 @@ def read_parquet(source: Source, options: Options, position: list[int]) -> Itera
                     column = batch.column(0)[skip:].cast(value_kind).cast(arrow.large_binary())
                     skip = 0
                     done += len(column)
-                    documents = [text for text in column.to_pylist() if text and not text.isspace()]
-                    if max(map(len, documents), default=0) > options.max_document_bytes:
+                    text = Text.of([document for document in column.to_pylist() if document])
+                    if text.longest > options.max_document_bytes:
                         raise FledgeError(_too_long(source, f"or before row {done:,}", options))
-                    yield Read(documents, [done], stream.consumed)
+                    yield Read(text, [done], stream.consumed)
         except arrow.ArrowException as error:
             reason = str(error).splitlines()[0]
-            raise FledgeError(
-                f"{source.address} is not a whole Parquet file ({reason}). Fetch it again."
-            ) from None
+            raise FledgeError(f"{source.address} is not a whole Parquet file ({reason}). Fetch it again.") from None
 
 
 def read_memory(source: Source, options: Options, position: list[int]) -> Iterator[Read]:
@@ -299,9 +243,9 @@ def read_memory(source: Source, options: Options, position: list[int]) -> Iterat
         while end < len(source.documents) and size < BLOCK:
             size += len(source.documents[end])
             end += 1
-        documents = [text for text in source.documents[done:end] if text and not text.isspace()]
+        text = Text.of(source.documents[done:end])
         done = end
-        yield Read(documents, [done], sum(map(len, source.documents[:done])))
+        yield Read(text, [done], sum(map(len, source.documents[:done])))
 
 
 READERS: dict[str, Callable[[Source, Options, list[int]], Iterator[Read]]] = {

@@ -10,7 +10,9 @@ import glob
 import gzip
 import io
 import lzma
+import mmap
 import os
+import stat
 import sys
 import warnings
 import zlib
@@ -68,10 +70,61 @@ class Stream:
         except OSError as error:
             if error.errno is not None or self._plain:
                 raise
-            raise FledgeError(
-                damaged(self._address, error)
-            ) from None  # bz2 says "Invalid data stream" this way
+            raise FledgeError(damaged(self._address, error)) from None  # bz2 says "Invalid data stream" this way
         return data
+
+    def pieces(self, mark: bytes, start: int, size: int, limit: int) -> Iterator[bytes | memoryview]:
+        """The bytes from `start` on in pieces of about `size` that end after a mark (the last one need not).
+
+        A piece grows until it holds a mark; one of more than twice `limit` is given out without.
+        """
+        if self._plain and self._mappable():
+            yield from self._mapped(mark, start, size, limit)
+            return
+        self.skip(start)
+        rest, ended = b"", False
+        while not ended:
+            want = max(size, len(rest))  # doubling: a long document is searched a few times, not once per block
+            more = self.read(want)
+            ended = len(more) < want
+            data = rest + more
+            end = data.rfind(mark, max(0, len(rest) - len(mark) + 1))
+            if ended or (end < 0 and len(data) > 2 * limit):
+                rest = b""
+            elif end < 0:
+                rest = data
+                continue
+            else:
+                data, rest = data[: end + len(mark)], data[end + len(mark) :]
+            if data:
+                yield data
+
+    def _mapped(self, mark: bytes, start: int, size: int, limit: int) -> Iterator[memoryview]:
+        total = os.fstat(self.raw.fileno()).st_size
+        if not total:
+            return
+        mapped = mmap.mmap(self.raw.fileno(), 0, access=mmap.ACCESS_READ)
+        view = memoryview(mapped)
+        want = size
+        while start < total:
+            end = min(total, start + want)
+            if end < total and (last := mapped.rfind(mark, start, end)) >= 0:
+                end = last + len(mark)
+            elif end < total and end - start <= 2 * limit:
+                want *= 2
+                continue
+            want = size
+            self.raw.seek(end)
+            yield view[start:end]
+            start = end
+            if hasattr(mapped, "madvise"):  # what has been read need not stay in memory
+                mapped.madvise(mmap.MADV_DONTNEED, 0, start // mmap.PAGESIZE * mmap.PAGESIZE)
+
+    def _mappable(self) -> bool:
+        try:
+            return stat.S_ISREG(os.fstat(self.raw.fileno()).st_mode)
+        except (OSError, AttributeError):
+            return False
 
     def skip(self, count: int) -> None:
         """Go `count` bytes on: by seeking in a plain file, by reading elsewhere."""
@@ -98,6 +151,12 @@ class StandardInput:
         self.head = stream.read(HEAD)
         self.whole = len(self.head) < HEAD
         self._taken = False
+
+    def preview(self) -> StandardInput:
+        """The head alone, up to its last whole line: it can be read again and again."""
+        if self.whole:
+            return self
+        return StandardInput(io.BytesIO(self.head[: self.head.rfind(b"\n") + 1] or self.head[:-1]))
 
     def open(self) -> IO[bytes]:
         if self._taken and not self.whole:
@@ -131,9 +190,7 @@ class _Zstandard(io.RawIOBase):
         try:
             import zstandard
         except ImportError:
-            raise FledgeError(
-                "Reading .zst files needs the package zstandard: pip install 'fledge[data]'."
-            ) from None
+            raise FledgeError("Reading .zst files needs the package zstandard: pip install 'fledge[data]'.") from None
         self._library, self._raw = zstandard, raw
         self._frame: Any = None
         self._ready = b""
@@ -212,9 +269,7 @@ def _fsspec() -> Any:
     return fsspec
 
 
-def find_sources(
-    names: Sequence[str | Path], format: str, separator: bytes, held_out: bool = False
-) -> list[Source]:
+def find_sources(names: Sequence[str | Path], format: str, separator: bytes, held_out: bool = False) -> list[Source]:
     """Every stream behind the given paths, folders, globs and addresses, in the order given and sorted
     within each.
     """
@@ -244,9 +299,7 @@ def _local(address: str) -> tuple[list[tuple[str, int, str]], bool]:
             and not any(part.startswith(".") for part in Path(folder).relative_to(path).parts)
         )
         if not names:
-            raise FledgeError(
-                f"The folder {address} holds no files. Put text files into it, or name another one."
-            )
+            raise FledgeError(f"The folder {address} holds no files. Put text files into it, or name another one.")
         names = _without_binaries(names, address)
         return [_stat(name) for name in names], False
     if not path.exists() and glob.has_magic(address):
@@ -285,9 +338,7 @@ def _without_binaries(names: list[str], folder: str) -> list[str]:
         more = f" and {len(left) - 3} more" if len(left) > 3 else ""
         warnings.warn(f"{folder}: left out {shown}{more}: not text (zero bytes near the start).")
     if not kept:
-        raise FledgeError(
-            f"The folder {folder} holds no text files: all {len(left)} files in it look binary."
-        )
+        raise FledgeError(f"The folder {folder} holds no text files: all {len(left)} files in it look binary.")
     return kept
 
 
@@ -311,11 +362,7 @@ def _remote(address: str) -> tuple[list[tuple[str, int, str]], bool]:
         for name in paths:
             info = system.info(name)
             stamp = next(
-                (
-                    str(info[key])
-                    for key in ("ETag", "etag", "mtime", "LastModified", "created")
-                    if info.get(key)
-                ),
+                (str(info[key]) for key in ("ETag", "etag", "mtime", "LastModified", "created") if info.get(key)),
                 "",
             )
             found.append((system.unstrip_protocol(name), int(info.get("size") or 0), stamp))

@@ -5,12 +5,12 @@ The hash depends on the document's bytes alone, so a document stays on its side 
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from fledge.corpus.text import Text
 
 ENOUGH = 20  # documents; with fewer, a share chosen by hash may well be empty
 BLOCKS = 10  # held-out blocks per text, spread over it, so that they resemble all of it
@@ -19,16 +19,15 @@ LARGEST_PERIOD = 32 << 20  # and at most: it bounds the memory that a text witho
 LINE_SEARCH = 1 << 16  # how far past the chosen place a line may end
 
 
-def held_out(documents: Sequence[bytes], fraction: float) -> npt.NDArray[np.bool_]:
+def held_out(text: Text, fraction: float) -> npt.NDArray[np.bool_]:
     """True for each document that belongs to the validation part.
 
-    >>> bool(held_out([b"a verse"], 0.0)[0])
-    False
+    >>> held_out(Text.of([b"a verse"]), 0.0).tolist()
+    [False]
     """
     if not fraction:
-        return np.zeros(len(documents), np.bool_)
-    checks = np.fromiter(map(zlib.crc32, documents), np.uint64, len(documents))
-    return _mixed(checks) < np.uint64(int(fraction * 2**64))
+        return np.zeros(len(text), np.bool_)
+    return _mixed(text.checksums()) < np.uint64(int(fraction * 2**64))
 
 
 def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -55,14 +54,14 @@ class Spans:
         if size is not None:
             periods = max(1, min(BLOCKS, size // SMALLEST_PERIOD), -(-size // LARGEST_PERIOD))
             period = max(1, -(-size // periods))
-        return cls(period, max(1, round(period * fraction)))
+        return cls(period, max(1, round(period * fraction)) if fraction else 0)
 
     @property
     def slack(self) -> int:
         """How far past its place a cut may move to find the end of a line, without reaching the next
         place.
         """
-        return min(LINE_SEARCH, self.held // 2, (self.period - self.held) // 2)
+        return min(LINE_SEARCH, (self.held or self.period) // 2, (self.period - self.held) // 2)
 
     def next(self, position: int) -> tuple[int, bool]:
         """Where the span that holds byte `position` should end, and whether it is held out.

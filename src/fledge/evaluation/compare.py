@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -59,12 +60,12 @@ def compare_on_store(
 
 
 def position_plot(evaluations: Mapping[str, Evaluation], path: Path) -> None:
-    """Loss against the tokens of context a prediction had, as SVG; far positions are averaged so that the curve is calm."""
+    """Loss against the tokens of context a prediction had, as SVG; far positions are averaged to calm the curve."""
     lines = {}
     for name, evaluation in evaluations.items():
         edges = _edges(len(evaluation.by_position))
-        means = [evaluation.by_position[a:b] for a, b in zip(edges, edges[1:], strict=False)]
-        middles = [math.sqrt((a + 1) * b) for a, b in zip(edges, edges[1:], strict=False)]
+        means = [evaluation.by_position[a:b] for a, b in itertools.pairwise(edges)]
+        middles = [math.sqrt((a + 1) * b) for a, b in itertools.pairwise(edges)]
         points = [(x, float(np.nanmean(y))) for x, y in zip(middles, means, strict=True) if np.isfinite(y).any()]
         lines[name] = ([x for x, _ in points], [y for _, y in points])
     path.write_text(curves(lines, "tokens of context", "loss (nats per token)", log_x=True), encoding="utf-8")

@@ -76,8 +76,8 @@ def evaluate(
 ) -> Evaluation:
     """A split of a token store, as one stream or each document alone; windows move by `stride` (half the context).
 
-    With the tokenizer, characters are counted too; with it or its `roles`, the first document follows a separator, as all
-    others do. `max_tokens` evaluates the beginning only.
+    With the tokenizer, characters are counted too; with it or its `roles`, the first document follows a separator,
+    as all others do. `max_tokens` evaluates the beginning only.
     """
     split.verify()
     roles = tokenizer.roles if roles is None and tokenizer is not None else roles

@@ -39,8 +39,8 @@ class Order(NamedTuple):
 class KneserNey:
     """An interpolated Kneser–Ney model with one discount per order, over ids below `vocabulary_size`.
 
-    The longest order counts occurrences; shorter ones count in how many different contexts an n-gram was seen. Below the
-    single ids lies the uniform distribution, so that every id has a probability and they sum to one.
+    The longest order counts occurrences; shorter ones count in how many different contexts an n-gram was seen. Below
+    the single ids lies the uniform distribution, so that every id has a probability and they sum to one.
 
     >>> model = KneserNey(np.array([0, 1, 0, 1, 2]), vocabulary_size=3, order=2)
     >>> round(float(model.probabilities(np.array([[0, 0], [0, 1], [0, 2]])).sum()), 6)
@@ -49,15 +49,11 @@ class KneserNey:
 
     def __init__(self, tokens: NDArray[np.integer], vocabulary_size: int, order: int) -> None:
         if float(vocabulary_size) ** order >= 2.0**64:
-            raise FledgeError(
-                f"A vocabulary of {vocabulary_size:,} is too large for n-grams of length {order}."
-            )
+            raise FledgeError(f"A vocabulary of {vocabulary_size:,} is too large for n-grams of length {order}.")
         if len(tokens) < order:
             raise FledgeError(f"{len(tokens)} training tokens are too few for n-grams of length {order}.")
         if int(tokens.max()) >= vocabulary_size:
-            raise FledgeError(
-                f"Token {int(tokens.max())} is outside the vocabulary of {vocabulary_size:,} ids."
-            )
+            raise FledgeError(f"Token {int(tokens.max())} is outside the vocabulary of {vocabulary_size:,} ids.")
         self.base = np.uint64(vocabulary_size)
         self.length = order
         grams, counts = np.unique(self.keys(windows(tokens, order)), return_counts=True)
@@ -91,9 +87,7 @@ class KneserNey:
             totals = look_up(order.contexts, order.totals, keys // self.base)
             successors = look_up(order.contexts, order.successors, keys // self.base)
             seen = np.maximum(totals, 1)
-            discounted = (
-                np.maximum(counts - order.discount, 0) + order.discount * successors * probability
-            ) / seen
+            discounted = (np.maximum(counts - order.discount, 0) + order.discount * successors * probability) / seen
             probability = np.where(totals > 0, discounted, probability)
         return probability
 
@@ -102,9 +96,7 @@ class KneserNey:
         skip = self.length - 1 if skip is None else skip
         grams = windows(tokens, self.length)[skip - self.length + 1 :]
         if not len(grams):
-            raise FledgeError(
-                f"{len(tokens)} validation tokens are too few for n-grams of length {self.length}."
-            )
+            raise FledgeError(f"{len(tokens)} validation tokens are too few for n-grams of length {self.length}.")
         return float(-np.log(self.probabilities(grams)).mean())
 
 

@@ -220,7 +220,7 @@ def verdict(finals: Sequence[Outcome], chosen: dict[str, str], unigram: float) -
     weak = [name for name, value in means.items() if value.mean >= unigram]
     if weak:
         return (
-            f"No conclusion: {' and '.join(weak)} did not get below the {unigram:.3f} nats that counting tokens gives, so "
+            f"No conclusion: {' and '.join(weak)} did not get below the {unigram:.3f} nats of counting tokens, so "
             "nothing was learned that could be compared. Train on several times more tokens."
         )
     if len(means) < 2:

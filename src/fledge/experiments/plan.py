@@ -113,7 +113,7 @@ def with_shared_data(config: RunConfig, folder: Path) -> RunConfig:
         [config.corpus.model_dump(mode="json"), config.tokenizer.model_dump(mode="json")], sort_keys=True
     )
     place = folder / DATA / hashlib.sha256(settings.encode()).hexdigest()[:12]
-    _ = Run(config.model_copy(update={"name": "data"}), place, quiet=True).tokens
+    _ = Run(RunConfig(name=DATA, corpus=config.corpus, tokenizer=config.tokenizer), place, quiet=True).tokens
     tokens = config.tokens.model_copy(update={"store": str((place / "tokens").absolute())})
     return config.model_copy(update={"tokens": tokens})
 

@@ -124,7 +124,7 @@ def _value(text: str) -> Any:
             return kind(text)
         except ValueError:
             continue
-    return {"true": True, "false": False, "none": None}.get(text.lower(), text)
+    return {"true": True, "false": False}.get(text.lower(), text)
 
 
 def _short(value: Any) -> str:

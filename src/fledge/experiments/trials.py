@@ -93,15 +93,30 @@ def run_trial(name: str, config: RunConfig, folder: Path) -> Outcome:
             step=result.step,
             tokens=result.tokens,
             flops=account.flops_per_token * result.tokens,
-            validation_loss=result.validation_loss,
-            bits_per_byte=result.bits_per_byte,
-            tokens_per_second=result.tokens_per_second,
             seconds=result.seconds,
-            memory=result.memory,
+            **measured(place),
             **facts,
         )
     write_json(place / OUTCOME, asdict(outcome))
     return outcome
+
+
+def measured(run: Path) -> dict[str, Any]:
+    """A finished run's last evaluation, its speed and its peak memory, as its metrics have them."""
+    from fledge.training import read_metrics
+
+    rows = read_metrics(run / "metrics.csv")
+
+    def column(name: str) -> list[float]:
+        return [float(row[name]) for row in rows if row[name]]
+
+    speeds, sizes = column("tokens_per_second"), column("memory")
+    return {
+        "validation_loss": column("validation_loss")[-1],
+        "bits_per_byte": next(reversed(column("bits_per_byte")), None),
+        "tokens_per_second": sum(speeds) / len(speeds) if speeds else None,
+        "memory": int(max(sizes)) if sizes else None,
+    }
 
 
 def describe(outcome: Outcome) -> str:

@@ -8,21 +8,25 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from fledge.config import SamplingConfig
 from fledge.errors import FledgeError
+from fledge.generation.burst import Bursts
+from fledge.generation.prepare import is_prepared
 from fledge.generation.sampling import choose, uniforms
 from fledge.generation.step import Stepper
 from fledge.generation.text import TextStream
 
 if TYPE_CHECKING:
     from fledge.model import Model, State
+    from fledge.model.transformer import Transformer
     from fledge.tokenizer import Tokenizer
 
+BURST = 16  # tokens between two looks at what a GPU has written
 Stopped = Literal["end", "stop", "length"]
 
 
@@ -62,13 +66,15 @@ def generate(
     stream: Callable[[Piece], None] | None = None,
     *,
     alternatives: int = 0,
+    compiled: bool = False,
 ) -> list[Generation]:
     """Go on from each prompt: `sampling.samples` texts per prompt, those of the first prompt first.
 
     `stream` is called with every piece of text as soon as it is certain: whole characters, and never a part of a stop
-    text. Prompts are plain text: the text of a special token in one does not become that token.
+    text. Prompts are plain text: the text of a special token in one does not become that token. `compiled` fuses the
+    steps of a Transformer on a GPU, which takes half a minute at first and pays for long texts.
     """
-    session = Session(model, tokenizer, prompts, sampling or SamplingConfig(), alternatives)
+    session = Session(model, tokenizer, prompts, sampling or SamplingConfig(), alternatives, compiled)
     for piece in session.pieces():
         if stream is not None:
             stream(piece)
@@ -85,6 +91,7 @@ class Session:
         prompts: Sequence[str],
         sampling: SamplingConfig,
         alternatives: int = 0,
+        compiled: bool = False,
     ) -> None:
         if isinstance(prompts, str):
             raise FledgeError("The prompts are one text: give a list of texts, such as ['Once upon a time'].")
@@ -105,6 +112,8 @@ class Session:
         self.streams = [TextStream(tokenizer, self.stop_texts) for _ in self.results]
         self.device = next(model.parameters()).device
         self.stepper = Stepper.make(model)
+        self.compiled = compiled
+        self.said: set[str] = set()
 
     def prompt_ids(self, prompt: str) -> list[int]:
         """A prompt as the model meets it: after the start token where the tokenizer has one of its own."""
@@ -134,17 +143,59 @@ class Session:
 
     def _decode(self, rows: list[int]) -> Iterator[Piece]:
         sampling = self.sampling
-        numbers = uniforms(sampling.seed, sampling.samples, 0, sampling.max_tokens).to(self.device)
-        seen = self._seen() if sampling.repetition_penalty != 1 else None
+        numbers = uniforms(sampling.seed, sampling.samples, 0, sampling.max_tokens)
+        if self.device.type == "mps":  # which has no 64-bit numbers
+            numbers = numbers.float().clamp(max=1 - 2**-24)
+        numbers = numbers.to(self.device)
+        numbers = numbers[[row % sampling.samples for row in rows]]
         state, logits = self._read(rows, share=sampling.samples)
+        if (self.compiled or is_prepared(self.model)) and Bursts.fit(self.model, state, sampling, self.alternatives):
+            yield from self._decode_in_bursts(rows, state, logits, numbers)
+        else:
+            yield from self._decode_singly(rows, state, logits, numbers)
+        for row in rows:
+            if self.results[row].stopped == "length" and (text := self.streams[row].finish()):
+                yield Piece(row, text)
+            self.results[row].text = self.streams[row].text
+
+    def _decode_in_bursts(self, rows: list[int], state: State, logits: Tensor, numbers: Tensor) -> Iterator[Piece]:
+        """On a GPU: some tokens of every row at once, before their ends are looked for."""
+        sampling = self.sampling
+        usable = logits[:, : self.tokenizer.vocab_size].float()
+        chosen = choose(usable, sampling, numbers[:, 0])
+        logprobs = (usable.gather(1, chosen[:, None])[:, 0] - usable.logsumexp(dim=-1)).cpu()
+        tokens_BN, logprobs_BN = chosen.cpu()[:, None], logprobs[:, None]
+        bursts: Bursts | None = None
+        done = 1
+        while True:
+            for tokens, scores in zip(tokens_BN.T.tolist(), logprobs_BN.T.tolist(), strict=True):
+                for row, token, score in zip(rows, tokens, scores, strict=True):
+                    if self.results[row].stopped == "length":
+                        self.results[row].logprobs.append(score)
+                        text, _ = self._take(row, token)
+                        if text:
+                            yield Piece(row, text)
+            length = min(BURST, sampling.max_tokens - done)
+            if not length or all(self.results[row].stopped != "length" for row in rows):
+                return
+            if bursts is None:
+                size = self.tokenizer.vocab_size
+                transformer = cast("Transformer", self.model)
+                bursts = Bursts(transformer, state, sampling, numbers, size, self.compiled)
+                bursts.start(chosen, 1)
+            tokens_BN, logprobs_BN = bursts.burst(length)
+            done += length
+
+    def _decode_singly(self, rows: list[int], state: State, logits: Tensor, numbers: Tensor) -> Iterator[Piece]:
+        sampling = self.sampling
+        seen = self._seen() if sampling.repetition_penalty != 1 else None
         for step in range(sampling.max_tokens):
-            samples = torch.tensor([row % sampling.samples for row in rows], device=self.device)
             usable = logits[:, : self.tokenizer.vocab_size].float()
-            chosen = choose(usable, sampling, numbers[samples, step], None if seen is None else seen[rows])
+            chosen = choose(usable, sampling, numbers[:, step], None if seen is None else seen[rows])
             if seen is not None:
                 seen[rows, chosen] = True
             tokens = chosen.tolist()
-            self._note(rows, usable, chosen, tokens)
+            self._note(rows, usable, chosen)
             running = []
             for place, (row, token) in enumerate(zip(rows, tokens, strict=True)):
                 text, ended = self._take(row, token)
@@ -156,12 +207,8 @@ class Session:
                 break
             if len(running) <= len(rows) // 2:
                 rows = [rows[place] for place in running]
-                chosen, state = chosen[running], state.select(running)
+                chosen, numbers, state = chosen[running], numbers[running], state.select(running)
             state, logits = self._step(rows, chosen, state)
-        for row in range(len(self.results)):
-            if self.results[row].stopped == "length" and (text := self.streams[row].finish()):
-                yield Piece(row, text)
-            self.results[row].text = self.streams[row].text
 
     def _read(self, rows: list[int], share: int = 1) -> tuple[State, Tensor]:
         """A state that has read the rows' tokens so far, and the scores of their next ones.
@@ -170,13 +217,12 @@ class Session:
         """
         histories = [self.histories[row] for row in rows[::share]]
         limit = self.model.context_length
-        capacity = max(map(len, histories)) + self.sampling.max_tokens
+        # A compiled step is made for one capacity: then it is always the whole context.
+        capacity = limit if self.compiled else max(map(len, histories)) + self.sampling.max_tokens
         state = self.model.init_state(len(histories), device=self.device, capacity=min(capacity, limit))
         if state.capacity is not None:
             if any(len(ids) > limit for ids in histories):
-                warnings.warn(
-                    f"The prompt is longer than the model's context: it goes on from its last {limit:,} tokens."
-                )
+                self._say(f"The prompt is longer than the model's context: it goes on from its last {limit:,} tokens.")
             histories = [ids[-limit:] for ids in histories]
         lengths = torch.tensor([len(ids) for ids in histories], device=self.device)
         padded = torch.zeros(len(histories), int(lengths.max()), dtype=torch.long)
@@ -206,12 +252,12 @@ class Session:
         limit = self.model.context_length
         if state.capacity is not None and state.longest == limit:
             if self.model.endless:
-                _say_once(
+                self._say(
                     f"The text outgrows the context of {limit:,} tokens: from here on, only the last ones are seen."
                 )
             else:
                 keep = max(1, limit // 2)
-                _say_once(
+                self._say(
                     f"The text outgrows the context of {limit:,} tokens, and this model's positions end there: "
                     f"it is read again from its last {keep:,} tokens, each time the context is full."
                 )
@@ -241,10 +287,14 @@ class Session:
             result.stopped = "stop"
         return text, stream.stopped
 
-    def _note(self, rows: list[int], logits: Tensor, chosen: Tensor, tokens: list[int]) -> None:
+    def _note(self, rows: list[int], logits: Tensor, chosen: Tensor) -> None:
         """Keep each choice's log-probability, and the likeliest tokens where they are wanted."""
         logprobs = logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(dim=-1)
         for row, logprob in zip(rows, logprobs.tolist(), strict=True):
+            if logprob != logprob:
+                raise FledgeError(
+                    "The model's scores are not finite: its training went wrong. Use an earlier checkpoint."
+                )
             if self.results[row].stopped == "length":
                 self.results[row].logprobs.append(logprob)
         if not self.alternatives:
@@ -252,9 +302,13 @@ class Session:
         best, ids = torch.log_softmax(logits, dim=-1).topk(min(self.alternatives, logits.shape[-1]))
         for row, values, names in zip(rows, best.tolist(), ids.tolist(), strict=True):
             if self.results[row].stopped == "length":
-                self.results[row].alternatives.append(
-                    [Alternative(*pair) for pair in zip(names, values, strict=True)]
-                )
+                self.results[row].alternatives.append([Alternative(*pair) for pair in zip(names, values, strict=True)])
+
+    def _say(self, sentence: str) -> None:
+        """What the person should know of this text, once."""
+        if sentence not in self.said:
+            self.said.add(sentence)
+            warnings.warn(sentence)
 
     def _seen(self) -> Tensor:
         seen = torch.zeros(len(self.results), self.tokenizer.vocab_size, dtype=torch.bool)
@@ -269,12 +323,3 @@ def stops_of(tokenizer: Tokenizer, sampling: SamplingConfig) -> tuple[set[int], 
     if sampling.stop_at_end and tokenizer.roles.end is not None:
         ids.add(tokenizer.roles.end)
     return ids, [stop for stop in sampling.stop if stop not in tokenizer.special_tokens]
-
-
-_said: set[str] = set()
-
-
-def _say_once(sentence: str) -> None:
-    if sentence not in _said:
-        _said.add(sentence)
-        warnings.warn(sentence)

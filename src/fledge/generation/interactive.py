@@ -1,4 +1,4 @@
-"""A prompt to type into, again and again, with the history of earlier ones and settings that can be changed on the way."""
+"""A prompt to type into, again and again, with earlier ones at hand and settings that can be changed on the way."""
 
 from __future__ import annotations
 

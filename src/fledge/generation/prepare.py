@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
 SMALLEST = 1 << 16  # entries; a matrix that stays in the nearest cache reads equally well either way
 
 
+_prepared: WeakSet[nn.Module] = WeakSet()
+
+
 def best_device() -> str:
     """`cuda` or `mps` where there is one, else `cpu`."""
     if torch.cuda.is_available():
@@ -21,17 +25,24 @@ def best_device() -> str:
 
 
 def prepare(model: Model) -> Model:
-    """Lay out the matrices of a model on the CPU so that a product with one vector runs at the speed of memory.
+    """Make ready a model that from now on only generates: on a GPU its steps may be recorded and replayed; on the CPU
+    its matrices are laid out so that a product with one vector runs at the speed of memory.
 
-    A matrix with more outputs than inputs is stored by its inputs: the product then adds long rows instead of taking many
-    short dot products, for which BLAS reaches half the bandwidth. Values and shapes stay as they are, and each matrix is
-    moved on its own. Meant for models that only generate: sums may be taken in another order than before.
+    A matrix with more outputs than inputs is stored by its inputs: the product then adds long rows instead of taking
+    many short dot products, for which BLAS reaches half the bandwidth. Values and shapes stay as they are, and each
+    matrix is moved on its own. Sums may be taken in another order than before.
     """
+    _prepared.add(model)
     with torch.no_grad():
         for parameter in model.parameters():
             if _gains(parameter):
                 parameter.data = parameter.data.t().contiguous().t()
     return model
+
+
+def is_prepared(model: Model) -> bool:
+    """Whether `prepare` was called: a model in training is not, and nothing is recorded of it."""
+    return model in _prepared
 
 
 def _gains(parameter: nn.Parameter) -> bool:

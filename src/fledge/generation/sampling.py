@@ -18,7 +18,7 @@ SHORTLIST = 256  # candidates tried first for top-p: they nearly always hold the
 
 
 class Candidates(NamedTuple):
-    """What may be drawn: scores after all filters (−inf where dropped), and the ids they belong to (None: all, in order)."""
+    """What may be drawn: scores after all filters (−inf where dropped), and their ids (None for all, in order)."""
 
     scores: Tensor
     ids: Tensor | None
@@ -40,7 +40,7 @@ def uniforms(seed: int, samples: int, start: int, count: int) -> Tensor:
 
 
 def penalise(logits_BV: Tensor, seen_BV: Tensor, penalty: float) -> Tensor:
-    """Scores of tokens that already occurred move towards the unlikely side: divided where positive, else multiplied."""
+    """Scores of tokens that occurred move towards the unlikely side: divided where positive, else multiplied."""
     lowered = torch.where(logits_BV > 0, logits_BV / penalty, logits_BV * penalty)
     return torch.where(seen_BV, lowered, logits_BV)
 
@@ -66,9 +66,7 @@ def _nucleus(scores: Tensor, ids: Tensor | None, share: float) -> Candidates:
     if ids is None:
         shortlist = min(SHORTLIST, scores.shape[-1])
         best, ids = torch.topk(scores, shortlist)
-        on_device = (
-            scores.device.type == "cuda"
-        )  # looking at the sum would make the processor wait for the GPU
+        on_device = scores.device.type == "cuda"  # looking at the sum would make the processor wait for the GPU
         if on_device or (best - total).exp().sum(dim=-1).min() < share:
             best, ids = torch.sort(scores, dim=-1, descending=True, stable=True)
         scores = best
@@ -80,15 +78,13 @@ def _nucleus(scores: Tensor, ids: Tensor | None, share: float) -> Candidates:
 
 def draw(found: Candidates, uniforms_B: Tensor) -> Tensor:
     """One id per row: the first whose cumulative probability exceeds the row's uniform number."""
-    cumulative = torch.softmax(found.scores.double(), dim=-1).cumsum(dim=-1)
+    cumulative = torch.softmax(found.scores.to(uniforms_B.dtype), dim=-1).cumsum(dim=-1)
     threshold = uniforms_B.unsqueeze(-1) * cumulative[..., -1:]
     place = torch.searchsorted(cumulative, threshold, right=True).clamp_(max=cumulative.shape[-1] - 1)
     return (place if found.ids is None else found.ids.gather(-1, place)).squeeze(-1)
 
 
-def choose(
-    logits_BV: Tensor, config: SamplingConfig, uniforms_B: Tensor, seen_BV: Tensor | None = None
-) -> Tensor:
+def choose(logits_BV: Tensor, config: SamplingConfig, uniforms_B: Tensor, seen_BV: Tensor | None = None) -> Tensor:
     """The next id of each row; temperature 0 takes the likeliest, the lowest id among equals."""
     if seen_BV is not None:
         logits_BV = penalise(logits_BV, seen_BV, config.repetition_penalty)

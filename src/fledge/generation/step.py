@@ -63,8 +63,8 @@ class Stepper:
         return None
 
     def fits(self, state: State) -> bool:
-        """Whether the next token stands at the same place in all rows."""
-        return state.even
+        """Whether the next token stands at the same place in all rows, and is computed as it is."""
+        return state.even and not torch.is_autocast_enabled("cpu")
 
     def __call__(self, state: State, tokens_B: Tensor) -> Tensor:
         """The scores after one more token a row; the state goes on by that token."""
@@ -162,7 +162,8 @@ def _norm(module: nn.Module) -> Map:
 
         def rms(x: Tensor) -> Tensor:
             length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-            return x * (length.square_().mul_(shrink).add_(epsilon).rsqrt_()) * weight
+            factor: Tensor = length.square_().mul_(shrink).add_(epsilon).rsqrt_()
+            return x * factor * weight
 
         return rms
     if isinstance(module, LayerNorm):
@@ -183,8 +184,7 @@ def _inner(module: FeedForward) -> Map:
             return functional.silu(found[:, :width]).mul_(found[:, width:])
 
         return gated
-    single = cast(nn.Linear, module.w1)
-    first = _linear(single.weight, single.bias)
+    first = _linear(module.w1.weight, module.w1.bias)
     if module.kind == "silu":
         return lambda x: functional.silu(first(x))
     if module.kind == "relu2":

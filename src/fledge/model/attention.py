@@ -1,4 +1,4 @@
-"""Causal attention: full rows through SDPA, documents through a mask made once per batch, decoding through a ring buffer.
+"""Causal attention: full rows, documents through a mask made once per batch, decoding through a ring buffer.
 
 Which kernel runs is decided by what `Plan` and `Window` carry, never by looking at values on the device.
 """
@@ -29,15 +29,13 @@ class Attention(nn.Module):
         self.head_size = config.width // config.heads
         self.dropout = config.dropout
         inner, narrow = self.heads * self.head_size, self.kv_heads * self.head_size
-        self.qkv = FusedLinear(
-            config.width, {"q_proj": inner, "k_proj": narrow, "v_proj": narrow}, config.bias
-        )
+        self.qkv = FusedLinear(config.width, {"q_proj": inner, "k_proj": narrow, "v_proj": narrow}, config.bias)
         self.output_proj = nn.Linear(inner, config.width, bias=config.bias)
         if config.qk_norm:
             self.q_norm = RMSNorm(self.head_size, config.norm_epsilon)
             self.k_norm = RMSNorm(self.head_size, config.norm_epsilon)
         self.qk_norm = config.qk_norm
-        self.register_load_state_dict_pre_hook(join_fused)
+        self.register_load_state_dict_pre_hook(join_fused)  # type: ignore[no-untyped-call]
 
     def forward(
         self,
@@ -55,13 +53,13 @@ class Attention(nn.Module):
             mixed_BTD, _ = short_attention(fused_BTC, cosines, sines, self.heads, self.kv_heads)
             return self.output_proj(mixed_BTD)  # type: ignore[no-any-return]
         heads_BTHK = fused_BTC.view(batch, length, -1, self.head_size)
-        q, k, v = heads_BTHK.split((self.heads, self.kv_heads, self.kv_heads), dim=2)
+        both, v = torch.split(heads_BTHK, [self.heads + self.kv_heads, self.kv_heads], dim=2)
         if self.qk_norm:
-            q, k = self.q_norm(q), self.k_norm(k)
+            q, k = torch.split(both, [self.heads, self.kv_heads], dim=2)
+            both = torch.cat((self.q_norm(q), self.k_norm(k)), dim=2)
         if rotation is not None:
-            q, k = rotate(
-                torch.cat((q, k), dim=2) if self.qk_norm else heads_BTHK[:, :, : -self.kv_heads], *rotation
-            ).split((self.heads, self.kv_heads), dim=2)
+            both = rotate(both, *rotation)
+        q, k = torch.split(both, [self.heads, self.kv_heads], dim=2)
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         out_BHTK = self._attend(q, k, v, plan) if window is None else self._decode(q, k, v, window, layer)
         return self.output_proj(out_BHTK.transpose(1, 2).reshape(batch, length, -1))  # type: ignore[no-any-return]
@@ -70,9 +68,7 @@ class Attention(nn.Module):
         if plan is not None and plan.blocks is not None and not (self.training and self.dropout):
             dtype = compute_dtype(q)
             grouped = self.heads != self.kv_heads
-            return flex_attention(
-                q.to(dtype), k.to(dtype), v.to(dtype), block_mask=plan.blocks, enable_gqa=grouped
-            )
+            return flex_attention(q.to(dtype), k.to(dtype), v.to(dtype), block_mask=plan.blocks, enable_gqa=grouped)
         return self._sdpa(q, k, v, None if plan is None else plan.mask)
 
     def _sdpa(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool = True) -> Tensor:
@@ -103,9 +99,7 @@ class Window:
         self.state = state
         device = state.lengths.device
         self.single = steps == 1
-        self.empty = (
-            state.longest == 0 and steps <= capacity
-        )  # nothing to look back to: plain causal attention
+        self.empty = state.longest == 0 and steps <= capacity  # nothing to look back to: plain causal attention
         self.causal = self.empty
         self.used = min(state.longest + (1 if self.single else 0), capacity)
         self.mask: Tensor | None = None
@@ -205,7 +199,7 @@ def flex_attention(*arguments: Any, **options: Any) -> Tensor:
     from torch.nn.attention import flex_attention as module
 
     if torch.compiler.is_compiling():
-        return module.flex_attention(*arguments, **options)  # type: ignore[return-value]
+        return module.flex_attention(*arguments, **options)  # type: ignore[return-value,no-any-return]
     if _compiled_flex is None:
         _compiled_flex = torch.compile(module.flex_attention)
     return _compiled_flex(*arguments, **options)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""What every model is to the other rooms: ids in, hidden states out, a head, a plan for documents, a state for decoding.
+"""What every model is to the other rooms: ids in, hidden states out, a plan for documents, a state for decoding.
 
 An architecture subclasses `Model` and fills in `hidden`; whoever needs documents fills in `plan`, whoever can decode
 `init_state`. Nothing here knows text, losses, optimizers or sampling.
@@ -6,6 +6,7 @@ An architecture subclasses `Model` and fills in `hidden`; whoever needs document
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -18,6 +19,9 @@ from fledge.errors import FledgeError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+_HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 class Documents(Protocol):
@@ -49,7 +53,7 @@ class Pieces(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What one batch's documents mean to a model, made once, outside the compiled graph. Each architecture uses its own."""
+    """What a batch's documents mean to a model: made once, outside the compiled graph, as each architecture needs."""
 
     positions_BT: Tensor | None = None
     rotation: tuple[Tensor, Tensor] | None = None
@@ -79,7 +83,7 @@ class State:
         self.tensors = tensors
         self.lengths = lengths
         self.capacity = capacity
-        self.longest = longest  # known without asking the device, as is `even`: decoding never waits for it
+        self.longest = longest  # of a window; known, like `even`, without asking the device: decoding never waits
         self.even = even
 
     @property
@@ -96,9 +100,7 @@ class State:
 
     def clone(self) -> State:
         """A copy that shares nothing."""
-        return self._with(
-            {name: tensor.clone() for name, tensor in self.tensors.items()}, self.lengths.clone()
-        )
+        return self._with({name: tensor.clone() for name, tensor in self.tensors.items()}, self.lengths.clone())
 
     def detach(self) -> State:
         """The same values, cut off from the graph: what is carried from one training window to the next."""
@@ -106,12 +108,8 @@ class State:
 
     def load(self, tensors: dict[str, Tensor], lengths: Tensor) -> State:
         """This state with saved `tensors` and `lengths` in place of its own."""
-        if tensors.keys() != self.tensors.keys() or any(
-            tensors[n].shape != t.shape for n, t in self.tensors.items()
-        ):
-            raise FledgeError(
-                "The saved state is of another model or another batch size; start from an empty one."
-            )
+        if tensors.keys() != self.tensors.keys() or any(tensors[n].shape != t.shape for n, t in self.tensors.items()):
+            raise FledgeError("The saved state is of another model or another batch size; start from an empty one.")
         like = self.lengths
         loaded = {name: tensors[name].to(tensor) for name, tensor in self.tensors.items()}
         longest = int(lengths.max()) if len(lengths) else 0
@@ -133,8 +131,8 @@ class VocabularyMatrix(nn.Module):
         self.vocabulary_size = vocabulary_size
         step = 128 if vocabulary_size >= 2048 else 8
         self.weight = nn.Parameter(torch.zeros(-(-vocabulary_size // step) * step, width))
-        self.register_state_dict_post_hook(VocabularyMatrix._cut)
-        self.register_load_state_dict_pre_hook(VocabularyMatrix._pad)
+        self.register_state_dict_post_hook(VocabularyMatrix._cut)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(VocabularyMatrix._pad)  # type: ignore[no-untyped-call]
 
     @property
     def used(self) -> Tensor:
@@ -216,11 +214,9 @@ class Model(nn.Module):
             self.register_buffer(name, table.to(device), persistent=False)
 
     def _apply(self, function: Any, recurse: bool = True) -> Self:
-        super()._apply(function, recurse)
+        super()._apply(function, recurse)  # type: ignore[no-untyped-call]
         if any(
-            buffer.dtype in (torch.bfloat16, torch.float16)
-            for buffer in self._buffers.values()
-            if buffer is not None
+            buffer.dtype in (torch.bfloat16, torch.float16) for buffer in self._buffers.values() if buffer is not None
         ):
             self.make_tables()  # 8 bits cannot hold the angle of a far position
         return self
@@ -271,15 +267,13 @@ class Model(nn.Module):
                 "Make one with init_state(batch_size), or select its rows."
             )
 
-    def _home(
-        self, device: torch.device | str | None, dtype: torch.dtype | None
-    ) -> tuple[torch.device, torch.dtype]:
+    def _home(self, device: torch.device | str | None, dtype: torch.dtype | None) -> tuple[torch.device, torch.dtype]:
         weight = self.token_embeddings.weight
         return torch.device(device) if device is not None else weight.device, dtype or weight.dtype
 
 
 def compute_dtype(tensor: Tensor) -> torch.dtype:
-    """The type activations are kept in: autocast's where it is on, so that the residual stream is as narrow as the rest."""
+    """The type of activations: autocast's where it is on, so that the residual stream is as narrow as the rest."""
     kind = tensor.device.type
     if kind != "meta" and torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)
@@ -289,3 +283,8 @@ def compute_dtype(tensor: Tensor) -> torch.dtype:
 def wide(tensor: Tensor) -> Tensor:
     """At least 32 bits: sums of squares and the like are not taken in 16."""
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+def has_kernels(tensor: Tensor) -> bool:
+    """Whether our Triton kernels take this tensor: bf16 on a CUDA device, which means compute capability 8.0 and up."""
+    return _HAS_TRITON and tensor.device.type == "cuda" and tensor.dtype == torch.bfloat16

@@ -7,6 +7,7 @@ matrix of synapses: 201 MB a sequence at the default size in 32 bits, half of th
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,9 @@ from fledge.errors import FledgeError
 from fledge.model.base import Documents, Model, Plan, State, VocabularyMatrix, compute_dtype
 from fledge.model.bdh_layer import bdh_mix, normalise
 from fledge.model.layers import rotate
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 THETA = 2.0**16
 DEVIATION = 0.02
@@ -36,8 +40,8 @@ class BDH(Model):
         neurons = config.multiplier * config.width // config.heads
         if neurons % 2 or config.multiplier * config.width % config.heads:
             raise FledgeError(
-                f"model.multiplier · model.width / model.heads = {config.multiplier}·{config.width}/{config.heads} must be an "
-                "even number of neurons per head. Change one of the three."
+                f"model.multiplier · model.width / model.heads = {config.multiplier}·{config.width}/{config.heads} "
+                "must be an even number of neurons per head. Change one of the three."
             )
         self.neurons = neurons
         self.token_embeddings = VocabularyMatrix(vocabulary_size, config.width)
@@ -54,8 +58,16 @@ class BDH(Model):
         ):
             nn.init.normal_(matrix, std=DEVIATION)
         self.make_tables()
-        self.keep_neurons = False
-        "Keep every layer's neurons for the backward pass: 4 bytes · layers · heads · N a token (in bf16), for a fifth less work."
+        self.device_memory = 0  # known once the model is on a GPU
+        self.keep_neurons: bool | None = None
+        "Keep every layer's neurons for the backward pass, for a sixth less work; None to do so on a GPU with room."
+
+    def _apply(self, function: Any, recurse: bool = True) -> Self:
+        super()._apply(function, recurse)
+        device = self.encoder.device
+        if device.type == "cuda":
+            self.device_memory = torch.cuda.get_device_properties(device).total_memory
+        return self
 
     def tables(self) -> dict[str, Tensor]:
         even = torch.arange(0, self.neurons, 2, dtype=torch.float32)
@@ -87,6 +99,12 @@ class BDH(Model):
         dropout = self.config.dropout if self.training else 0.0
         seeds = torch.randint_like(self.no_seeds, 1 << 31) if dropout else self.no_seeds
         grad = torch.is_grad_enabled()
+        keep = self.keep_neurons
+        if self.recompute:
+            keep = False
+        elif keep is None:
+            neurons = 2 * x_BTD.shape[0] * length * self.neurons * self.config.heads * self.config.layers
+            keep = neurons * x_BTD.element_size() <= self.device_memory // 4
         for layer_seeds in seeds.unbind(0):
             mixed = bdh_mix(
                 x_BTD,
@@ -99,7 +117,7 @@ class BDH(Model):
                 layer_seeds,
                 dropout,
                 grad,
-                grad and self.keep_neurons,
+                grad and keep,
             )[0]
             x_BTD = normalise(x_BTD + normalise(mixed))
         return x_BTD
@@ -111,12 +129,7 @@ class BDH(Model):
             weight.to(dtype).view(heads, width, -1, 2).transpose(-1, -2).reshape(heads, width, self.neurons)
             for weight in (self.encoder, self.encoder_v)
         )
-        decoder = (
-            self.decoder.to(dtype)
-            .view(heads, -1, 2, width)
-            .transpose(1, 2)
-            .reshape(heads, self.neurons, width)
-        )
+        decoder = self.decoder.to(dtype).view(heads, -1, 2, width).transpose(1, 2).reshape(heads, self.neurons, width)
         return next(encoders), next(encoders), decoder
 
     def _decode(self, x_BTD: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:

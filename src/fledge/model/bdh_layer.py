@@ -8,30 +8,27 @@ inside would merge the recomputation in the backward pass with the forward pass,
 
 from __future__ import annotations
 
-import importlib.util
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fledge.model.base import wide
+from fledge.model.base import has_kernels, wide
 
 EPSILON = 1e-5
 
 
 def normalise(x: Tensor) -> Tensor:
-    """LayerNorm without weights."""
-    return functional.layer_norm(wide(x), x.shape[-1:], eps=EPSILON).to(x.dtype)
+    """LayerNorm without weights; torch takes its sums in 32 bits."""
+    return functional.layer_norm(x, x.shape[-1:], eps=EPSILON).to(x.dtype)
 
 
 def normalise_backward(grad: Tensor, x: Tensor) -> Tensor:
-    wide_x, wide_grad = wide(x), wide(grad)
-    centred = wide_x - wide_x.mean(-1, keepdim=True)
-    scale = torch.rsqrt(centred.square().mean(-1, keepdim=True) + EPSILON)
-    unit = centred * scale
-    mean, along = wide_grad.mean(-1, keepdim=True), (wide_grad * unit).mean(-1, keepdim=True)
-    return (scale * (wide_grad - mean - unit * along)).to(x.dtype)
+    _, mean, scale = torch.native_layer_norm(x, x.shape[-1:], None, None, EPSILON)
+    back = torch.ops.aten.native_layer_norm_backward
+    return back(grad, x, x.shape[-1:], mean, scale, None, None, [True, False, False])[0]  # type: ignore[no-any-return]
 
 
 def rotate_halves(x_BTN: Tensor, cosines_TP: Tensor, sines_TP: Tensor, back: bool = False) -> Tensor:
@@ -121,6 +118,12 @@ def head_backward(
     return x_grad_BTD, encoder_grad, encoder_v_grad, decoder_grad
 
 
+def both_sides(scores_grad: Tensor, allowed_BTT: Tensor | None) -> Tensor:
+    """The gradient of the scores for queries and for keys at once, which are the same tensor."""
+    below = visible(scores_grad, allowed_BTT)
+    return below + below.transpose(-1, -2)
+
+
 def heads_forward(
     x_BTD: Tensor,
     weights: tuple[Tensor, Tensor, Tensor],
@@ -137,11 +140,12 @@ def heads_forward(
     tokens = batch * length
     u = torch.bmm(x_BTD.view(1, tokens, width).expand(heads, -1, -1), encoder)
     q = kernels.rope_of_rectified(u.view(heads, batch, length, neurons), *angles).view(-1, length, neurons)
-    scores = visible(torch.bmm(q, q.transpose(1, 2)).view(heads, batch, length, length), allowed_BTT)
+    scores = torch.bmm(q, q.transpose(1, 2)).view(heads, batch, length, length)
     del q
+    scores = _fused(visible)(scores, allowed_BTT)
     read = torch.matmul(scores, x_BTD)
     w = torch.bmm(normalise(read).view(heads, tokens, width), encoder_v)
-    out = wide(torch.bmm(kernels.gate(u, w, seeds_h, dropout), decoder)).sum(0)
+    out = torch.bmm(kernels.gate(u, w, seeds_h, dropout), decoder).sum(0, dtype=torch.float32)
     shape = (heads, batch, length, neurons)
     return out.view(x_BTD.shape), scores, read, u.view(shape), w.view(shape)
 
@@ -158,38 +162,55 @@ def heads_backward(
     read: Tensor,
     kept_neurons: tuple[Tensor, Tensor] | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`head_backward` of all heads together, on a GPU."""
+    """`head_backward` on a GPU: a head at a time where tensors have neurons, all heads together where they don't."""
     from fledge.model import kernels
 
     encoder, encoder_v, decoder = weights
     (heads, width, neurons), (batch, length, _) = encoder.shape, x_BTD.shape
     tokens = batch * length
-    x = x_BTD.view(1, tokens, width).expand(heads, -1, -1)
-    grad = grad_BTD.reshape(1, tokens, width).expand(heads, -1, -1)
+    x_MD, grad_MD = x_BTD.view(tokens, width), grad_BTD.view(tokens, width)
     attended = normalise(read).view(heads, tokens, width)
-    u, w = kept_neurons or (torch.bmm(x, encoder), torch.bmm(attended, encoder_v))
-    u, w = u.view(heads, tokens, neurons), w.view(heads, tokens, neurons)
-    through = torch.bmm(grad, decoder.transpose(1, 2))
-    gated, w_grad, part = kernels.gate_backward(through, u, w, seeds_h, dropout)
-    decoder_grad = torch.bmm(gated.transpose(1, 2), grad)
-    del gated
-    encoder_v_grad = torch.bmm(attended.transpose(1, 2), w_grad)
-    read_grad = normalise_backward(torch.bmm(w_grad, encoder_v.transpose(1, 2)).view(read.shape), read)
-    del w_grad
-    scores_grad = visible(torch.matmul(read_grad, x_BTD.transpose(1, 2)), allowed_BTT)
-    both = (scores_grad + scores_grad.transpose(2, 3)).view(-1, length, length)
-    u4 = u.view(heads, batch, length, neurons)
-    q_grad = torch.bmm(both, kernels.rope_of_rectified(u4, *angles).view(-1, length, neurons))
-    u_grad = kernels.rope_backward(q_grad.view(u4.shape), part.view(u4.shape), u4, *angles).view(u.shape)
-    encoder_grad = torch.bmm(x.transpose(1, 2), u_grad)
-    x_grad = wide(torch.bmm(u_grad, encoder.transpose(1, 2))).sum(0).view(x_BTD.shape)
-    x_grad = x_grad + wide(torch.matmul(scores.transpose(2, 3), read_grad)).sum(0)
-    return x_grad, encoder_grad, encoder_v_grad, decoder_grad
+    if kept_neurons is None:
+        u = torch.bmm(x_MD.expand(heads, -1, -1), encoder)
+    else:
+        u = kept_neurons[0].view(heads, tokens, neurons)
+    encoder_grad, encoder_v_grad, decoder_grad = (torch.empty_like(weight) for weight in weights)
+    attended_grad, through_gate = torch.empty_like(attended), torch.empty_like(u)
+    for h in range(heads):
+        one = slice(h, h + 1)
+        w = torch.mm(attended[h], encoder_v[h]) if kept_neurons is None else kept_neurons[1][h]
+        torch.mm(grad_MD, decoder[h].T, out=through_gate[h])
+        gated, w_grad, _ = kernels.gate_backward(
+            through_gate[one], u[one], w.view(1, tokens, neurons), seeds_h[one], dropout
+        )
+        torch.mm(gated[0].T, grad_MD, out=decoder_grad[h])
+        torch.mm(attended[h].T, w_grad[0], out=encoder_v_grad[h])
+        torch.mm(w_grad[0], encoder_v[h].T, out=attended_grad[h])
+        del gated, w_grad, w
+    read_grad = normalise_backward(attended_grad.view(read.shape), read)
+    scores_grad = _fused(both_sides)(torch.matmul(read_grad, x_BTD.transpose(1, 2)), allowed_BTT)
+    x_grad = torch.matmul(scores.transpose(2, 3), read_grad).sum(0, dtype=torch.float32).view(tokens, width)
+    for h in range(heads):
+        one, shape = slice(h, h + 1), (1, batch, length, neurons)
+        q = kernels.rope_of_rectified(u[one].view(shape), *angles)
+        q_grad = torch.bmm(scores_grad[h], q[0]).view(shape)
+        del q
+        u_grad = kernels.rope_backward(q_grad, through_gate[one].view(shape), u[one].view(shape), *angles)
+        u_grad = u_grad.view(tokens, neurons)
+        torch.mm(x_MD.T, u_grad, out=encoder_grad[h])
+        x_grad += u_grad @ encoder[h].T
+        del q_grad, u_grad
+    return x_grad.view(x_BTD.shape), encoder_grad, encoder_v_grad, decoder_grad
 
 
-def _has_kernels(x: Tensor) -> bool:
-    """Triton's passes need a GPU; 64 bits are for tests."""
-    return x.device.type == "cuda" and x.dtype != torch.float64 and importlib.util.find_spec("triton") is not None
+_compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
+
+
+def _fused(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function as one compiled kernel."""
+    if function not in _compiled:
+        _compiled[function] = torch.compile(function, dynamic=False)
+    return _compiled[function]
 
 
 @torch.library.custom_op("fledge::bdh_mix", mutates_args=())
@@ -209,7 +230,7 @@ def bdh_mix(
     """All heads' sum, and what the backward pass is given: scores and reads, and the neurons where asked."""
     weights, angles, nothing = (encoder, encoder_v, decoder), (cosines, sines), x.new_empty(0)
     with torch.autocast(x.device.type, enabled=False), torch.no_grad():
-        if _has_kernels(x):
+        if has_kernels(x):
             out, *found = heads_forward(x.contiguous(), weights, angles, allowed, seeds, dropout)
         else:
             parts: list[list[Tensor]] = []
@@ -266,7 +287,7 @@ def bdh_mix_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     weights, angles = (encoder, encoder_v, decoder), (cosines, sines)
     with torch.autocast(x.device.type, enabled=False), torch.no_grad():
-        if _has_kernels(x):
+        if has_kernels(x):
             neurons = (u, w) if u.numel() else None
             x_grad, *grads = heads_backward(
                 grad, x.contiguous(), weights, angles, allowed, seeds, dropout, scores, reads, neurons

@@ -77,9 +77,7 @@ def format_of(config: ModelConfig) -> str | None:
         return "bdh"
     for name, shape in (("gpt2", _GPT2_SHAPE), ("llama", _LLAMA_SHAPE)):
         grouped = config.kv_heads not in (None, config.heads)
-        if all(getattr(config, key) == value for key, value in shape.items()) and not (
-            name == "gpt2" and grouped
-        ):
+        if all(getattr(config, key) == value for key, value in shape.items()) and not (name == "gpt2" and grouped):
             return name
     return None
 
@@ -105,9 +103,7 @@ def import_weights(config: ModelConfig, weights: Weights) -> dict[str, Tensor]:
         return _from_llama(config, weights)
     back = {foreign: own for own, foreign in _BDH_TOP.items()}
     skipped = ("attn.", "ln.")  # tables, computed here
-    renamed = {
-        back.get(name, name): tensor for name, tensor in weights.items() if not name.startswith(skipped)
-    }
+    renamed = {back.get(name, name): tensor for name, tensor in weights.items() if not name.startswith(skipped)}
     renamed["lm_head.weight"] = renamed.pop("lm_head").T.contiguous()
     return renamed
 
@@ -116,8 +112,8 @@ def _require_format(config: ModelConfig) -> str:
     kind = format_of(config)
     if kind is None:
         raise FledgeError(
-            "No known weight format holds this model. GPT-2's needs layer norms, biases, learned positions and gelu_tanh; "
-            "Llama's needs rms norms, no biases, rope and swiglu; both are pre-norm and without qk_norm."
+            "No known weight format holds this model. GPT-2's needs layer norms, biases, learned positions and "
+            "gelu_tanh; Llama's needs rms norms, no biases, rope and swiglu; both are pre-norm and without qk_norm."
         )
     return kind
 
@@ -213,12 +209,12 @@ def _layer_name(name: str) -> tuple[str, str, str]:
 
 def halves_from_pairs(rows: Tensor, head_size: int) -> Tensor:
     """Rows of each head in half-split order: all even ones, then all odd ones."""
-    return rows.unflatten(0, (-1, head_size // 2, 2)).transpose(1, 2).flatten(0, 2).contiguous()
+    return rows.reshape(-1, head_size // 2, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
 def pairs_from_halves(rows: Tensor, head_size: int) -> Tensor:
     """The inverse of `halves_from_pairs`."""
-    return rows.unflatten(0, (-1, 2, head_size // 2)).transpose(1, 2).flatten(0, 2).contiguous()
+    return rows.reshape(-1, 2, head_size // 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
 def hub_settings(config: ModelConfig, vocabulary_size: int, context_length: int) -> dict[str, Any]:
@@ -268,9 +264,7 @@ def config_from_hub(settings: Mapping[str, Any]) -> tuple[ModelConfig, int, int]
     kind = settings.get("model_type")
     if kind == "gpt2":
         if settings.get("activation_function", "gelu_new") not in ("gelu_new", "gelu_pytorch_tanh"):
-            raise FledgeError(
-                f"GPT-2 with activation_function = {settings['activation_function']} is not supported."
-            )
+            raise FledgeError(f"GPT-2 with activation_function = {settings['activation_function']} is not supported.")
         config = ModelConfig(
             **_GPT2_SHAPE,
             layers=settings["n_layer"],
@@ -293,16 +287,10 @@ def _config_from_llama(settings: Mapping[str, Any]) -> tuple[ModelConfig, int, i
     rope = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
     if rope.get("rope_type", rope.get("type", "default")) != "default":
         raise FledgeError(f"Llama with rope type {rope.get('rope_type', rope.get('type'))} is not supported.")
-    if (
-        settings.get("attention_bias")
-        or settings.get("mlp_bias")
-        or settings.get("hidden_act", "silu") != "silu"
-    ):
+    if settings.get("attention_bias") or settings.get("mlp_bias") or settings.get("hidden_act", "silu") != "silu":
         raise FledgeError("Llama with biases or another activation than silu is not supported.")
     if (settings.get("head_dim") or width // heads) != width // heads:
-        raise FledgeError(
-            f"Llama with head_dim = {settings['head_dim']} instead of {width // heads} is not supported."
-        )
+        raise FledgeError(f"Llama with head_dim = {settings['head_dim']} instead of {width // heads} is not supported.")
     kv_heads = settings.get("num_key_value_heads") or heads
     config = ModelConfig(
         **_LLAMA_SHAPE,

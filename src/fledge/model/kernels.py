@@ -4,6 +4,9 @@ Each is the plain formula of its twin in `loss.py` and `bdh_layer.py`, which the
 Imported only where there is a CUDA device and Triton.
 """
 
+# The bodies of kernels are Triton's language, which has no types of its own.
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+
 from __future__ import annotations
 
 from typing import Any
@@ -21,25 +24,37 @@ def _softmax_slope(
     logits, targets, losses, stride, vocabulary, smoothing, z_loss,
     GRAD: tl.constexpr, SMOOTH: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One row of logits a program: its loss, and the slope in place. The second reading comes from the L2 cache."""
+    """One row of logits a program: its loss, and the slope in place. The second reading comes from the L2 cache.
+
+    Each lane keeps a maximum and a mass of its own and takes four values at a time, so that correcting the mass for
+    a new maximum costs one exponential in five. Exponents are of 2.
+    """
     row = tl.program_id(0).to(tl.int64)
     base = logits + row * stride
     target = tl.load(targets + row)
     real = target != MASKED
+    lane = tl.arange(0, BLOCK)
     greatest = tl.full((BLOCK,), -1e30, tl.float32)
     mass = tl.zeros((BLOCK,), tl.float32)
     total = tl.zeros((BLOCK,), tl.float32)
-    for start in range(0, vocabulary, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        inside = column < vocabulary
-        x = tl.load(base + column, mask=inside, other=-float("inf"), eviction_policy="evict_last").to(tl.float32)
-        above = tl.maximum(greatest, x)
-        mass = mass * tl.exp(greatest - above) + tl.exp(x - above)
-        greatest = above
+    for start in range(0, vocabulary, 4 * BLOCK):
+        c0 = start + lane
+        c1, c2, c3 = c0 + BLOCK, c0 + 2 * BLOCK, c0 + 3 * BLOCK
+        x0 = tl.load(base + c0, mask=c0 < vocabulary, other=-float("inf"), eviction_policy="evict_last").to(tl.float32)
+        x1 = tl.load(base + c1, mask=c1 < vocabulary, other=-float("inf"), eviction_policy="evict_last").to(tl.float32)
+        x2 = tl.load(base + c2, mask=c2 < vocabulary, other=-float("inf"), eviction_policy="evict_last").to(tl.float32)
+        x3 = tl.load(base + c3, mask=c3 < vocabulary, other=-float("inf"), eviction_policy="evict_last").to(tl.float32)
         if SMOOTH:
-            total += tl.where(inside, x, 0.0)
+            total += tl.where(c0 < vocabulary, x0, 0.0) + tl.where(c1 < vocabulary, x1, 0.0)
+            total += tl.where(c2 < vocabulary, x2, 0.0) + tl.where(c3 < vocabulary, x3, 0.0)
+        above = tl.maximum(tl.maximum(tl.maximum(x0, x1), tl.maximum(x2, x3)) * 1.4426950408889634, greatest)
+        mass = mass * tl.exp2(greatest - above)
+        mass += tl.exp2(x0 * 1.4426950408889634 - above) + tl.exp2(x1 * 1.4426950408889634 - above)
+        mass += tl.exp2(x2 * 1.4426950408889634 - above) + tl.exp2(x3 * 1.4426950408889634 - above)
+        greatest = above
     top = tl.max(greatest, 0)
-    normaliser = top + tl.log(tl.sum(mass * tl.exp(greatest - top), 0))
+    exponent = top + tl.log2(tl.sum(mass * tl.exp2(greatest - top), 0))
+    normaliser = exponent * 0.6931471805599453
     picked = tl.load(base + tl.where(real, target, 0)).to(tl.float32)
     loss = normaliser - (1.0 - smoothing) * picked + z_loss * normaliser * normaliser
     if SMOOTH:
@@ -49,28 +64,29 @@ def _softmax_slope(
         tl.debug_barrier()  # every thread has read its target's logit before any of them is overwritten
         scale = tl.where(real, 1.0 + 2.0 * z_loss * normaliser, 0.0)
         spread = tl.where(real, smoothing / vocabulary, 0.0)
-        for start in range(0, stride, BLOCK):
-            column = start + tl.arange(0, BLOCK)
-            inside = column < vocabulary
-            x = tl.load(base + column, mask=inside, other=-float("inf"), eviction_policy="evict_first").to(tl.float32)
-            slope = tl.exp(x - normaliser) * scale
-            if SMOOTH:
-                slope -= tl.where(inside, spread, 0.0)
-            slope -= tl.where((column == target) & real, 1.0 - smoothing, 0.0)
-            tl.store(base + column, slope.to(logits.dtype.element_ty), mask=column < stride)
+        sharp = tl.where(real, 1.0 - smoothing, 0.0)
+        for start in range(0, stride, 2 * BLOCK):
+            for part in tl.static_range(2):
+                column = start + part * BLOCK + lane
+                inside = column < vocabulary
+                x = tl.load(base + column, mask=inside, other=-float("inf"), eviction_policy="evict_first")
+                slope = tl.exp2(x.to(tl.float32) * 1.4426950408889634 - exponent) * scale
+                if SMOOTH:
+                    slope -= tl.where(inside, spread, 0.0)
+                slope -= tl.where(column == target, sharp, 0.0)
+                tl.store(base + column, slope.to(logits.dtype.element_ty), mask=column < stride)
 
 
 def softmax_slope(
     logits_MV: Tensor, targets_M: Tensor, vocabulary: int, smoothing: float, z_loss: float, grad: bool, masked: int
 ) -> tuple[Tensor, Tensor]:
-    """The summed loss, and the logits turned into its slope in place (into themselves where no gradient is asked for)."""
+    """The summed loss, and the logits turned into its slope in place, where a gradient is asked for."""
     rows, stride = logits_MV.shape
     losses = torch.empty(rows, dtype=torch.float32, device=logits_MV.device)
-    # Few rows at once where rows are long, so that all rows in flight fit the L2 cache.
-    warps = 32 if stride > 32_768 else 16 if stride > 8_192 else 8
+    warps, each = (16, 128) if stride > 32_768 else (4, 256)  # measured: see docs/gpu-speed.md
     _softmax_slope[(rows,)](
         logits_MV, targets_M, losses, stride, vocabulary, smoothing, z_loss,
-        GRAD=grad, SMOOTH=smoothing > 0, MASKED=masked, BLOCK=512 * warps, num_warps=warps,
+        GRAD=grad, SMOOTH=smoothing > 0, MASKED=masked, BLOCK=each * warps, num_warps=warps,
     )  # fmt: skip
     return losses.sum(), logits_MV
 
@@ -134,9 +150,7 @@ def _gate_backward(
     keep_first = tl.full((BLOCK,), 1.0, tl.float32)
     keep_second = tl.full((BLOCK,), 1.0, tl.float32)
     if DROP:
-        keep_first, keep_second = _kept_pair(
-            token * pairs + p, tl.load(seeds + head).to(tl.int32), threshold, scale
-        )
+        keep_first, keep_second = _kept_pair(token * pairs + p, tl.load(seeds + head).to(tl.int32), threshold, scale)
     for half in tl.static_range(2):
         place = start + half * pairs
         keep = keep_first if half == 0 else keep_second
@@ -199,7 +213,16 @@ def gate(u_hMN: Tensor, w_hMN: Tensor, seeds_h: Tensor, dropout: float) -> Tenso
     out, pairs = torch.empty_like(u_hMN), neurons // 2
     block = _block(pairs)
     _gate[(tokens, heads, triton.cdiv(pairs, block))](
-        u_hMN, w_hMN, out, seeds_h, tokens, pairs, int(dropout * 65536), 1 / (1 - dropout), DROP=dropout > 0, BLOCK=block
+        u_hMN,
+        w_hMN,
+        out,
+        seeds_h,
+        tokens,
+        pairs,
+        int(dropout * 65536),
+        1 / (1 - dropout),
+        DROP=dropout > 0,
+        BLOCK=block,
     )
     return out
 
@@ -216,3 +239,103 @@ def gate_backward(
         DROP=dropout > 0, BLOCK=block,
     )  # fmt: skip
     return gated, w_grad, through_hMN
+
+
+@jit
+def _swiglu(fused, out, rows, hidden, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+    column = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[None, :]
+    inside = (row < rows) & (column < hidden)
+    gate = tl.load(fused + row * 2 * hidden + column, mask=inside).to(tl.float32)
+    up = tl.load(fused + row * 2 * hidden + hidden + column, mask=inside).to(tl.float32)
+    tl.store(out + row * hidden + column, (gate * tl.sigmoid(gate) * up).to(out.dtype.element_ty), mask=inside)
+
+
+@jit
+def _swiglu_backward(grad, fused, fused_grad, rows, hidden, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+    column = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[None, :]
+    inside = (row < rows) & (column < hidden)
+    first = row * 2 * hidden + column
+    gate = tl.load(fused + first, mask=inside).to(tl.float32)
+    up = tl.load(fused + first + hidden, mask=inside).to(tl.float32)
+    g = tl.load(grad + row * hidden + column, mask=inside).to(tl.float32)
+    share = tl.sigmoid(gate)
+    slope = share * (1.0 + gate * (1.0 - share))
+    tl.store(fused_grad + first, (g * up * slope).to(fused_grad.dtype.element_ty), mask=inside)
+    tl.store(fused_grad + first + hidden, (g * gate * share).to(fused_grad.dtype.element_ty), mask=inside)
+
+
+def swiglu(fused: Tensor) -> Tensor:
+    """silu(first half) · second half, along the last dimension."""
+    rows, hidden = fused.numel() // fused.shape[-1], fused.shape[-1] // 2
+    out = torch.empty((*fused.shape[:-1], hidden), dtype=fused.dtype, device=fused.device)
+    _swiglu[(triton.cdiv(rows, 8), triton.cdiv(hidden, 256))](fused, out, rows, hidden, ROWS=8, BLOCK=256)
+    return out
+
+
+def swiglu_backward(grad: Tensor, fused: Tensor) -> Tensor:
+    rows, hidden = fused.numel() // fused.shape[-1], fused.shape[-1] // 2
+    fused_grad = torch.empty_like(fused)
+    _swiglu_backward[(triton.cdiv(rows, 8), triton.cdiv(hidden, 256))](
+        grad, fused, fused_grad, rows, hidden, ROWS=8, BLOCK=256
+    )
+    return fused_grad
+
+
+@jit
+def _gelu(x, bias, out, rows, columns, BIAS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """GELU by tanh, which is x · sigmoid(2y) with y = √(2/π)(x + 0.044715 x³), of x plus a bias."""
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+    column = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[None, :]
+    inside = (row < rows) & (column < columns)
+    v = tl.load(x + row * columns + column, mask=inside, other=0.0).to(tl.float32)
+    if BIAS:
+        v += tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)
+    y = 0.7978845608028654 * (v + 0.044715 * v * v * v)
+    tl.store(out + row * columns + column, (v * tl.sigmoid(2.0 * y)).to(out.dtype.element_ty), mask=inside)
+
+
+@jit
+def _gelu_backward(
+    grad, x, bias, x_grad, sums, rows, columns,
+    BIAS: tl.constexpr, ROWS: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The gradient of x, and, for the bias, its sum over the rows of this program."""
+    column = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[None, :]
+    present = column < columns
+    b = tl.zeros((1, BLOCK), tl.float32)
+    if BIAS:
+        b = tl.load(bias + column, mask=present, other=0.0).to(tl.float32)
+    total = tl.zeros((ROWS, BLOCK), tl.float32)
+    for step in range(STEPS):
+        row = ((tl.program_id(0) * STEPS + step) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+        inside = (row < rows) & present
+        v = tl.load(x + row * columns + column, mask=inside, other=0.0).to(tl.float32) + b
+        g = tl.load(grad + row * columns + column, mask=inside, other=0.0).to(tl.float32)
+        share = tl.sigmoid(1.5957691216057308 * (v + 0.044715 * v * v * v))
+        inner = 1.5957691216057308 * (1.0 + 0.134145 * v * v)
+        g = g * share * (1.0 + v * (1.0 - share) * inner)
+        total += tl.where(inside, g, 0.0)
+        tl.store(x_grad + row * columns + column, g.to(x_grad.dtype.element_ty), mask=inside)
+    if BIAS:
+        tl.store(sums + tl.program_id(0) * columns + column, tl.sum(total, 0)[None, :], mask=present)
+
+
+def gelu(x: Tensor, bias: Tensor | None) -> Tensor:
+    """GELU, by tanh, of x plus a bias."""
+    columns = x.shape[-1]
+    out, rows = torch.empty_like(x), x.numel() // columns
+    grid = (triton.cdiv(rows, 8), triton.cdiv(columns, 256))
+    _gelu[grid](x, bias, out, rows, columns, BIAS=bias is not None, ROWS=8, BLOCK=256)
+    return out
+
+
+def gelu_backward(grad: Tensor, x: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The gradients of x and of the bias: sums of 128 rows at a time, then their sum, always in the same order."""
+    columns = x.shape[-1]
+    x_grad, rows = torch.empty_like(x), x.numel() // columns
+    grid = (triton.cdiv(rows, 128), triton.cdiv(columns, 256))
+    sums = torch.empty((grid[0], columns) if bias is not None else (0,), dtype=torch.float32, device=x.device)
+    _gelu_backward[grid](grad, x, bias, x_grad, sums, rows, columns, BIAS=bias is not None, ROWS=8, STEPS=16, BLOCK=256)
+    return x_grad, sums.sum(0) if bias is not None else sums

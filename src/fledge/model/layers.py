@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fledge.config import ModelConfig
+from fledge.model.activations import gelu_of_linear, swiglu
 from fledge.model.base import VocabularyMatrix, wide
 
 
@@ -38,9 +39,7 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         same = self.weight.dtype == x.dtype
-        out = functional.layer_norm(
-            x if same else wide(x), self.weight.shape, self.weight, self.bias, self.epsilon
-        )
+        out = functional.layer_norm(x if same else wide(x), self.weight.shape, self.weight, self.bias, self.epsilon)
         return out.to(x.dtype)
 
 
@@ -63,7 +62,7 @@ class FusedLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(sum(self.sizes))) if bias else None
         # For optimizers that treat each matrix on its own.
         self.weight.parts = tuple(self.sizes)  # type: ignore[attr-defined]
-        self.register_state_dict_post_hook(FusedLinear._split)
+        self.register_state_dict_post_hook(FusedLinear._split)  # type: ignore[no-untyped-call]
 
     def _split(self, state: dict[str, Any], prefix: str, _: Any) -> None:
         outer = prefix[: prefix.rstrip(".").rfind(".") + 1]
@@ -74,7 +73,7 @@ class FusedLinear(nn.Module):
 
     def matrices(self) -> tuple[Tensor, ...]:
         """The projections' matrices, as views."""
-        return self.weight.split(self.sizes)
+        return torch.split(self.weight, self.sizes)
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.linear(x, self.weight, self.bias)
@@ -107,25 +106,25 @@ class FeedForward(nn.Module):
         super().__init__()
         inner = default_hidden(config)
         self.kind = config.feed_forward
-        self.w1: nn.Module
         if self.kind == "swiglu":
             self.w13 = FusedLinear(config.width, {"w1": inner, "w3": inner}, config.bias)
         else:
             self.w1 = nn.Linear(config.width, inner, bias=config.bias)
         self.w2 = nn.Linear(inner, config.width, bias=config.bias)
-        self.register_load_state_dict_pre_hook(join_fused)
+        self.register_load_state_dict_pre_hook(join_fused)  # type: ignore[no-untyped-call]
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         if self.kind == "swiglu":
-            gate, up = self.w13(x_BTD).chunk(2, dim=-1)
-            return self.w2(functional.silu(gate) * up)  # type: ignore[no-any-return]
+            return self.w2(swiglu(self.w13(x_BTD)))  # type: ignore[no-any-return]
+        if self.kind == "gelu_tanh":
+            return self.w2(gelu_of_linear(x_BTD, self.w1.weight, self.w1.bias))  # type: ignore[no-any-return]
         inner = self.w1(x_BTD)
         if self.kind == "silu":
             inner = functional.silu(inner)
         elif self.kind == "relu2":
             inner = functional.relu(inner).square()
         else:
-            inner = functional.gelu(inner, approximate="tanh" if self.kind == "gelu_tanh" else "none")
+            inner = functional.gelu(inner)
         return self.w2(inner)  # type: ignore[no-any-return]
 
 
@@ -142,8 +141,12 @@ def rotation(positions: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
 
 def rotate(x_BTHK: Tensor, cosines_TP: Tensor, sines_TP: Tensor) -> Tensor:
     """Turn the pairs (2i, 2i+1) of every head by the angle of its position (the same for all heads)."""
-    even, odd = x_BTHK.unflatten(-1, (-1, 2)).unbind(-1)
+    pairs = x_BTHK.reshape(*x_BTHK.shape[:-1], -1, 2)
     cosines, sines = cosines_TP.unsqueeze(-2), sines_TP.unsqueeze(-2)
+    if x_BTHK.device.type == "cpu" and x_BTHK.dtype == cosines.dtype and not torch.compiler.is_compiling():
+        # A turn is a complex product: one pass on the CPU, where the four real products would be as many.
+        return torch.view_as_real(torch.view_as_complex(pairs) * torch.complex(cosines, sines)).flatten(-2)
+    even, odd = pairs.unbind(-1)
     turned = torch.stack((even * cosines - odd * sines, even * sines + odd * cosines), dim=-1)
     return turned.flatten(-2).to(x_BTHK.dtype)
 
@@ -190,9 +193,7 @@ def fill_matrix(matrix: Tensor, config: ModelConfig, layers: int | None = None) 
         deviation = 0.02
     else:
         deviation = math.sqrt(2 / (matrix.shape[0] + matrix.shape[1]))
-    shrink = (
-        config.residual_scaling if config.residual_scaling is not None else config.initialisation == "gpt2"
-    )
+    shrink = config.residual_scaling if config.residual_scaling is not None else config.initialisation == "gpt2"
     if layers and shrink:
         deviation /= math.sqrt(2 * layers)
     with torch.no_grad():

@@ -6,6 +6,8 @@ and torch's fast kernels still see one call.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
@@ -14,7 +16,7 @@ from fledge.config import ModelConfig
 from fledge.model.base import Documents, Model, Pieces, Plan, State, VocabularyMatrix
 from fledge.model.layers import fill_matrix, initialise
 
-KINDS: dict[str, type[nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+KINDS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 
 class Recurrent(Model):
@@ -43,7 +45,7 @@ class Recurrent(Model):
         """Each gate's matrix on its own, and an LSTM that begins by remembering."""
         for name, parameter in self.recurrent.named_parameters():
             if name.startswith("weight"):
-                for gate in parameter.split(self.config.width):
+                for gate in torch.split(parameter, self.config.width):
                     fill_matrix(gate, self.config)
             else:
                 nn.init.zeros_(parameter)
@@ -70,13 +72,12 @@ class Recurrent(Model):
         else:
             out_BTD, final = self._run_pieces(x_BTD, pieces, carried)
         if state is not None:
-            state = State(self._tensors(final), state.lengths, None, state.longest, state.even)
-            state.advance(inputs_BT.shape[1], None if pieces is None else pieces.counts)
+            # Only `lengths` counts on: a number of Python that changed at every step would be compiled in every time.
+            seen = inputs_BT.shape[1] if pieces is None else pieces.counts
+            state = State(self._tensors(final), state.lengths + seen, None)
         return self.dropout(out_BTD), state
 
-    def _run(
-        self, x: Tensor | PackedSequence, carried: tuple[Tensor, ...] | None
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def _run(self, x: Tensor | PackedSequence, carried: tuple[Tensor, ...] | None) -> tuple[Tensor, tuple[Tensor, ...]]:
         if carried is None:
             out, final = self.recurrent(x)
         else:
@@ -101,8 +102,7 @@ class Recurrent(Model):
     def _carried(self, state: State, dtype: torch.dtype) -> tuple[Tensor, ...]:
         layers = range(self.config.layers)
         return tuple(
-            torch.stack([state.tensors[f"layers.{n}.{part}"] for n in layers]).to(dtype)
-            for part in self.parts
+            torch.stack([state.tensors[f"layers.{n}.{part}"] for n in layers]).to(dtype) for part in self.parts
         )
 
     def _tensors(self, final: tuple[Tensor, ...]) -> dict[str, Tensor]:

@@ -39,8 +39,8 @@ def build_model(config: ModelConfig, vocabulary_size: int, context_length: int) 
         )
     if vocabulary_size < 1 or context_length < 1:
         raise FledgeError(
-            f"A model needs at least one token and one place; the vocabulary is {vocabulary_size} and the context length "
-            f"{context_length}."
+            f"A model needs at least one token and one place; the vocabulary is {vocabulary_size} and the "
+            f"context length {context_length}."
         )
     _warn_unused(config, kind)
     return kind(config, vocabulary_size, context_length)

@@ -7,24 +7,19 @@ copying and converting.
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import torch
 from torch import Tensor
 
-LONGEST = 512
+from fledge.model.base import has_kernels
+
+LONGEST = 1024
 
 
 def is_short(qkv: Tensor, head_size: int) -> bool:
-    """Whether the kernel is made for this: 16-bit, few tokens, heads of 16 to 128."""
-    return (
-        qkv.device.type == "cuda"
-        and qkv.dtype in (torch.bfloat16, torch.float16)
-        and 16 <= qkv.shape[1] <= LONGEST
-        and head_size in (16, 32, 64, 128)
-        and importlib.util.find_spec("triton") is not None
-    )
+    """Whether the kernel is made for this: bf16, few tokens, heads of 16 to 64."""
+    return has_kernels(qkv) and 16 <= qkv.shape[1] <= LONGEST and head_size in (16, 32, 64)
 
 
 @torch.library.custom_op("fledge::short_attention", mutates_args=())
@@ -38,9 +33,7 @@ def short_attention(
 
 
 @short_attention.register_fake
-def _(
-    qkv: Tensor, cosines: Tensor | None, sines: Tensor | None, heads: int, kv_heads: int
-) -> tuple[Tensor, Tensor]:
+def _(qkv: Tensor, cosines: Tensor | None, sines: Tensor | None, heads: int, kv_heads: int) -> tuple[Tensor, Tensor]:
     batch, length, columns = qkv.shape
     width = columns // (heads + 2 * kv_heads) * heads
     return qkv.new_empty(batch, length, width), qkv.new_empty(batch, heads, length, dtype=torch.float32)

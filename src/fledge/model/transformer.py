@@ -48,7 +48,26 @@ class Transformer(Model):
     """A decoder-only Transformer with every part a setting."""
 
     settings = frozenset(
-        ["layers", "width", "heads", "kv_heads", "hidden", "feed_forward", "norm", "norm_place", "norm_epsilon", "position", "rope_theta", "qk_norm", "tied", "bias", "dropout", "initialisation", "embedding_deviation", "residual_scaling"]
+        [
+            "layers",
+            "width",
+            "heads",
+            "kv_heads",
+            "hidden",
+            "feed_forward",
+            "norm",
+            "norm_place",
+            "norm_epsilon",
+            "position",
+            "rope_theta",
+            "qk_norm",
+            "tied",
+            "bias",
+            "dropout",
+            "initialisation",
+            "embedding_deviation",
+            "residual_scaling",
+        ]
     )
     rotary_frequencies: Tensor
     cosines_TP: Tensor
@@ -96,9 +115,7 @@ class Transformer(Model):
         window = None
         if state is not None:
             if plan is not None:
-                raise FledgeError(
-                    "A Transformer takes a plan or a state, not both: decode each document on its own."
-                )
+                raise FledgeError("A Transformer takes a plan or a state, not both: decode each document on its own.")
             window = Window(state, steps, lengths, compute_dtype(self.token_embeddings.weight))
         x_BTD = self.token_embeddings(inputs_BT)
         x_BTD, turn = self._place(x_BTD, plan, state, steps)
@@ -144,9 +161,7 @@ class Transformer(Model):
             return x_BTD + functional.embedding(positions.clamp(max=self.context_length - 1), table), None
         if positions is None:
             return x_BTD + self.sinusoids_TD[start : start + steps].to(x_BTD.dtype), None
-        return x_BTD + sinusoids(positions, self.sinusoid_frequencies, self.config.width).to(
-            x_BTD.dtype
-        ), None
+        return x_BTD + sinusoids(positions, self.sinusoid_frequencies, self.config.width).to(x_BTD.dtype), None
 
     def plan(self, batch: Documents) -> Plan | None:
         if batch.positions_BT is None and batch.documents_BT is None:

@@ -6,6 +6,7 @@ A subclass gives `vocab`, `special_tokens`, `encode_array`, `decode_bytes` and `
 from __future__ import annotations
 
 import codecs
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
@@ -45,7 +46,8 @@ class FileReport(NamedTuple):
 def check_special(special: str) -> None:
     """Refuse a word that is not one of the three ways to treat special tokens."""
     if special not in SPECIAL_MODES:
-        raise FledgeError(f"special = {special!r} is not a way to treat special tokens. {nearest(special, SPECIAL_MODES)}")
+        known = nearest(special, SPECIAL_MODES)
+        raise FledgeError(f"special = {special!r} is not a way to treat special tokens. {known}")
 
 
 def to_bytes(text: str | bytes) -> bytes:
@@ -118,10 +120,7 @@ class Tokenizer(ABC):
         """
         view = memoryview(buffer)
         bounds = offsets.tolist()
-        parts = [
-            self.encode_array(bytes(view[start:end]), special)
-            for start, end in zip(bounds[:-1], bounds[1:], strict=True)
-        ]
+        parts = [self.encode_array(bytes(view[start:end]), special) for start, end in itertools.pairwise(bounds)]
         ends = np.cumsum([0, *map(len, parts)], dtype=np.uint64)
         return (np.concatenate(parts) if parts else np.empty(0, self.token_dtype)), ends
 
@@ -130,14 +129,18 @@ class Tokenizer(ABC):
         yield from self.encode("".join(texts), special)
 
     def encode_file(
-        self, path: str | PathLike[str], sink: str | PathLike[str], special: Special = "recognise", threads: int | None = None
+        self,
+        path: str | PathLike[str],
+        sink: str | PathLike[str],
+        special: Special = "recognise",
+        threads: int | None = None,
     ) -> FileReport:
         """Encode a text file into a file of raw little-endian ids, which appears only when it is whole."""
         from fledge.files import atomic_write
 
         data = Path(path).read_bytes()
         ids = self.encode_array(data, special)
-        with atomic_write(sink) as file:
+        with atomic_write(Path(sink)) as file:
             file.write(ids.astype(self.token_dtype.newbyteorder("<")).tobytes())
         invalid = 0
         try:

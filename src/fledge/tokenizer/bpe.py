@@ -6,6 +6,7 @@ their borders, nor those of special tokens.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 PATTERNS = ("gpt2", "cl100k", "o200k")
 "The patterns that native code knows."
+SHORT = 10_000  # characters: up to this a call is worth more than what other threads could do meanwhile
 END_OF_TEXT = "<|endoftext|>"
 
 
@@ -32,7 +34,8 @@ class BPETokenizer(Tokenizer):
     """Byte-level BPE from a vocabulary and merges in order of rank.
 
     `special_tokens` are texts with their ids, or texts alone: these take their id from the vocabulary, or the next free
-    one. `roles` default to what the names of the special tokens say.
+    one. `roles` default to what the names of the special tokens say. `lazy` leaves the tables of native code to their
+    first use; otherwise they are made now, so that the first text is as quick as the next.
 
     >>> vocab = {i: bytes([i]) for i in range(256)} | {256: b"th", 257: b"the"}
     >>> tokenizer = BPETokenizer(vocab, [(b"t", b"h"), (b"th", b"e")], ["<|endoftext|>"])
@@ -52,6 +55,7 @@ class BPETokenizer(Tokenizer):
         *,
         pattern: str = "gpt2",
         roles: Roles | None = None,
+        lazy: bool = False,
     ) -> None:
         self.vocab: dict[int, bytes] = dict(vocab)
         self.merges: list[tuple[bytes, bytes]] = list(merges)
@@ -65,6 +69,17 @@ class BPETokenizer(Tokenizer):
             from fledge.tokenizer.custom import compile_pattern
 
             compile_pattern(pattern)
+        if not lazy:
+            self._prepare()
+
+    def _prepare(self) -> None:
+        """Make the tables of native code; where it was not built, all that needs no encoding still works."""
+        with contextlib.suppress(ImportError):
+            _ = self._encoder
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and other processes: native tables stay here, and are made anew there when they are needed."""
+        return {name: value for name, value in self.__dict__.items() if name != "_encoder"}
 
     @classmethod
     def from_files(
@@ -109,6 +124,16 @@ class BPETokenizer(Tokenizer):
         return digest.hexdigest()
 
     # ---- encoding ------------------------------------------------------------------------------------------------
+
+    def encode(self, text: str | Sequence[str], special: Special = "recognise") -> list[int]:
+        if not isinstance(text, str) or len(text) > SHORT or self.pattern not in PATTERNS:
+            return super().encode(text, special)
+        try:
+            return self._encoder.encode_list(text, special)
+        except UnicodeEncodeError:  # a lone surrogate
+            return self.encode_array(text, special).tolist()  # type: ignore[no-any-return]
+        except (LookupError, ValueError) as error:
+            raise self._explained(error, special) from None
 
     def encode_array(
         self, text: str | bytes | memoryview, special: Special = "recognise", threads: int | None = None
@@ -158,7 +183,7 @@ class BPETokenizer(Tokenizer):
         special: Special = "recognise",
         threads: int | None = None,
     ) -> FileReport:
-        """Encode a text file into raw little-endian ids of `token_dtype`, with memory that the file's size does not change.
+        """Encode a text file into raw little-endian ids of `token_dtype`, in memory that does not grow with the file.
 
         The sink appears only when it is whole. Bytes that are not UTF-8 are kept, and counted in the report.
         """
@@ -173,16 +198,12 @@ class BPETokenizer(Tokenizer):
 
         special_ids = set(self.special_tokens.values())
         tokens = [(data, token) for token, data in sorted(self.vocab.items()) if token not in special_ids]
-        ids: dict[bytes, int] = {}
-        for data, token in tokens:
-            ids.setdefault(data, token)
-        try:
-            merges = [(ids[left], ids[right], ids[left + right], rank) for rank, (left, right) in enumerate(self.merges)]
-        except KeyError as error:
-            raise FledgeError(f"a merge needs the token {error.args[0]!r}, which is not in the vocabulary.") from None
         specials = [(to_bytes(text), token) for text, token in self.special_tokens.items()]
         pattern = self.pattern if self.pattern in PATTERNS else "gpt2"
-        return Encoder(tokens, merges, specials, pattern, self._size > 65536)
+        try:
+            return Encoder(tokens, self.merges, specials, pattern, self._size > 65536)
+        except KeyError as error:
+            raise FledgeError(f"a merge needs the token {error.args[0]!r}, which is not in the vocabulary.") from None
 
     def _explained(self, error: Exception, special: str) -> Exception:
         """What native code refused, as a sentence for the person."""
@@ -190,8 +211,8 @@ class BPETokenizer(Tokenizer):
         if isinstance(error, LookupError) and len(error.args) == 2:
             token, place = error.args
             return FledgeError(
-                f"the text holds the special token {token.decode('utf-8', 'replace')} at byte {place}, and special='refuse' "
-                "forbids it. special='text' takes it as plain text, special='recognise' as the token."
+                f"the text holds the special token {token.decode('utf-8', 'replace')} at byte {place}, and "
+                "special='refuse' forbids it. special='text' takes it as plain text, special='recognise' as the token."
             )
         return FledgeError(f"{error}.") if "vocabulary" in str(error) else error
 

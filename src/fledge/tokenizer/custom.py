@@ -27,7 +27,8 @@ def compile_pattern(pattern: str) -> Any:
         import regex
     except ImportError:
         raise FledgeError(
-            "a pattern of your own needs the package regex: pip install 'fledge[data]'. gpt2, cl100k and o200k need nothing."
+            "a pattern of your own needs the package regex: pip install 'fledge[data]'. "
+            "gpt2, cl100k and o200k need nothing."
         ) from None
     try:
         compiled = regex.compile(pattern)

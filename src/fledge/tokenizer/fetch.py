@@ -62,7 +62,8 @@ def fetch(name: str, *, progress: bool = False) -> Path:
         except urllib.error.HTTPError as error:
             raise FledgeError(f"{host} answered {error.code} ({error.reason}) for {encoding.address}.") from None
         except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", None) or error or type(error).__name__
+            cause = getattr(error, "reason", error)
+            reason = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
             have = partial.stat().st_size if partial.exists() else 0
             if attempt == ATTEMPTS or (isinstance(error, urllib.error.URLError) and not have):
                 kept = f" {readable_bytes(have)} are kept, and the same command goes on from there." if have else ""

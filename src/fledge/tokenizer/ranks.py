@@ -15,6 +15,8 @@ from typing import NamedTuple
 from fledge.errors import FledgeError
 from fledge.tokenizer.parts import Parts, checked, token_id
 
+LONGEST = 4096  # bytes of a token: finding its merge takes the square of them
+
 
 class Encoding(NamedTuple):
     """A published encoding: where its ranks lie, their checksum, and what the file itself does not say."""
@@ -95,6 +97,8 @@ def parts_of_ranks(ranks: Mapping[bytes, int], special_tokens: Mapping[str, int]
         raise FledgeError(f"{where}: two special tokens have the same id.")
     merges = []
     for data, rank in sorted(ranks.items(), key=lambda item: item[1]):
+        if len(data) > LONGEST:
+            raise FledgeError(f"{where}: a token of {len(data):,} bytes is too long for ranks (at most {LONGEST:,}).")
         if len(data) > 1:
             halves = merged(data, ranks, rank)
             if len(halves) != 2:
@@ -111,15 +115,15 @@ def merged(token: bytes, ranks: Mapping[bytes, int], below: float) -> list[bytes
     [b'a', b'bc']
     """
     pieces = [token[position : position + 1] for position in range(len(token))]
-    while len(pieces) > 1:
-        lowest, place = below, -1
-        for position in range(len(pieces) - 1):
-            rank = ranks.get(pieces[position] + pieces[position + 1], below)
-            if rank < lowest:
-                lowest, place = rank, position
-        if place < 0:
-            break
+    pairs = [ranks.get(token[position : position + 2], below) for position in range(len(token) - 1)]
+    while pairs and (lowest := min(pairs)) < below:
+        place = pairs.index(lowest)
         pieces[place : place + 2] = [pieces[place] + pieces[place + 1]]
+        del pairs[place]
+        if place:
+            pairs[place - 1] = ranks.get(pieces[place - 1] + pieces[place], below)
+        if place < len(pairs):
+            pairs[place] = ranks.get(pieces[place] + pieces[place + 1], below)
     return pieces
 
 
@@ -143,4 +147,4 @@ def unreachable(parts: Parts) -> list[bytes]:
     ranks = {left + right: number for number, (left, right) in enumerate(parts.merges)}
     special = set(parts.special_tokens.values())
     ordinary = (data for token, data in parts.vocab.items() if token not in special)
-    return [data for data in ordinary if len(merged(data, ranks, len(ranks))) > 1]
+    return [data for data in ordinary if len(data) > LONGEST or len(merged(data, ranks, len(ranks))) > 1]

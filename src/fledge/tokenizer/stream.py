@@ -59,10 +59,10 @@ def encode_file(
     if not source.is_file():
         raise FledgeError(f"{source} is not a file that can be read.")
     size = source.stat().st_size
-    # English takes about a quarter of its bytes as ids; other scripts up to all of them, which the writing itself reports.
+    # English has about a quarter as many ids as bytes; for text that has more, the writing itself reports a full disk.
     require_space(Path(sink).parent, size // 4 * tokenizer.token_dtype.itemsize, "the file of ids")
     tokens = invalid = 0
-    with open(source, "rb") as file, atomic_write(sink) as out:
+    with open(source, "rb") as file, atomic_write(Path(sink)) as out:
         view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
         start, wanted = 0, BLOCK
         while start < size:
@@ -79,7 +79,7 @@ def encode_file(
                 continue
             ids = tokenizer.encode_array(block, special, threads)
             invalid += count_invalid(block)
-            out.write(memoryview(ids if sys.byteorder == "little" else ids.byteswap()))
+            out.write((ids if sys.byteorder == "little" else ids.byteswap()).data)
             tokens += len(ids)
             start, wanted = start + len(block), BLOCK
     return FileReport(tokens, size, invalid)

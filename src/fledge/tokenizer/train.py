@@ -6,13 +6,14 @@ result depends on neither the threads nor the order in which the text is read.
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +25,6 @@ from fledge.tokenizer.bpe import PATTERNS, BPETokenizer
 
 if TYPE_CHECKING:
     from fledge._core import PretokenCounter
-    from fledge.corpus import Corpus
 
 GATHER = 1 << 24  # bytes of texts that are handed to native code at once
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
@@ -64,9 +64,6 @@ class TrainingProfile(NamedTuple):
         return "\n".join(lines)
 
 
-Source = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Corpus | Iterable[str | bytes]"
-
-
 def train_bpe(
     source: Any,
     vocab_size: int | None,
@@ -93,7 +90,8 @@ def train_bpe(
     first_merge = len(specials) + 256
     if vocab_size is not None and vocab_size < first_merge:
         raise FledgeError(
-            f"vocab_size = {vocab_size} is too small: {len(specials)} special tokens and the 256 bytes need {first_merge}."
+            f"vocab_size = {vocab_size} is too small: {len(specials)} special tokens and the 256 bytes need "
+            f"{first_merge}."
         )
     if min_frequency < 1:
         raise FledgeError(f"min_frequency = {min_frequency} must be at least 1.")
@@ -117,13 +115,11 @@ def train_bpe(
     if vocab_size is not None and len(merges) < wanted:
         reason = "no pair is left to merge" if least == 1 else f"no pair occurs {least} times any more"
         warnings.warn(
-            f"training ended at {first_merge + len(merges):,} ids instead of {vocab_size:,}: {reason}. Use more text or a "
-            "smaller vocabulary.",
+            f"training ended at {first_merge + len(merges):,} ids instead of {vocab_size:,}: {reason}. "
+            "Use more text or a smaller vocabulary.",
             stacklevel=2,
         )
-    tokenizer.training_profile = TrainingProfile(
-        tuple(phases), counter.source_bytes, counter.distinct, len(merges)
-    )
+    tokenizer.training_profile = TrainingProfile(tuple(phases), counter.source_bytes, counter.distinct, len(merges))
     return tokenizer
 
 
@@ -134,7 +130,8 @@ def _build(merges: Sequence[tuple[int, int, int, int]], specials: Sequence[str],
         pairs.append((tokens[left], tokens[right]))
         tokens.append(tokens[left] + tokens[right])
     vocab = dict(enumerate([*map(to_bytes, specials), *tokens]))
-    return BPETokenizer(vocab, pairs, {text: token for token, text in enumerate(specials)}, pattern=pattern)
+    numbered = {text: token for token, text in enumerate(specials)}
+    return BPETokenizer(vocab, pairs, numbered, pattern=pattern, lazy=True)
 
 
 def _checked_specials(special_tokens: Iterable[str]) -> list[str]:
@@ -219,7 +216,7 @@ def _document(text: Any) -> bytes:
 
 def _documents_of(block: Any) -> Iterator[bytes]:
     bounds = block.offsets.tolist()
-    for start, end in zip(bounds[:-1], bounds[1:], strict=True):
+    for start, end in itertools.pairwise(bounds):
         yield bytes(block.buffer[start:end])
 
 
@@ -280,10 +277,8 @@ def _phase(phases: list[Phase], name: str) -> Iterator[None]:
 
 def _forget_peak_memory() -> None:
     """Linux can start the peak anew; elsewhere a phase shows the peak of all before it."""
-    try:
+    with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        pass
 
 
 def _peak_memory() -> int:

@@ -96,4 +96,5 @@ def _adopt(path: Path, dtype: np.dtype[Any], split: SplitFiles, tokenizer: Token
 def _put(split: SplitFiles, ids: Ids, starts: Ids, tokenizer: Tokenizer) -> None:
     split.documents.append(starts.astype("<u8"))
     split.tokens.append(ids.astype(tokenizer.token_dtype.newbyteorder("<"), copy=False))
-    split.source_bytes += len(tokenizer.decode_bytes(ids.tolist()))
+    text = ids[ids != end_token(tokenizer.roles)]
+    split.source_bytes += len(tokenizer.decode_bytes(text.tolist()))

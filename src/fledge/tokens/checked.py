@@ -66,9 +66,7 @@ class Checked:
 
     def _check_block(self, block: int) -> None:
         start = block * BLOCK_BYTES
-        data = os.pread(
-            self.descriptor, BLOCK_BYTES, start
-        )  # not through the mapping, which would stay in memory
+        data = os.pread(self.descriptor, BLOCK_BYTES, start)  # not through the mapping, which would stay in memory
         if f"{zlib.crc32(data):08x}" != self.checksums[block]:
             raise FledgeError(
                 f"{self.path}: bytes {start:,} to {start + len(data):,} do not match their checksum: "
@@ -88,9 +86,5 @@ class Checked:
 
     def release(self) -> None:
         """Give mapped pages back, so that memory does not grow with the file; the system still caches it."""
-        if (
-            self._mapping is not None
-            and self.array.nbytes > KEPT_MAPPED
-            and hasattr(self._mapping, "madvise")
-        ):
+        if self._mapping is not None and self.array.nbytes > KEPT_MAPPED and hasattr(self._mapping, "madvise"):
             self._mapping.madvise(mmap.MADV_DONTNEED)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fledge.corpus import Batch, Corpus
+from fledge.corpus import Batch, Corpus, Text
 from fledge.errors import FledgeError
 from fledge.tokenizer.base import Tokenizer
 from fledge.tokens.encoding import Encoded, encode_batch
@@ -50,7 +50,9 @@ def write_store_on_ray(
         limit = WAITING * max(1, int(resources.get("CPU", 1)))
         under_way: deque[tuple[Batch, Any]] = deque()
         for batch in batches:
-            under_way.append((batch._replace(documents=[]), task.remote(batch, shared, corpus.special)))
+            sent = batch._replace(text=batch.text.joined())  # a mapped file can't be sent
+            emptied = batch._replace(text=Text.of([]))
+            under_way.append((emptied, task.remote(sent, shared, corpus.special)))
             if len(under_way) >= limit:
                 done, reference = under_way.popleft()
                 yield done, ray.get(reference)
@@ -82,9 +84,7 @@ def _copy(folder: Path, out: str) -> None:
     import fsspec
 
     system, place = fsspec.core.url_to_fs(out)
-    files = sorted(
-        (path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.name == MANIFEST
-    )
+    files = sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.name == MANIFEST)
     for path in files:
         target = f"{place}/{path.relative_to(folder).as_posix()}"
         system.makedirs(target.rpartition("/")[0], exist_ok=True)

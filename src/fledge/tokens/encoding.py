@@ -7,10 +7,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fledge.corpus import Batch
+from fledge.corpus import Batch, Text
 from fledge.tokenizer.base import Ids, Tokenizer
+from fledge.tokens.pool import Pool
 from fledge.tokens.store import end_token, layout_of
 
+POOL = Pool()
 Special = Literal["recognise", "text"]
 
 
@@ -30,24 +32,52 @@ def encode_batches(
         yield batch, encode_batch(batch, tokenizer, special, threads)
 
 
-def encode_batch(
-    batch: Batch, tokenizer: Tokenizer, special: Special, threads: int | None
-) -> dict[str, Encoded]:
+def encode_batch(batch: Batch, tokenizer: Tokenizer, special: Special, threads: int | None) -> dict[str, Encoded]:
     """The documents of each split that the batch holds any of."""
-    held = batch.validation.tolist()
-    parts = {
-        "train": [text for text, out in zip(batch.documents, held, strict=True) if not out],
-        "validation": [text for text, out in zip(batch.documents, held, strict=True) if out],
-    }
-    return {name: _encode(texts, tokenizer, special, threads) for name, texts in parts.items() if texts}
+    if not len(batch.text):
+        return {}
+    ids, starts = _encode(batch.text, tokenizer, special, threads)
+    ids = ids.astype(ids.dtype.newbyteorder("<"), copy=False)
+    sizes = batch.text.ends - batch.text.starts
+    held = batch.validation
+    if held.all() or not held.any():
+        return {"validation" if held[0] else "train": Encoded(ids, starts, int(sizes.sum()))}
+    lengths = np.diff(starts, append=np.uint64(len(ids)))
+    parts = {}
+    for name, wanted in (("train", ~held), ("validation", held)):
+        edges = np.flatnonzero(np.diff(wanted, prepend=False, append=False)).tolist()  # of runs of documents
+        bounds = [*starts.tolist(), len(ids)]
+        runs = [ids[bounds[low] : bounds[high]] for low, high in zip(edges[::2], edges[1::2], strict=True)]
+        ends = np.cumsum(lengths[wanted], dtype=np.uint64)
+        joined = POOL.take(int(ends[-1]), ids.dtype)
+        np.concatenate(runs, out=joined)
+        parts[name] = Encoded(joined, ends - lengths[wanted], int(sizes[wanted].sum()))
+    return parts
 
 
-def _encode(documents: list[bytes], tokenizer: Tokenizer, special: Special, threads: int | None) -> Encoded:
-    offsets = np.zeros(len(documents) + 1, np.uint64)
-    np.cumsum(np.fromiter(map(len, documents), np.uint64, len(documents)), out=offsets[1:])
-    ids, bounds = tokenizer.encode_spans(b"".join(documents), offsets, special, threads)
-    ids, starts = bounded(ids, bounds, tokenizer)
-    return Encoded(ids.astype(ids.dtype.newbyteorder("<"), copy=False), starts, int(offsets[-1]))
+def _encode(text: Text, tokenizer: Tokenizer, special: Special, threads: int | None) -> tuple[Ids, Ids]:
+    """The ids of all documents with what bounds them, and where each starts.
+
+    Where a separator that the tokenizer knows lies between documents, it is encoded with them, as a span of its own:
+    the ids come out in their final order, and nothing is copied.
+    """
+    end = end_token(tokenizer.roles)
+    mark = next((key for key, value in tokenizer.special_tokens.items() if value == end), "").encode()
+    gaps = np.append(text.starts[1:], min(len(text.buffer), int(text.ends[-1]) + len(mark)))
+    if special == "text" or not mark or layout_of(tokenizer.roles) != "separated" or (gaps == text.ends).any():
+        joined = text.joined()
+        offsets = np.append(joined.starts, joined.ends[-1:]).astype(np.uint64)
+        ids, bounds = tokenizer.encode_spans(joined.buffer, offsets, special, threads)
+        return bounded(ids, bounds, tokenizer)
+    offsets = np.empty(2 * len(text) + 1, np.uint64)
+    offsets[0:-1:2], offsets[1::2], offsets[2::2] = text.starts, text.ends, gaps
+    ids, bounds = tokenizer.encode_spans(text.buffer, offsets, special, threads)
+    between = bounds[1:-1:2]
+    if (np.diff(bounds)[1::2] == 1).all() and (ids[between] == end).all():
+        return ids, bounds[0:-1:2]
+    own = np.repeat(np.tile([True, False], len(text)), np.diff(bounds).astype(np.int64))
+    lengths = np.diff(bounds)[0::2]
+    return bounded(ids[own], np.concatenate(([0], np.cumsum(lengths))).astype(np.uint64), tokenizer)
 
 
 def bounded(ids: Ids, bounds: Ids, tokenizer: Tokenizer) -> tuple[Ids, Ids]:

@@ -12,9 +12,11 @@ import numpy.typing as npt
 import torch
 
 from fledge.tokens.batch import IGNORED, PADDING, Batch
+from fledge.tokens.pool import Pool
 from fledge.tokens.store import TokenSplit
 
 Numbers = npt.NDArray[np.int64]
+POOL = Pool()
 
 
 class Stretches(NamedTuple):
@@ -27,9 +29,7 @@ class Stretches(NamedTuple):
     documents: Numbers | None = None  # the number of the document in its row
 
 
-def gather(
-    split: TokenSplit, found: Stretches, rows: int, width: int, padding: int, opening: int | None
-) -> Batch:
+def gather(split: TokenSplit, found: Stretches, rows: int, width: int, padding: int, opening: int | None) -> Batch:
     """A batch of `rows` × `width`: the stretches, and padding where there are none.
 
     `opening` is the input before the very first token of the file. Without documents, the batch has no
@@ -37,14 +37,15 @@ def gather(
     """
     split.token_file.check(np.maximum(found.sources - 1, 0), found.sources + found.lengths - 1)
     plain = found.documents is None
-    flat = np.empty((2 if plain else 4, rows * width), np.int64)
+    parts, size = (2 if plain else 4), rows * width
+    flat = POOL.take(parts * size, np.int64).reshape(parts, size)
     fill = _native()
     if fill is None:
         _fill(split.tokens, found, padding, opening or 0, flat)
     else:
-        file, size = split.token_file.descriptor, split.token_file.dtype.itemsize
+        file, bytes_each = split.token_file.descriptor, split.token_file.dtype.itemsize
         places = (flat[0], flat[1], None, None) if plain else (flat[0], flat[1], flat[2], flat[3])
-        fill(file, size, *found, opening or 0, padding, *places)
+        fill(file, bytes_each, *found, opening or 0, padding, *places)
     return Batch(*torch.from_numpy(flat.reshape(len(flat), rows, width)).unbind())
 
 
@@ -52,10 +53,10 @@ def gather(
 def _native() -> Any:
     """The core's own function; None where the core is not built, for training needs no tokenizer."""
     try:
-        from fledge._core import gather
+        from fledge import _core
     except ImportError:
         return None
-    return gather
+    return getattr(_core, "gather", None)
 
 
 def _fill(tokens: npt.NDArray[Any], found: Stretches, padding: int, opening: int, flat: Numbers) -> None:

@@ -62,9 +62,7 @@ class Lines:
 class LineWindows(Windows):
     """A window is a line and an offset: column c holds pair offset + c of the line, or padding outside it."""
 
-    def __init__(
-        self, split: TokenSplit, config: TokensConfig, roles: Roles, seed: int, shuffle: bool = True
-    ) -> None:
+    def __init__(self, split: TokenSplit, config: TokensConfig, roles: Roles, seed: int, shuffle: bool = True) -> None:
         super().__init__(split, config, roles, seed, shuffle)
         self.lines = Lines(split, roles)
         self.padding = padding_token(roles)

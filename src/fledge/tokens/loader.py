@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import count
 
 from fledge.errors import FledgeError
 from fledge.tokens.batch import Batch
 from fledge.tokens.windows import Windows
 
 DEPTH = 4  # batches made ahead
+TOGETHER = 1 << 17  # tokens that are worth waking a thread for: small batches are made several at a time
 THREADS = min(2, os.cpu_count() or 1)  # the work is reading and widening, mostly outside Python
 
 
@@ -47,22 +48,22 @@ class Loader:
         return range(begin, min(begin + size, last))
 
     def __iter__(self) -> Iterator[tuple[int, Batch]]:
+        size = max(1, self.batch_size // self.ranks * self.windows.context_length)
+        together = max(1, min(self.depth, TOGETHER // size))
         pool = ThreadPoolExecutor(THREADS, thread_name_prefix="loader")
-        under_way: deque[tuple[int, Future[Batch]]] = deque()
-        firsts: Iterable[int] = count(self.start, self.batch_size)
-        if self.stop is not None:
-            firsts = range(self.start, self.stop, self.batch_size)
+        under_way: deque[Future[list[tuple[int, Batch]]]] = deque()
+        end = sys.maxsize if self.stop is None else self.stop
         try:
-            for first in firsts:
-                under_way.append((first, pool.submit(self._make, first)))
-                if len(under_way) > self.depth:
-                    done, batch = under_way.popleft()
-                    yield done, batch.result()
-            for done, batch in under_way:
-                yield done, batch.result()
+            for first in range(self.start, end, self.batch_size * together):
+                last = min(end, first + self.batch_size * together)
+                under_way.append(pool.submit(self._make, range(first, last, self.batch_size)))
+                if len(under_way) * together > self.depth:
+                    yield from under_way.popleft().result()
+            while under_way:
+                yield from under_way.popleft().result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _make(self, first: int) -> Batch:
-        batch = self.windows.batch(self.share(first))
-        return batch.pin() if self.pin else batch
+    def _make(self, firsts: range) -> list[tuple[int, Batch]]:
+        batches = [(first, self.windows.batch(self.share(first))) for first in firsts]
+        return [(first, batch.pin()) for first, batch in batches] if self.pin else batches

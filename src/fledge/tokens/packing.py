@@ -52,9 +52,7 @@ class Segments(NamedTuple):
 class PackingWindows(Windows):
     """What both ways of packing share: an index per epoch, and rows filled with stretches of documents."""
 
-    def __init__(
-        self, split: TokenSplit, config: TokensConfig, roles: Roles, seed: int, shuffle: bool = True
-    ) -> None:
+    def __init__(self, split: TokenSplit, config: TokensConfig, roles: Roles, seed: int, shuffle: bool = True) -> None:
         super().__init__(split, config, roles, seed, shuffle)
         self.lines = Lines(split, roles)
         self.padding = padding_token(roles)
@@ -182,9 +180,7 @@ class BestFitWindows(PackingWindows):
     Documents longer than the context are cut into windows, and their last part is packed like the others.
     """
 
-    def __init__(
-        self, split: TokenSplit, config: TokensConfig, roles: Roles, seed: int, shuffle: bool = True
-    ) -> None:
+    def __init__(self, split: TokenSplit, config: TokensConfig, roles: Roles, seed: int, shuffle: bool = True) -> None:
         super().__init__(split, config, roles, seed, shuffle)
         counts = np.zeros(self.context_length + 1, np.int64)
         for pairs in self.lines.pairs():
@@ -203,9 +199,7 @@ class BestFitWindows(PackingWindows):
         order.
         """
         documents, skips, lengths = self._pieces(epoch)
-        by_length = np.argsort(
-            -lengths, kind="stable"
-        )  # pieces of equal length stay in the epoch's shuffled order
+        by_length = np.argsort(-lengths, kind="stable")  # pieces of equal length stay in the epoch's shuffled order
         places = np.empty(len(by_length), np.int64)
         places[self._plan.place_of_piece] = by_length
         folder = self.split.token_file.path.parent
@@ -257,9 +251,7 @@ def plan_best_fit(counts: Numbers, width: int) -> Plan:
     pieces.
     """
     rows_with_room: list[list[Numbers]] = [[] for _ in range(width + 1)]
-    taken: list[Numbers] = [
-        np.empty(0, np.int64)
-    ]  # the row of each piece, from the longest piece to the shortest
+    taken: list[Numbers] = [np.empty(0, np.int64)]  # the row of each piece, from the longest piece to the shortest
     rows = 0
     for length in range(width, 0, -1):
         left, room = int(counts[length]), length

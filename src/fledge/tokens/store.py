@@ -102,8 +102,7 @@ class TokenSplit:
         """The ids of one document with what bounds it."""
         if not 0 <= number < len(self.documents):
             raise FledgeError(
-                f"The {self.name} split has {len(self.documents):,} documents, numbered from 0, and no "
-                f"{number:,}."
+                f"The {self.name} split has {len(self.documents):,} documents, numbered from 0, and no {number:,}."
             )
         self.document_file.check(number, number + 1)
         start = int(self.documents[number])
@@ -140,9 +139,7 @@ class TokenStore:
                     f"{folder} is not finished: tokenizing was interrupted. The same fledge tokenize "
                     "command goes on where it stopped."
                 )
-            raise FledgeError(
-                f"{folder} is not a token store: there is no {MANIFEST}. Make one with fledge tokenize."
-            )
+            raise FledgeError(f"{folder} is not a token store: there is no {MANIFEST}. Make one with fledge tokenize.")
         manifest = read_json(folder / MANIFEST)
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
             raise FledgeError(f"{folder / MANIFEST} does not describe a token store.")
@@ -186,9 +183,7 @@ class TokenStore:
         from fledge.tokenizer import load_tokenizer
 
         if not (self.folder / TOKENIZER).is_dir():
-            raise FledgeError(
-                f"{self.folder} holds no tokenizer: it was imported. Name one with --tokenizer."
-            )
+            raise FledgeError(f"{self.folder} holds no tokenizer: it was imported. Name one with --tokenizer.")
         loaded: Tokenizer = load_tokenizer(self.folder / TOKENIZER)
         return loaded
 

@@ -29,9 +29,7 @@ class Windows(ABC):
     own.
     """
 
-    def __init__(
-        self, split: TokenSplit, config: TokensConfig, roles: Roles, seed: int, shuffle: bool = True
-    ) -> None:
+    def __init__(self, split: TokenSplit, config: TokensConfig, roles: Roles, seed: int, shuffle: bool = True) -> None:
         self.split, self.config, self.roles = split, config, roles
         self.seed, self.shuffle = seed, shuffle
         self.context_length = config.context_length
@@ -65,9 +63,7 @@ class Windows(ABC):
             return samples
         first, order = self._order
         low, high = int(samples.min()), int(samples.max())
-        if low < first or high >= first + len(
-            order
-        ):  # the cost of a permutation is mostly per call: do many at once
+        if low < first or high >= first + len(order):  # the cost of a permutation is mostly per call: do many at once
             if high - low >= AHEAD:
                 return permute(samples % count, count, keys(self.seed, ORDER, samples // count))
             ahead = np.arange(low, low + AHEAD)
@@ -155,8 +151,9 @@ def make_windows(
     if config.policy == "stream":
         windows = StreamWindows(split, config, roles, seed, shuffle)
     elif config.policy == "lanes":
+        lanes = config.lanes or lanes
         if lanes is None:
-            raise FledgeError("tokens.policy = lanes needs the number of lanes: the batch size.")
+            raise FledgeError("tokens.policy = lanes needs their number: set tokens.lanes to training.batch_size.")
         windows = LaneWindows(split, config, roles, seed, lanes=lanes)
     elif config.policy == "packed":
         windows = (BestFitWindows if config.best_fit else PackedWindows)(split, config, roles, seed, shuffle)

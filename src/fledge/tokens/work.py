@@ -36,9 +36,7 @@ class GrowingFile:
         self.checksums: list[str] = []  # whole blocks, of which the first `journaled` are in the journal
         self.journaled = 0
         if os.fstat(self.descriptor).st_size < self.size:
-            raise FledgeError(
-                f"{path} is shorter than its journal says: it was changed. Begin again with --restart."
-            )
+            raise FledgeError(f"{path} is shorter than its journal says: it was changed. Begin again with --restart.")
         os.ftruncate(self.descriptor, self.size)
         os.lseek(self.descriptor, 0, os.SEEK_END)
 
@@ -116,18 +114,12 @@ class Work:
                 for kind, file in (("tokens", f"{name}.bin"), ("documents", f"{name}.documents.bin"))
             }
             for kind, file in files.items():
-                file.checksums = [
-                    check for record in records for check in record["splits"][name][kind]["checksums"]
-                ]
+                file.checksums = [check for record in records for check in record["splits"][name][kind]["checksums"]]
                 file.journaled = len(file.checksums)
-            splits[name] = SplitFiles(
-                files["tokens"], files["documents"], state["source_bytes"] if state else 0
-            )
+            splits[name] = SplitFiles(files["tokens"], files["documents"], state["source_bytes"] if state else 0)
         if last is None:
             return cls(splits)
-        return cls(
-            splits, Cursor(last["cursor"][0], tuple(last["cursor"][1])), last["consumed"], last["skipped"]
-        )
+        return cls(splits, Cursor(last["cursor"][0], tuple(last["cursor"][1])), last["consumed"], last["skipped"])
 
     def record(self) -> dict[str, Any]:
         splits = {

@@ -63,9 +63,7 @@ def write_store(
                 Journal(folder / JOURNAL).remove()
             return store
         if not (folder / JOURNAL).exists() and any(folder.iterdir()):
-            raise FledgeError(
-                f"The folder {folder} exists and holds other files. Name a new folder with --out."
-            )
+            raise FledgeError(f"The folder {folder} exists and holds other files. Name a new folder with --out.")
         if encoder is None:
 
             def encoder(batches: Iterable[Batch]) -> Iterator[tuple[Batch, dict[str, Encoded]]]:
@@ -75,16 +73,25 @@ def write_store(
     return TokenStore.open(folder)
 
 
-def store_on_the_fly(corpus: Corpus, tokenizer: Tokenizer, progress: bool = True) -> TokenStore:
-    """A store for this process alone, in a temporary folder, and a warning that names the way to keep one."""
+def store_on_the_fly(
+    corpus: Corpus, tokenizer: Tokenizer, folder: str | Path | None = None, progress: bool = True
+) -> TokenStore:
+    """A store where none was made beforehand, and a warning that names the way to make one.
+
+    It is kept in `folder`, and used from there without a word the next time; without one it goes with the process.
+    """
+    if folder is not None and (Path(folder) / MANIFEST).exists():
+        return write_store(corpus, tokenizer, folder, progress=progress)
+    address = corpus.sources[0].address
     warnings.warn(
-        f"No token store: {corpus.name} is tokenized now, and again at every start. Keep the tokens with: "
-        f"fledge tokenize {corpus.sources[0].address} --tokenizer TOKENIZER --out tokens, "
-        "and train with --set tokens.store=tokens"
+        f"No token store: {corpus.name} is tokenized first. To do that once for all runs: "
+        f"fledge tokenize {address} --tokenizer TOKENIZER --out tokens, then --set tokens.store=tokens"
     )
-    folder = tempfile.mkdtemp(prefix="fledge-tokens-")
-    store = write_store(corpus, tokenizer, Path(folder) / "store", progress=progress)
-    weakref.finalize(store, shutil.rmtree, folder, ignore_errors=True)
+    if folder is not None:
+        return write_store(corpus, tokenizer, folder, progress=progress)
+    place = tempfile.mkdtemp(prefix="fledge-tokens-")
+    store = write_store(corpus, tokenizer, Path(place) / "store", progress=progress)
+    weakref.finalize(store, shutil.rmtree, place, ignore_errors=True)
     return store
 
 
@@ -106,9 +113,7 @@ def _alone(folder: Path) -> Iterator[None]:
 def _clear(folder: Path) -> None:
     """Remove a store, the manifest first, so that what is left never looks whole."""
     if (folder / MANIFEST).exists() or (folder / JOURNAL).exists():
-        (
-            folder / JOURNAL
-        ).touch()  # killed half-way, this is an unfinished store, not a folder of other files
+        (folder / JOURNAL).touch()  # killed half-way, this is an unfinished store, not a folder of other files
         (folder / MANIFEST).unlink(missing_ok=True)
         sync_folder(folder)
         for name in SPLITS:
@@ -152,7 +157,7 @@ def _write(
     try:
         with progress_bar("tokenizing", corpus.size, shown=progress) as bar:
             bar.advance(work.consumed)
-            for batch, encoded in encoder(_ahead(corpus.batches(work.cursor))):
+            for batch, encoded in _ahead(encoder(_ahead(corpus.batches(work.cursor)))):
                 for name, part in encoded.items():
                     work.splits[name].append(part)
                 bar.advance(batch.consumed - work.consumed)

@@ -12,6 +12,7 @@ the validation split (source bytes / tokens) turns its loss into bits per byte.
 from fledge.training.loop import TrainingResult, train
 from fledge.training.metrics import read_metrics
 from fledge.training.optimizers import SGD, AdamW, Muon, Optimizer, build_optimizer
+from fledge.training.progress import Diverged
 from fledge.training.ranks import Ranks, join_ranks
 from fledge.training.schedules import schedule
 from fledge.training.stops import parse_duration
@@ -20,6 +21,7 @@ from fledge.training.timeline import find_checkpoint, load_checkpoint
 __all__ = [
     "SGD",
     "AdamW",
+    "Diverged",
     "Muon",
     "Optimizer",
     "Ranks",

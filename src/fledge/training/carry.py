@@ -55,13 +55,9 @@ class Carry:
     def load(self, tensors: Mapping[str, Tensor]) -> bool:
         """Take up a saved state, if it is one of as many lanes; otherwise the lanes begin anew."""
         low, high = self.ranks.rank * self.rows, (self.ranks.rank + 1) * self.rows
-        saved = {
-            name.removeprefix(PREFIX): tensor for name, tensor in tensors.items() if name.startswith(PREFIX)
-        }
+        saved = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items() if name.startswith(PREFIX)}
         if LENGTHS not in saved or len(saved[LENGTHS]) != self.rows * self.ranks.world:
             return False
         lengths = saved.pop(LENGTHS)
-        self.state = self.state.load(
-            {name: tensor[low:high] for name, tensor in saved.items()}, lengths[low:high]
-        )
+        self.state = self.state.load({name: tensor[low:high] for name, tensor in saved.items()}, lengths[low:high])
         return True

@@ -47,21 +47,15 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise FledgeError(
-            f"training.device = {name!r} is no device. Use auto, cpu, mps, cuda or cuda:N."
-        ) from None
+        raise FledgeError(f"training.device = {name!r} is no device. Use auto, cpu, mps, cuda or cuda:N.") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise FledgeError(
-            f"training.device = {name}, and torch sees no CUDA device here. Use training.device=auto."
-        )
+        raise FledgeError(f"training.device = {name}, and torch sees no CUDA device here. Use training.device=auto.")
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise FledgeError("training.device = mps, and there is no Apple GPU here. Use training.device=auto.")
     if device.type == "cuda":
         device = torch.device("cuda", device.index if device.index is not None else local_rank)
         if device.index >= torch.cuda.device_count():
-            raise FledgeError(
-                f"training.device = {device}, and there are {torch.cuda.device_count()} CUDA devices."
-            )
+            raise FledgeError(f"training.device = {device}, and there are {torch.cuda.device_count()} CUDA devices.")
     return device
 
 
@@ -85,9 +79,7 @@ def choose_precision(name: str, device: torch.device) -> Precision:
         return Precision(name, "as set")
     if major >= 8:
         return Precision("bf16", f"native on {torch.cuda.get_device_name(device)}; weights stay fp32")
-    return Precision(
-        "fp16", f"with loss scaling: {torch.cuda.get_device_name(device)} has no bf16; weights stay fp32"
-    )
+    return Precision("fp16", f"with loss scaling: {torch.cuda.get_device_name(device)} has no bf16; weights stay fp32")
 
 
 def prepare(device: torch.device, precision: Precision, threads: int | None) -> None:

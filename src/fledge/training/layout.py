@@ -108,9 +108,7 @@ class ShardedPiece:
         parameter = self.parameter.data
         if not isinstance(parameter, DTensor):
             return whole
-        return distribute_tensor(
-            whole.to(parameter.device), parameter.device_mesh, parameter.placements
-        ).to_local()
+        return distribute_tensor(whole.to(parameter.device), parameter.device_mesh, parameter.placements).to_local()
 
     def split(self, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         yield self.name, self.whole(tensor)
@@ -135,9 +133,7 @@ class Layout:
         for rule in self.rules:
             members = {name: named[name] for name, of in rules.items() if of == rule}
             self._pieces[rule] = (
-                [FlatPiece(members)]
-                if flat
-                else [ShardedPiece(name, parameter) for name, parameter in members.items()]
+                [FlatPiece(members)] if flat else [ShardedPiece(name, parameter) for name, parameter in members.items()]
             )
         self._flat = flat
         self._parameters = list(named.values())

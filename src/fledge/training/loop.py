@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fledge.config import RunConfig
+from fledge.loss import MASKED
 from fledge.training.ranks import join_ranks
 from fledge.training.schedules import schedule
 from fledge.training.session import Session
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from fledge.tokenizer import Tokenizer
     from fledge.tokens import Windows
 
-MASKED = -100  # the target of a place that does not count
 PATIENCE = 10  # times that training goes back after a divergence before it gives up
 
 
@@ -40,7 +40,7 @@ class TrainingResult:
     validation_loss: float | None
     bits_per_byte: float | None
     tokens_per_second: float
-    "Saving, evaluation and samples included; the first step, which compiles, left out."
+    "From the end of the first step, which compiles, to that of the last; saving and evaluation between included."
     seconds: float
     stopped: str | None
     "Why it ended before the last step: a signal's name or the time limit; None when it is complete."
@@ -96,16 +96,13 @@ def train(
                             stopped = wish or "another process"
                             break
                         session.optimizer.factor = schedule(config.schedule, progress.step, session.steps)
-                        loss = session.accumulate(batch, count)
-                        session.update(loss, kept.range(first, settings.batch_size))
+                        session.step(batch, count, kept.range(first, settings.batch_size))
                         if trouble := session.watch():
                             break
                         if session.due(settings.log_every):
                             session.log()
                         if session.due(settings.save_every):
-                            stops.reserve = (
-                                session.save()
-                            )  # before evaluation: a crash there must not cost the step
+                            stops.reserve = session.save()  # before evaluation: a crash there must not cost the step
                         if session.due(settings.evaluate_every):
                             session.evaluate()
                         if session.due(settings.sample_every):
@@ -115,10 +112,7 @@ def train(
                 if trouble:
                     setbacks += 1
                     session.go_back(trouble, give_up=setbacks > PATIENCE)
-            session.save()
-            if not stopped:
-                session.evaluate()
-                session.sample()
+            session.finish(complete=not stopped)
             return session.result(stopped)
         finally:
             gc.enable()

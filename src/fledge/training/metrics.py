@@ -70,9 +70,7 @@ class Metrics:
 
     def evaluations(self) -> dict[int, float]:
         """The validation loss by step."""
-        return {
-            int(row["step"]): float(row["validation_loss"]) for row in self.rows if row["validation_loss"]
-        }
+        return {int(row["step"]): float(row["validation_loss"]) for row in self.rows if row["validation_loss"]}
 
 
 def read_metrics(path: Path | str) -> list[Row]:
@@ -83,9 +81,7 @@ def read_metrics(path: Path | str) -> list[Row]:
     text = path.read_text(encoding="utf-8")
     whole = text[: text.rfind("\n") + 1]
     rows = csv.DictReader(io.StringIO(whole))
-    return [
-        row for row in rows if row.get("step", "").isdigit() and None not in row and None not in row.values()
-    ]
+    return [row for row in rows if row.get("step", "").isdigit() and None not in row and None not in row.values()]
 
 
 def _text(rows: list[Row]) -> bytes:

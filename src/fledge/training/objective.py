@@ -25,9 +25,7 @@ class Objective(nn.Module):
         self.precision, self.device = precision, device
         self.smoothing, self.z_loss = smoothing, z_loss
 
-    def forward(
-        self, inputs_BT: Tensor, targets_BT: Tensor, plan: Any = None, state: Any = None
-    ) -> tuple[Tensor, Any]:
+    def forward(self, inputs_BT: Tensor, targets_BT: Tensor, plan: Any = None, state: Any = None) -> tuple[Tensor, Any]:
         """The sum over unmasked targets, and the state to carry on where one was given."""
         smoothing, z_loss = (self.smoothing, self.z_loss) if self.training else (0.0, 0.0)
         with self.precision.autocast(self.device):

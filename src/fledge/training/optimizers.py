@@ -17,9 +17,7 @@ from fledge.config import OptimizerConfig
 from fledge.errors import FledgeError
 from fledge.training.layout import Layout, Piece
 
-CACHE_BLOCK = (
-    1 << 18
-)  # elements updated at once on a CPU: weights, gradient and state stay in the cache together
+CACHE_BLOCK = 1 << 18  # elements updated at once on a CPU: weights, gradient and state stay in the cache together
 
 
 def adamw(
@@ -41,9 +39,7 @@ def adamw(
     weights.sub_(step_size * mean / denominator)
 
 
-def sgd(
-    weights: Tensor, gradient: Tensor, velocity: Tensor, scalars: Any, momentum: float, nesterov: bool
-) -> None:
+def sgd(weights: Tensor, gradient: Tensor, velocity: Tensor, scalars: Any, momentum: float, nesterov: bool) -> None:
     """Gradient descent with momentum. `scalars` are (decay, learning rate); the decay joins the gradient."""
     decay, rate = scalars
     gradient = gradient + decay * weights
@@ -105,9 +101,7 @@ class Optimizer:
                 gradient = piece.gradient
                 if scale is not None and not self._folds(rule, gradient):
                     gradient = gradient.mul_(scale)
-                self.update(
-                    rule, piece, gradient, [self.state[f"{kind}:{rule}"][index] for kind in self.kinds(rule)]
-                )
+                self.update(rule, piece, gradient, [self.state[f"{kind}:{rule}"][index] for kind in self.kinds(rule)])
 
     def zero(self) -> None:
         self.layout.zero()
@@ -124,7 +118,7 @@ class Optimizer:
         if tensors[0].device.type == "cuda":
             on_device = torch.tensor(scalars, dtype=torch.float32).to(tensors[0].device, non_blocking=True)
             scale = torch.ones_like(on_device[0]) if self._scale is None else self._scale
-            _compiled(rule)(scale, *tensors, on_device.unbind(), *settings)
+            _compiled(rule, settings)(scale, on_device, *tensors)
             return
         for start in range(0, tensors[0].numel(), CACHE_BLOCK):
             rule(*(tensor[start : start + CACHE_BLOCK] for tensor in tensors), scalars, *settings)
@@ -158,15 +152,16 @@ class Optimizer:
 _kernels: dict[Any, Any] = {}
 
 
-def _compiled(rule: Any) -> Any:
-    """The rule as one kernel that multiplies the gradient by a scale on the way."""
-    if rule not in _kernels:
+def _compiled(rule: Any, settings: tuple[Any, ...]) -> Any:
+    """The rule with its settings as one kernel, which multiplies the gradient by a scale on the way."""
+    key = (rule, settings)
+    if key not in _kernels:
 
-        def scaled(scale: Tensor, weights: Tensor, gradient: Tensor, *rest: Any) -> None:
-            rule(weights, gradient * scale, *rest)
+        def scaled(scale: Tensor, scalars: Tensor, weights: Tensor, gradient: Tensor, *state: Tensor) -> None:
+            rule(weights, gradient * scale, *state, scalars.unbind(), *settings)
 
-        _kernels[rule] = torch.compile(scaled, dynamic=True)
-    return _kernels[rule]
+        _kernels[key] = torch.compile(scaled, dynamic=True)
+    return _kernels[key]
 
 
 class AdamW(Optimizer):
@@ -183,9 +178,7 @@ class AdamW(Optimizer):
             rate / (1 - config.beta1**self.steps),
             math.sqrt(1 - config.beta2**self.steps),
         )
-        self.apply(
-            adamw, scalars, [piece.weights, gradient, *state], config.beta1, config.beta2, config.epsilon
-        )
+        self.apply(adamw, scalars, [piece.weights, gradient, *state], config.beta1, config.beta2, config.epsilon)
 
 
 class SGD(Optimizer):
@@ -197,9 +190,7 @@ class SGD(Optimizer):
     def update(self, rule: str, piece: Piece, gradient: Tensor, state: list[Tensor]) -> None:
         rate = self.config.learning_rate * self.factor
         scalars = (self.decay(rule), rate)
-        self.apply(
-            sgd, scalars, [piece.weights, gradient, *state], self.config.momentum, self.config.nesterov
-        )
+        self.apply(sgd, scalars, [piece.weights, gradient, *state], self.config.momentum, self.config.nesterov)
 
 
 class Muon(AdamW):
@@ -222,9 +213,7 @@ class Muon(AdamW):
             rows, columns = matrices.shape[-2:]
             flat = matrices.reshape(-1, rows, columns)
             # One matrix at a time on a CPU: batched products gain nothing there.
-            turned = (
-                orthogonalise(flat) if batched else torch.stack([orthogonalise(matrix) for matrix in flat])
-            )
+            turned = orthogonalise(flat) if batched else torch.stack([orthogonalise(matrix) for matrix in flat])
             turned = turned.reshape(matrices.shape)
             for name, change in zip(names, turned, strict=True):
                 piece.add(name, change, -rate * math.sqrt(max(1, rows / columns)))
@@ -252,9 +241,7 @@ def parameter_kinds(model: nn.Module) -> dict[str, str]:
         if isinstance(module, nn.Embedding)
         for parameter in module.parameters(recurse=False)
     }
-    return {
-        name: _kind(name, parameter, parameter in embeddings) for name, parameter in model.named_parameters()
-    }
+    return {name: _kind(name, parameter, parameter in embeddings) for name, parameter in model.named_parameters()}
 
 
 def _kind(name: str, parameter: nn.Parameter, embedded: bool) -> str:

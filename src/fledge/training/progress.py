@@ -21,6 +21,8 @@ class Progress:
     samples: int = 0
     "The number of the next sample, skipped ones left out; the order is the same for any batch size and processes."
     tokens: int = 0
+    updates: int = 0
+    "Times the weights were moved: the steps, less those that fp16 left out."
     skipped: list[tuple[int, int]] = field(default_factory=list)
     "Ranges of samples left out after a divergence."
     micro_batch: int = 0
@@ -58,6 +60,14 @@ class Trouble(NamedTuple):
     first: int
     after: int
     what: str
+
+
+class Diverged(FledgeError):
+    """Training stopped because the loss was no longer a number, or jumped."""
+
+    def __init__(self, sentence: str, step: int) -> None:
+        super().__init__(sentence)
+        self.step = step
 
 
 class Outcome(NamedTuple):

@@ -31,7 +31,8 @@ def gather(model: Model, ranks: Ranks) -> Model | None:
     whole = build_model(model.config, model.vocabulary_size, model.context_length) if ranks.main else None
     places = dict(whole.named_parameters()) if whole is not None else {}
     for name, parameter in model.named_parameters():
-        full = parameter.full_tensor()  # type: ignore[attr-defined]
+        # After a forward pass without a backward one, what is not in a layer is still whole.
+        full = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
         if whole is not None:
             places[name].copy_(full)
     return whole.eval() if whole is not None else None

@@ -29,6 +29,7 @@ class Skipping:
 
     def __init__(self, windows: Windows, skipped: Sequence[tuple[int, int]]) -> None:
         self.windows, self.skipped = windows, list(skipped)
+        self.context_length = windows.context_length
 
     def __len__(self) -> int:
         return len(self.windows)

@@ -25,9 +25,7 @@ def parse_duration(text: str) -> float:
         return float(whole)
     if not re.fullmatch(r"(\d+(\.\d+)?[dhms])+", whole):
         raise FledgeError(f"The time limit {text!r} is not a duration such as 8h50m, 45m or 90s.")
-    return float(
-        sum(float(number) * UNITS[unit] for number, unit in re.findall(r"(\d+(?:\.\d+)?)([dhms])", whole))
-    )
+    return float(sum(float(number) * UNITS[unit] for number, unit in re.findall(r"(\d+(?:\.\d+)?)([dhms])", whole)))
 
 
 class Stops:
@@ -59,9 +57,6 @@ class Stops:
         """Why to stop now, if there is a reason: the next step and the last checkpoint must still fit the limit."""
         if self.signal is not None:
             return self.signal
-        if (
-            self.deadline is not None
-            and time.monotonic() + 2 * step_seconds + 1.5 * self.reserve > self.deadline
-        ):
+        if self.deadline is not None and time.monotonic() + 2 * step_seconds + 1.5 * self.reserve > self.deadline:
             return "the time limit"
         return None

@@ -88,7 +88,7 @@ def open_place(folder: Path, origin: Path | None) -> Path:
     `origin` is the checkpoint that training goes on from; None for a fresh run.
     """
     if origin is None:
-        if any(checkpoints(folder)) or (folder / METRICS).exists():
+        if any(checkpoints(folder)):  # rows of a run that was killed before its first checkpoint are worth nothing
             raise FledgeError(
                 f"{folder} holds a run already. Go on with it: fledge train --resume {folder}; "
                 "or choose another folder with --out."

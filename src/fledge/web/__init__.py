@@ -1,2 +1,1 @@
-"""The workshop: a local page to see tokens, runs and models, with the HTTP API below it. One process,
-offline."""
+"""The workshop: a local page to see tokens, runs and models, with the HTTP API below it. One process, offline."""

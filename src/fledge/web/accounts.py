@@ -1,5 +1,4 @@
-"""The account of a model for the page: the accounting's numbers for a recipe or bundle with some settings
-moved."""
+"""The account of a model for the page: the accounting's numbers for a recipe or bundle with some settings moved."""
 
 from __future__ import annotations
 
@@ -45,16 +44,13 @@ def routes(library: Library) -> APIRouter:
 
     @router.post("/account")
     def model_account(request: AccountRequest) -> AccountAnswer:
-        """Parameters, FLOPs and memory by component, and the diagram, of a recipe or bundle with settings
-        changed."""
+        """Parameters, FLOPs and memory by component, and the diagram, of a recipe or bundle with settings changed."""
         config, vocabulary_size, context_length = find_config(library, request)
         values = {**config.model.model_dump(), **request.model}
         for name, limit in LARGEST.items():
             value = values.get(name)
             if isinstance(value, int) and value > limit:
-                raise FledgeError(
-                    f"model.{name} = {value} is more than the page reckons with: at most {limit:,}."
-                )
+                raise FledgeError(f"model.{name} = {value} is more than the page reckons with: at most {limit:,}.")
         model = parse(ModelConfig, values)
         return answer(
             account(
@@ -104,8 +100,7 @@ def answer(found: Account) -> AccountAnswer:
         ],
         memory=memory.total,
         memory_parts=[
-            PartFacts(name=part.name, bytes=part.at(found.batch), grows=part.per_window > 0)
-            for part in memory.parts
+            PartFacts(name=part.name, bytes=part.at(found.batch), grows=part.per_window > 0) for part in memory.parts
         ],
         bytes_per_window=memory.slope,
         bytes_at_any_batch=memory.intercept,
@@ -116,8 +111,7 @@ def answer(found: Account) -> AccountAnswer:
 
 
 def nodes(chart: Chart, found: Account) -> list[NodeFacts]:
-    """The boxes in the order in which they are drawn, each with the names of its tensors, products and
-    memory."""
+    """The boxes in the order in which they are drawn, each with the names of its tensors, products and memory."""
     facts = []
     for node in (node for row in chart.rows for node in row if node.shape == "box"):
         tensors = [t.name for t in found.parameters.tensors if node.key in parts_of(t.name)]

@@ -44,8 +44,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 }
 DESCRIPTION = """What the workshop's page uses, open to any program on this machine.
 
-Runs, bundles and tokenizers are named as `GET /api/library` and `GET /v1/models` list them; no request
-names a path.
+Runs, bundles and tokenizers are named as `GET /api/library` and `GET /v1/models` list them; no request names a path.
 """
 
 
@@ -56,9 +55,10 @@ def create_app(
     local: bool = True,
     device: str = "cpu",
     rate: float = 600.0,
+    waiting: bool = False,
 ) -> Guard:
-    """The whole server as one ASGI application, for `fledge serve` and for tests."""
-    library = Library(sources)
+    """The whole server as one ASGI application, for `fledge serve` and for tests; `waiting` as for `Library`."""
+    library = Library(sources, waiting)
     shelf = Shelf(library, device)
     worker = Worker()
 
@@ -140,9 +140,7 @@ def handle_problems(app: FastAPI) -> None:
 
     @app.exception_handler(OSError)
     async def unreadable(request: Request, error: OSError) -> Response:
-        return problem(
-            404, f"The files could not be read: {error.strerror or 'they changed meanwhile'}.", "not_found"
-        )
+        return problem(404, f"The files could not be read: {error.strerror or 'they changed meanwhile'}.", "not_found")
 
     @app.exception_handler(Exception)
     async def mistake_of_ours(request: Request, error: Exception) -> Response:
@@ -150,9 +148,7 @@ def handle_problems(app: FastAPI) -> None:
 
 
 def problem(status: int, message: str, kind: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    return JSONResponse(
-        {"error": {"message": message, "type": kind, "param": None, "code": None}}, status, headers
-    )
+    return JSONResponse({"error": {"message": message, "type": kind, "param": None, "code": None}}, status, headers)
 
 
 def sentence(error: RequestValidationError) -> str:

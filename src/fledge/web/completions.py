@@ -10,13 +10,13 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictBool
 from starlette.concurrency import run_in_threadpool
 
 from fledge.config import SamplingConfig, parse
 from fledge.errors import FledgeError
 from fledge.web.library import Library
-from fledge.web.schemas import Answer, Name
+from fledge.web.schemas import NUMBER, Answer, Name
 from fledge.web.shelf import Shelf
 from fledge.web.streams import LiveResponse, collect, unless_gone
 from fledge.web.worker import Job, Worker
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fledge.generation.generate import Session
     from fledge.tokenizer import Tokenizer
 
-Id = Annotated[int, Field(ge=0, le=1 << 31)]
+Id = Annotated[int, Field(ge=0, le=1 << 31), NUMBER]
 Text = Annotated[str, Field(max_length=100_000)]
 Ids = Annotated[list[Id], Field(min_length=1, max_length=65_536)]
 Stop = Annotated[str, Field(min_length=1, max_length=200)]
@@ -34,12 +34,11 @@ ROWS = 64
 
 
 class StreamOptions(BaseModel):
-    include_usage: bool = False
+    include_usage: StrictBool = False
 
 
 class CompletionRequest(BaseModel):
-    """As OpenAI documents it. What a small model can't mean anything by is refused where it is set, not
-    ignored."""
+    """As OpenAI documents it. What a small model can't mean anything by is refused where it is set, not ignored."""
 
     model_config = ConfigDict(use_attribute_docstrings=True, protected_namespaces=())
     model: Name
@@ -49,22 +48,22 @@ class CompletionRequest(BaseModel):
         | Ids
         | Annotated[list[Ids], Field(min_length=1, max_length=ROWS)]
     ) = ""
-    max_tokens: Annotated[int, Field(ge=1, le=8192)] | None = 16
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = 1.0
-    n: Annotated[int, Field(ge=1, le=16)] | None = 1
-    stream: bool | None = False
+    max_tokens: Annotated[int, Field(ge=1, le=8192), NUMBER] | None = 16
+    temperature: Annotated[float, Field(ge=0, le=2), NUMBER] | None = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1), NUMBER] | None = 1.0
+    n: Annotated[int, Field(ge=1, le=16), NUMBER] | None = 1
+    stream: StrictBool | None = False
     stream_options: StreamOptions | None = None
-    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
-    echo: bool | None = False
+    logprobs: Annotated[int, Field(ge=0, le=5), NUMBER] | None = None
+    echo: StrictBool | None = False
     stop: Stop | Annotated[list[Stop], Field(max_length=8)] | None = None
-    seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=1 << 63), NUMBER] | None = None
     "Without one, every request gives another text."
-    presence_penalty: float | None = 0.0
-    frequency_penalty: float | None = 0.0
-    best_of: int | None = None
-    suffix: str | None = None
-    logit_bias: dict[str, float] | None = None
+    presence_penalty: Annotated[float, Field(ge=0, le=0), NUMBER] | None = 0.0
+    frequency_penalty: Annotated[float, Field(ge=0, le=0), NUMBER] | None = 0.0
+    best_of: Annotated[int, Field(ge=1, le=1), NUMBER] | None = None
+    suffix: Annotated[str, Field(max_length=0)] | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
     user: str | None = None
 
 
@@ -116,17 +115,12 @@ def routes(library: Library, shelf: Shelf, worker: Worker) -> APIRouter:
     def models() -> ModelList:
         """The bundles; a run's name stands for its newest checkpoint."""
         catalogue = library.catalogue()
-        trained = [
-            run for run in catalogue.runs if any(name.startswith(f"{run}/") for name in catalogue.bundles)
-        ]
+        trained = [run for run in catalogue.runs if any(name.startswith(f"{run}/") for name in catalogue.bundles)]
         return ModelList(data=[ModelEntry(id=name) for name in dict.fromkeys([*trained, *catalogue.bundles])])
 
-    @router.post(
-        "/completions", response_model=Completion, responses={200: {"content": {"text/event-stream": {}}}}
-    )
+    @router.post("/completions", response_model=Completion, responses={200: {"content": {"text/event-stream": {}}}})
     async def completions(asked: CompletionRequest, request: Request) -> Any:
         """Go on from one or several prompts; with `stream`, as server-sent events that end with `[DONE]`."""
-        check_supported(asked)
         session = await run_in_threadpool(start_session, shelf, asked)
         writer = Writer(asked, session)
         job = worker.submit(lambda: run_session(session))
@@ -141,24 +135,9 @@ def routes(library: Library, shelf: Shelf, worker: Worker) -> APIRouter:
     return router
 
 
-def check_supported(asked: CompletionRequest) -> None:
-    """Refuse what would silently do nothing."""
-    for name in ("presence_penalty", "frequency_penalty"):
-        if getattr(asked, name):
-            raise FledgeError(
-                f"{name} is not offered. Leave it out; the page's own API has repetition_penalty."
-            )
-    for name in ("suffix", "logit_bias"):
-        if getattr(asked, name):
-            raise FledgeError(
-                f"{name} is not offered: these models go on from a prompt, as it is. Leave it out."
-            )
-    if asked.best_of not in (None, 1) and asked.best_of != asked.n:
-        raise FledgeError("best_of is not offered: ask for n texts and choose among them.")
-
-
 def start_session(shelf: Shelf, asked: CompletionRequest) -> Session:
     prompt = asked.prompt
+    shelf.library.bundle(asked.model)
     several = isinstance(prompt, list) and not (prompt and isinstance(prompt[0], int))
     prompts: Any = prompt if several else [prompt]
     if len(prompts) * (asked.n or 1) > ROWS:
@@ -201,9 +180,7 @@ class Writer:
         try:
             if self.asked.echo:
                 for row in range(len(self.session.results)):
-                    yield self.event(
-                        [Choice(text=self.echo(row), index=row, logprobs=None, finish_reason=None)]
-                    )
+                    yield self.event([Choice(text=self.echo(row), index=row, logprobs=None, finish_reason=None)])
             async for fresh in job.events():
                 yield self.event([self.piece(fresh)])
             for row in range(len(self.session.results)):
@@ -213,9 +190,7 @@ class Writer:
             yield b"data: [DONE]\n\n"
         except FledgeError as error:
             yield (
-                b"data: "
-                + json.dumps({"error": {"message": str(error), "type": "server_error"}}).encode()
-                + b"\n\n"
+                b"data: " + json.dumps({"error": {"message": str(error), "type": "server_error"}}).encode() + b"\n\n"
             )
         finally:
             job.cancelled = True
@@ -228,9 +203,7 @@ class Writer:
         return b"data: " + self.answer(choices, usage).model_dump_json().encode() + b"\n\n"
 
     def answer(self, choices: list[Choice], usage: Usage | None) -> Completion:
-        return Completion(
-            id=self.name, created=self.created, model=self.asked.model, choices=choices, usage=usage
-        )
+        return Completion(id=self.name, created=self.created, model=self.asked.model, choices=choices, usage=usage)
 
     def echo(self, row: int) -> str:
         return self.session.tokenizer.decode(self.prompts[row]) if self.asked.echo else ""
@@ -267,6 +240,6 @@ def token_text(tokenizer: Tokenizer, token: int) -> str:
     """A token as OpenAI writes it: its text, or its bytes where these are only a part of a character."""
     data = tokenizer.decode_bytes([token])
     try:
-        return data.decode()
+        return str(data, "utf-8")
     except UnicodeDecodeError:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)

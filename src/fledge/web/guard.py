@@ -1,5 +1,4 @@
-"""What stands between the network and the page: names, origins, the token, sizes and rates, and the headers
-of every
+"""What stands between the network and the page: names, origins, the token, sizes and rates, and the headers of every
 answer. Plain ASGI, so that streams pass through untouched and a client that goes away is noticed at once."""
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 BODY_LIMIT = 8 << 20
 BODY_SECONDS = 20.0
 HEADERS = {
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' "
-    "data:; "
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
@@ -53,8 +51,7 @@ def is_loopback(host: str) -> bool:
 
 @dataclass
 class Buckets:
-    """A token bucket per client: `rate` a second, `burst` at once. The least recently seen clients are
-    forgotten."""
+    """A token bucket per client: `rate` a second, `burst` at once. The least recently seen clients are forgotten."""
 
     rate: float
     burst: float
@@ -82,8 +79,7 @@ class Refusal(Exception):
 
 
 class Guard:
-    """Wraps an application; `token` is needed for the API where one is set, and `local` allows loopback
-    names only."""
+    """Wraps an application; `token` is needed for the API where one is set, and `local` allows loopback names only."""
 
     def __init__(
         self,
@@ -142,19 +138,13 @@ class Guard:
         """Refuse a page of another site that reaches for this one through the person's browser."""
         host = headers.get("host", "")
         if not self.known(host):
-            raise Refusal(
-                421, f"This server does not answer to the name {host!r}. Open it by the address it printed."
-            )
+            raise Refusal(421, f"This server does not answer to the name {host!r}. Open it by the address it printed.")
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != host:
             raise Refusal(403, f"Requests from {origin} are refused: only this server's own page may use it.")
-        navigation = (
-            scope["method"] == "GET" and scope["path"] == "/" and headers.get("sec-fetch-mode") == "navigate"
-        )
+        navigation = scope["method"] == "GET" and scope["path"] == "/" and headers.get("sec-fetch-mode") == "navigate"
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not navigation:
-            raise Refusal(
-                403, "Requests from another site are refused: only this server's own page may use it."
-            )
+            raise Refusal(403, "Requests from another site are refused: only this server's own page may use it.")
 
     def known(self, host: str) -> bool:
         """A rebound name is never an address, so an address is safe; names are those of this machine."""
@@ -180,9 +170,7 @@ class Guard:
         if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self.token.encode()):
             return
         if given and (wait := self.wrong_tokens.take(client)):
-            raise Refusal(
-                429, "Too many wrong tokens. Wait a little.", [("retry-after", str(max(1, round(wait))))]
-            )
+            raise Refusal(429, "Too many wrong tokens. Wait a little.", [("retry-after", str(max(1, round(wait))))])
         raise Refusal(
             401,
             "This server needs its token: open the address it printed when it started, or send it as "
@@ -220,8 +208,7 @@ class Guard:
 
 
 def replay(body: bytes, receive: Receive) -> Receive:
-    """A receive that gives the body once, and afterwards whatever the connection says (that the client
-    went)."""
+    """A receive that gives the body once, and afterwards whatever the connection says (that the client went)."""
     given = False
 
     async def again() -> Message:

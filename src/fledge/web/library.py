@@ -46,10 +46,11 @@ class Catalogue:
 class Library:
     """The given folders and files. Looking is cheap and bounded, and repeated at most once a second."""
 
-    def __init__(self, sources: Sequence[Path | str]) -> None:
+    def __init__(self, sources: Sequence[Path | str], waiting: bool = False) -> None:
+        """With `waiting`, a folder may appear later: what is then in it is shown."""
         self.sources = [Path(source) for source in sources]
         for source in self.sources:
-            if not source.exists():
+            if not waiting and not source.exists():
                 raise FledgeError(
                     f"There is no {source} to serve. Train something first (fledge demo), or name a folder "
                     "of runs, a bundle or a tokenizer file."
@@ -92,12 +93,13 @@ class Library:
         return known[name]
 
     def _look(self, by_source: bool) -> Catalogue:
-        """`by_source` puts each source's own name before what lies in it, where two sources hold equal
-        names."""
+        """`by_source` puts each source's own name before what lies in it, where two sources hold equal names."""
         catalogue = Catalogue()
         for source in self.sources:
             # The resolved name, since `fledge serve .` should not call everything "."
             name = source.resolve().name
+            if not source.exists():
+                continue
             if source.is_file():
                 group = catalogue.bundles if name.endswith(ARCHIVES) else catalogue.tokenizers
                 catalogue.add(group, name, source)
@@ -115,8 +117,7 @@ class Library:
 
 
 def readable_file(folder: Path, name: str) -> Path | None:
-    """`folder/name` where it is a file that really lies in the folder: a link that leads elsewhere is not
-    followed."""
+    """`folder/name` where it is a file that really lies in the folder: a link that leads elsewhere is not followed."""
     path = folder / name
     try:
         inside = path.is_file() and path.resolve().is_relative_to(folder.resolve())
@@ -151,8 +152,7 @@ def _walk(folder: Path, root: Path, name: str, catalogue: Catalogue, depth: int,
 
 
 def _is_run(names: set[str]) -> bool:
-    """A run that has begun to train, or one that prepares: then only its settings are there, and no model's
-    files."""
+    """A run that has begun to train, or one that prepares: then only its settings are there, and no model's files."""
     if "metrics.csv" in names or "checkpoints" in names:
         return True
     foreign = "tokenizer.json" in names or any(name.endswith(".safetensors") for name in names)

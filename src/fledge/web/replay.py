@@ -1,7 +1,6 @@
 """The merges of a word one by one, from single bytes to tokens: how byte-pair encoding came to its answer.
 
-The tokens are those of the tokenizer itself, and a merge never crosses the border of a token: so the replay
-needs no
+The tokens are those of the tokenizer itself, and a merge never crosses the border of a token: so the replay needs no
 rule for cutting text into words, and always ends where encoding ends.
 """
 
@@ -11,7 +10,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from fledge.errors import FledgeError
 from fledge.web.schemas import MergesAnswer, MergeStep
 from fledge.web.writing import as_base64
 
@@ -22,12 +20,14 @@ Ranks = Mapping[tuple[bytes, bytes], int]
 
 
 def replay_merges(tokenizer: Tokenizer, text: str) -> MergesAnswer:
-    """Every step of encoding a short text. For tokenizers without merges, that is said in a sentence."""
-    if tokenizer.kind != "bpe":
-        raise FledgeError(f"A {tokenizer.kind} tokenizer looks its pieces up: there are no merges to replay.")
-    ranks = _ranks(tokenizer)
+    """Every step of encoding a short text; a tokenizer without merges has one step, and a sentence that says so."""
     ids = tokenizer.encode(text, special="text")
     tokens = [tokenizer.vocab[token] for token in ids]
+    if tokenizer.kind != "bpe":
+        only = MergeStep(pieces=[as_base64(token) for token in tokens], position=None, rank=None)
+        note = f"A {tokenizer.kind} tokenizer looks its pieces up: there are no merges to replay."
+        return MergesAnswer(ids=ids, steps=[only], note=note)
+    ranks = _ranks(tokenizer)
     told = [
         MergeStep(pieces=[as_base64(piece) for piece in pieces], position=position, rank=rank)
         for pieces, position, rank in steps(tokens, ranks)

@@ -112,8 +112,7 @@ def _summary(name: str, folder: Path) -> RunSummary:
 
 @lru_cache(maxsize=512)
 def last_facts(path: str, modified: int, size: int) -> dict[str, float]:
-    """The last value of every column, and the least validation loss; remembered for as long as the file is
-    the same."""
+    """The last value of every column, and the least validation loss; remembered for as long as the file is the same."""
     header = read_header(Path(path))
     data, _ = tail(Path(path), TAIL)
     rows, _ = parse_rows(header, whole_lines(data)[1:])  # the first line is the header, or was cut
@@ -275,8 +274,6 @@ def flops_per_token(folder: Path) -> float | None:
     try:
         facts = newest_manifest(folder).get("model", {})
         config = parse(RunConfig, read_settings(folder))
-        return account(
-            config.model, int(facts["vocabulary_size"]), int(facts["context_length"])
-        ).flops_per_token
+        return account(config.model, int(facts["vocabulary_size"]), int(facts["context_length"])).flops_per_token
     except (FledgeError, KeyError, TypeError, ValueError):
         return None

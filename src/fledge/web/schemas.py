@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 TEXT_LIMIT = 2_000_000
 
 Name = Annotated[str, Field(min_length=1, max_length=500)]
 
 
+def _only_numbers(value: Any) -> Any:
+    """JSON knows what a number is; `true` and "3" are none, though Python would take them for one."""
+    if isinstance(value, (bool, str)):
+        raise ValueError("should be a number")
+    return value
+
+
+NUMBER = BeforeValidator(_only_numbers)
+
+
 class Request(BaseModel):
-    """What comes from outside: a name that is not known is an error, so that a typing mistake does not go
-    unnoticed."""
+    """What comes from outside: a name that is not known is an error, so that a typing mistake does not go unnoticed."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
 
@@ -106,11 +115,16 @@ class MergesAnswer(Answer):
 
     ids: list[int]
     steps: list[MergeStep]
+    note: str | None = None
+    "Why there is nothing to replay, where there is not."
 
 
-class UnicodeRequest(Request):
-    text: Annotated[str | None, Field(max_length=2000)] = None
-    hex: Annotated[str | None, Field(max_length=4000, pattern=r"^[0-9A-Fa-f\s]*$")] = None
+class TextRequest(Request):
+    text: Annotated[str, Field(max_length=2000)]
+
+
+class BytesRequest(Request):
+    hex: Annotated[str, Field(max_length=4000, pattern=r"^ *([0-9A-Fa-f]{2} *)*$")]
     "Bytes in hexadecimal, to see whether and why they do not decode."
 
 
@@ -193,17 +207,17 @@ class SamplesAnswer(Answer):
 class GenerateRequest(Request):
     bundle: Name
     prompt: Annotated[str, Field(max_length=100_000)] = ""
-    prefix: Annotated[list[Annotated[int, Field(ge=0, le=1 << 31)]], Field(max_length=16_384)] = []
+    prefix: Annotated[list[Annotated[int, Field(ge=0, le=1 << 31), NUMBER]], Field(max_length=16_384)] = []
     "Ids that follow the prompt: what a branch keeps of an earlier text."
-    temperature: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0.8
-    top_k: Annotated[int, Field(ge=1)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    min_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(ge=1, le=10)] = 1.0
-    max_tokens: Annotated[int, Field(ge=1, le=8192)] = 128
+    temperature: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False), NUMBER] = 0.8
+    top_k: Annotated[int, Field(ge=1), NUMBER] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1), NUMBER] | None = None
+    min_p: Annotated[float, Field(gt=0, le=1), NUMBER] | None = None
+    repetition_penalty: Annotated[float, Field(ge=1, le=10), NUMBER] = 1.0
+    max_tokens: Annotated[int, Field(ge=1, le=8192), NUMBER] = 128
     stop: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=8)] = []
-    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
-    alternatives: Annotated[int, Field(ge=0, le=20)] = 5
+    seed: Annotated[int, Field(ge=0, lt=1 << 63), NUMBER] = 0
+    alternatives: Annotated[int, Field(ge=0, le=20), NUMBER] = 5
 
 
 class AccountRequest(Request):
@@ -212,9 +226,9 @@ class AccountRequest(Request):
     bundle: Name | None = None
     model: dict[str, str | int | float | bool | None] = {}
     "Settings of the model that differ, such as `layers`."
-    vocabulary_size: Annotated[int, Field(ge=2, le=10_000_000)] | None = None
-    context_length: Annotated[int, Field(ge=1, le=4_194_304)] | None = None
-    batch: Annotated[int, Field(ge=1, le=1_048_576)] = 1
+    vocabulary_size: Annotated[int, Field(ge=2, le=10_000_000), NUMBER] | None = None
+    context_length: Annotated[int, Field(ge=1, le=4_194_304), NUMBER] | None = None
+    batch: Annotated[int, Field(ge=1, le=1_048_576), NUMBER] = 1
 
 
 class TensorFacts(Answer):
@@ -253,8 +267,7 @@ class NodeFacts(Answer):
 
 
 class AccountAnswer(Answer):
-    """What a model costs. FLOPs are of one forward pass over one window; memory is of a training step of
-    the batch."""
+    """What a model costs. FLOPs are of one forward pass over one window; memory is of a training step of the batch."""
 
     settings: dict[str, Any]
     vocabulary_size: int

@@ -26,8 +26,9 @@ def start(
     token: str | None = None,
     device: str = "cpu",
     open_page: bool = False,
+    waiting: bool = False,
 ) -> None:
-    """Serve until the process is told to stop."""
+    """Serve until the process is told to stop; `waiting` as for `Library`."""
     local = is_loopback(host)
     if not local and token is None:
         raise FledgeError(
@@ -35,13 +36,14 @@ def start(
             "processor. "
             "Add --token new, so that only those who know it get in; or stay with 127.0.0.1."
         )
-    app = create_app(sources, token=token, local=local, device=device)
+    app = create_app(sources, token=token, local=local, device=device, waiting=waiting)
     listener = listen(host, port)
     name = f"[{host}]" if ":" in host else host
     address = f"http://{name}:{listener.getsockname()[1]}/" + (f"#token={token}" if token else "")
     print(f"The workshop is open at {address}  (Ctrl-C closes it)", flush=True)
     if open_page and sys.stdout.isatty():
         threading.Timer(0.5, webbrowser.open, [address]).start()
+    sys.setswitchinterval(0.001)  # a text in the making gives way to requests sooner than Python's 5 ms
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -67,8 +69,7 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise FledgeError(
-            f"Can't listen on {host}:{port} ({error.strerror}). Choose another with --port, or 0 for a "
-            "free one."
+            f"Can't listen on {host}:{port} ({error.strerror}). Choose another with --port, or 0 for a free one."
         ) from None
     listener.listen(128)
     return listener

@@ -1,5 +1,4 @@
-"""Tokenizers and models that are open: the last few that were asked for, read again when their files
-change."""
+"""Tokenizers and models that are open: the last few that were asked for, read again when their files change."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Text in tokenizers: ids and bytes for colouring, the merges of a word one by one, and what the characters
-are."""
+"""Text in tokenizers: ids and bytes for colouring, the merges of a word one by one, and what the characters are."""
 
 from __future__ import annotations
 
@@ -13,17 +12,18 @@ from fledge.errors import FledgeError
 from fledge.tokenizer.unicode import CATEGORIES, code_points, flaws, text_facts
 from fledge.web.replay import replay_merges
 from fledge.web.schemas import (
+    BytesRequest,
     CharacterFacts,
     FlawFacts,
     MergesAnswer,
     MergesRequest,
     Problem,
     ProblemDetail,
+    TextRequest,
     TokenizedText,
     TokensAnswer,
     TokensRequest,
     UnicodeAnswer,
-    UnicodeRequest,
 )
 from fledge.web.shelf import Shelf
 from fledge.web.writing import as_base64
@@ -53,11 +53,12 @@ def routes(shelf: Shelf) -> APIRouter:
         return replay_merges(shelf.tokenizer(request.tokenizer), request.text)
 
     @router.post("/unicode")
-    def unicode(request: UnicodeRequest) -> UnicodeAnswer:
+    def unicode(request: TextRequest | BytesRequest) -> UnicodeAnswer:
         """Code points, names and bytes of a text; or of bytes, with the reason where they are not UTF-8."""
-        if (request.text is None) == (request.hex is None):
-            raise FledgeError("Give either text or hex.")
-        return unicode_facts(request.text, request.hex)
+        if isinstance(request, TextRequest):
+            return unicode_facts(request.text, request.text.encode())
+        data = bytes.fromhex(request.hex)
+        return unicode_facts(data.decode("utf-8", "replace"), data)
 
     return router
 
@@ -69,9 +70,7 @@ def tokenize(shelf: Shelf, name: str, data: bytes) -> TokenizedText:
     elapsed = time.perf_counter() - started
     different, counts = np.unique(ids, return_counts=True)
     pieces = {int(token): tokenizer.vocab[int(token)] for token in different}
-    covered = sum(
-        len(pieces[int(token)]) * int(count) for token, count in zip(different, counts, strict=True)
-    )
+    covered = sum(len(pieces[int(token)]) * int(count) for token, count in zip(different, counts, strict=True))
     return TokenizedText(
         tokenizer=name,
         kind=tokenizer.kind,
@@ -84,15 +83,7 @@ def tokenize(shelf: Shelf, name: str, data: bytes) -> TokenizedText:
     )
 
 
-def unicode_facts(text: str | None, hexadecimal: str | None) -> UnicodeAnswer:
-    if text is None:
-        try:
-            data = bytes.fromhex("".join((hexadecimal or "").split()))
-        except ValueError:
-            raise FledgeError("The bytes are not whole: two hexadecimal digits stand for one byte.") from None
-        text = data.decode("utf-8", "replace")
-    else:
-        data = text.encode()
+def unicode_facts(text: str, data: bytes) -> UnicodeAnswer:
     facts = text_facts(text)
     return UnicodeAnswer(
         text=text,
@@ -102,8 +93,7 @@ def unicode_facts(text: str | None, hexadecimal: str | None) -> UnicodeAnswer:
         composed=facts.composed,
         characters=[character(point) for point in code_points(text[:CHARACTERS])],
         flaws=[
-            FlawFacts(start=flaw.start, bytes=flaw.data.hex(" ").upper(), reason=flaw.reason)
-            for flaw in flaws(data)
+            FlawFacts(start=flaw.start, bytes=flaw.data.hex(" ").upper(), reason=flaw.reason) for flaw in flaws(data)
         ],
     )
 

@@ -22,8 +22,7 @@ class Busy(FledgeError):
 
 @dataclass
 class Job:
-    """A text in the making: `pieces` does the work in the queue's thread, `events` gives it out in the
-    server's."""
+    """A text in the making: `pieces` does the work in the queue's thread, `events` gives it out in the server's."""
 
     pieces: Iterator[Any]
     loop: asyncio.AbstractEventLoop
@@ -98,8 +97,7 @@ class Worker:
             job.tell(FledgeError("The server is stopping."))
 
     def _admit(self) -> bool:
-        """Fill free places from the queue, waiting where there is nothing to do; False when the server
-        stops."""
+        """Fill free places from the queue, waiting where there is nothing to do; False when the server stops."""
         with self._condition:
             while not self._stopping and not self._running and not self._waiting:
                 self._condition.wait()

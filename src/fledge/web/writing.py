@@ -1,5 +1,4 @@
-"""Generation as the page and the API need it: tokens one by one, with their bytes, probabilities and
-alternatives."""
+"""Generation as the page and the API need it: tokens one by one, with their bytes, probabilities and alternatives."""
 
 from __future__ import annotations
 
@@ -62,9 +61,7 @@ def open_session(
 def check_ids(ids: Sequence[int], tokenizer: Tokenizer) -> None:
     for token in ids:
         if token not in tokenizer.vocab:
-            raise FledgeError(
-                f"The id {token} is not in this tokenizer's vocabulary of {tokenizer.vocab_size:,}."
-            )
+            raise FledgeError(f"The id {token} is not in this tokenizer's vocabulary of {tokenizer.vocab_size:,}.")
 
 
 def run_session(session: Session) -> Iterator[Fresh]:
@@ -91,8 +88,7 @@ def routes(shelf: Shelf, worker: Worker) -> APIRouter:
     async def generate(request: GenerateRequest) -> LiveResponse:
         """Go on from a prompt: one line `start`, then lines of `tokens`, then `end` or `error`.
 
-        Each token has its id, its bytes in base64, its log-probability and the likeliest alternatives at
-        its place.
+        Each token has its id, its bytes in base64, its log-probability and the likeliest alternatives at its place.
         """
         values = request.model_dump(exclude={"bundle", "prompt", "prefix", "alternatives"})
         sampling = parse(SamplingConfig, values)
@@ -106,31 +102,23 @@ def routes(shelf: Shelf, worker: Worker) -> APIRouter:
             request.prefix,
         )
         job = worker.submit(lambda: run_session(session))
-        return LiveResponse(lines(job, session, len(request.prefix)), media_type="application/x-ndjson")
+        return LiveResponse(lines(job, session), media_type="application/x-ndjson")
 
     return router
 
 
-async def lines(job: Job, session: Session, prefix: int) -> AsyncGenerator[bytes, None]:
+async def lines(job: Job, session: Session) -> AsyncGenerator[bytes, None]:
     """The events of one text as lines of JSON."""
     result, vocab = session.results[0], session.tokenizer.vocab
-    context = (
-        session.histories[0][: len(session.histories[0]) - prefix] if prefix else list(session.histories[0])
-    )
+    limit, prompt = session.model.context_length, len(session.histories[0])
     started = time.monotonic()
     try:
-        start = {"event": "start", "ahead": job.ahead, "prompt_tokens": len(context) + prefix}
-        yield line({**start, "note": note(session)})
+        yield line({"event": "start", "ahead": job.ahead, "prompt_tokens": prompt, "note": note(limit, prompt)})
         async for fresh in job.events():
-            yield line(
-                {
-                    "event": "tokens",
-                    "tokens": [token(result, vocab, i) for i in range(fresh.start, fresh.stop)],
-                }
-            )
+            yield line({"event": "tokens", "tokens": [token(result, vocab, i) for i in range(fresh.start, fresh.stop)]})
         seconds = time.monotonic() - started
         ended = {"event": "end", "stopped": result.stopped, "count": len(result.ids), "seconds": seconds}
-        yield line({**ended, "text": result.text, "note": note(session)})
+        yield line({**ended, "text": result.text, "note": note(limit, prompt, len(result.ids))})
     except FledgeError as error:
         yield line({"event": "error", "message": str(error)})
     finally:
@@ -150,12 +138,11 @@ def token(result: Any, vocab: Any, place: int) -> dict[str, Any]:
     }
 
 
-def note(session: Session) -> str | None:
-    """What happens to a text that is longer than the model's context; asked before and after it is written."""
-    limit, prompt = session.model.context_length, len(session.histories[0]) - len(session.results[0].ids)
+def note(limit: int, prompt: int, made: int = 0) -> str | None:
+    """What happens to a text that is longer than the model's context."""
     if prompt > limit:
         return f"The prompt has {prompt:,} tokens and the model sees {limit:,}: it goes on from the last."
-    if prompt + len(session.results[0].ids) > limit:
+    if prompt + made > limit:
         return f"The model sees {limit:,} tokens at once: past that, it forgot the beginning of the text."
     return None
 

@@ -16,12 +16,7 @@ class _Layout:
 
     def __init__(self, chart: Chart) -> None:
         self.chart = chart
-        self.lanes = {"left": 0, "right": 0}
         self.lane_of: dict[int, int] = {}
-        for number, edge in enumerate(chart.edges):
-            if edge.lane:
-                self.lane_of[number] = self.lanes[edge.lane]
-                self.lanes[edge.lane] += 1
         self.width = max(LEAST_WIDTH, *(self._needed(node) for row in chart.rows for node in row))
         self.room_left = MARGIN + 20 + LANE * max(1, self._side_by_side("left"))
         labels = [text_width(e.label, 11.5) for e in chart.edges if e.lane == "right"]
@@ -44,7 +39,7 @@ class _Layout:
         self.bottom = y - GAP
 
     def _side_by_side(self, lane: str) -> int:
-        """Lanes needed on a side: arrows that overlap in height stand beside each other."""
+        """Give each arrow on a side its lane, so that none overlap; how many lanes that takes."""
         placed: list[tuple[int, int, int]] = []
         rows = {node.key: n for n, row in enumerate(self.chart.rows) for node in row}
         for number, edge in enumerate(self.chart.edges):

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import fledge
 from fledge.accounting.svg import SERIES, Drawing, text_width
 
 SOURCE = Path(__file__).parents[2]
@@ -44,8 +45,10 @@ def file_imports(path: Path, source: Path = SOURCE) -> Iterator[str]:
             continue
         for name in names:
             parts = name.split(".")
-            if parts[0] == "fledge" and len(parts) > 1 and is_room(source, parts[1]):
-                yield parts[1]
+            if parts[0] == "fledge" and len(parts) > 1:
+                home = fledge._HOMES.get(parts[1], name)  # a public name stands for the room it comes from
+                if is_room(source, room := home.split(".")[1]):
+                    yield room
 
 
 def is_room(source: Path, name: str) -> bool:

@@ -103,7 +103,7 @@ export class Chart {
     this.y = new Axis([this.axes.zero ? Math.min(0, low) : low, high], this.axes.logY, height - MARGIN.bottom, MARGIN.top, true);
     const formatX = this.axes.formatX ?? short;
     this.drawing.replaceChildren(
-      ...this.y.ticks(5).map((value) => s("g", {},
+      ...this.y.ticks(this.height > 250 ? 7 : 4).map((value) => s("g", {},
         s("line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: this.y.at(value), y2: this.y.at(value) }),
         s("text", { class: "tick", x: MARGIN.left - 8, y: this.y.at(value) + 4, "text-anchor": "end" }, short(value)))),
       ...this.x.ticks(Math.max(2, Math.floor(width / 130))).map((value) =>
@@ -147,7 +147,8 @@ export class Chart {
     this.rule.setAttribute("x1", this.cursor);
     this.rule.setAttribute("x2", this.cursor);
     this.rule.setAttribute("visibility", "visible");
-    const rows = this.series.filter((line) => !line.silent).map((line) => {
+    const near = (this.x.value(this.x.from + 8) - this.x.low) * 2;  // a line that ended before here has nothing to say
+    const rows = this.series.filter((line) => !line.silent && value > line.xs[0] - near && value < line.xs.at(-1) + near).map((line) => {
       const i = this.nearest(line, value);
       return h("div", {}, h("i", { class: `key series-${line.colour}${line.thin ? " thin" : ""}` }), h("span", {}, line.name), h("b", { class: "number" }, Number(line.ys[i].toPrecision(5))));
     });

@@ -12,6 +12,8 @@ export class Coloured {
   constructor(label, { onpick } = {}) {
     this.onpick = onpick;
     this.active = -1;
+    this.tokenized = null;
+    this.blocks = [];
     this.element = h("div", {
       class: "coloured", tabindex: 0, role: "group", "aria-label": label,
       "aria-description": "Arrow keys move from token to token, Enter opens one.",
@@ -32,23 +34,52 @@ export class Coloured {
     tip.hide();
   }
 
+  clear() {
+    this.watch.disconnect();
+    [this.tokenized, this.blocks, this.active] = [null, [], -1];
+    this.element.replaceChildren();
+  }
+
   show(tokenized, signs, asIds = false) {
+    const before = this.tokenized && !this.blocks.length && this.signs === signs && this.asIds === asIds ? this.tokenized : null;
     this.tokenized = tokenized;
     this.signs = signs;
     this.asIds = asIds;
-    this.active = -1;
     this.watch.disconnect();
     this.blocks = [];
-    const scroll = this.element.scrollTop;
+    this.element.classList.toggle("ids", asIds);
     if (tokenized.length <= WHOLE) {
-      this.element.replaceChildren(this.spans(0, tokenized.length));
+      this.mend(before);
     } else {
       this.cut();
       this.element.replaceChildren(...this.blocks.map((block) => block.element));
       this.estimate();
       this.blocks.forEach((block) => this.watch.observe(block.element));
     }
-    this.element.scrollTop = scroll;
+    this.active = -1;
+  }
+
+  /** Typing changes little: the tokens before and after the change keep their elements. */
+  mend(before) {
+    const { ids } = this.tokenized, spans = this.element.children;
+    if (!before || spans.length !== before.length) {
+      this.element.replaceChildren(this.spans(0, ids.length));
+      return;
+    }
+    const same = Math.min(ids.length, before.length);
+    let head = 0, tail = 0;
+    while (head < same && ids[head] === before.ids[head]) head++;
+    while (tail < same - head && ids[ids.length - 1 - tail] === before.ids[before.length - 1 - tail]) tail++;
+    const range = document.createRange();
+    range.setStart(this.element, head);
+    range.setEnd(this.element, before.length - tail);
+    range.deleteContents();
+    const first = head ? colourOf(spans[head - 1]) + 1 : 0;
+    const after = spans[head];
+    const fresh = this.spans(head, ids.length - tail, first);
+    const last = fresh.lastChild;
+    if (last && after && colourOf(last) === colourOf(after)) last.className = last.className.replace(/c\d/, `c${(colourOf(last) + 3) % COLOURS}`);
+    this.element.insertBefore(fresh, after ?? null);
   }
 
   /** Blocks end where a line does, if one does near enough; a text of one line gets breaks between blocks. */
@@ -68,7 +99,7 @@ export class Coloured {
   }
 
   estimate() {
-    if (!this.blocks?.length) return;
+    if (!this.blocks.length) return;
     const columns = Math.max(10, (this.element.clientWidth - 24) / 8.4);
     for (const block of this.blocks) {
       if (block.filled) continue;
@@ -91,28 +122,30 @@ export class Coloured {
     }
   }
 
-  spans(start, stop) {
+  spans(start, stop, colour = start) {
     const { tokenized, signs, asIds } = this;
     const fragment = document.createDocumentFragment();
     for (let i = start; i < stop; i++) {
       const look = tokenized.look(i, signs);
       const span = document.createElement("span");
-      span.className = look.raw ? `t c${i % COLOURS} raw` : `t c${i % COLOURS}`;
-      span.textContent = asIds ? String(tokenized.ids[i]) : look.text;
-      span.place = i;
+      span.className = `t c${colour++ % COLOURS}${look.raw ? " raw" : ""}`;
+      span.textContent = !asIds ? look.text : tokenized.bytes(i).at(-1) === 10 ? `${tokenized.ids[i]}\n` : tokenized.ids[i];
       fragment.append(span);
-      if (asIds) fragment.append(tokenized.bytes(i).at(-1) === 10 ? "\n" : " ");
     }
     return fragment;
   }
 
-  place(node) { return node?.place ?? -1; }
+  place(node) {
+    if (!node?.classList?.contains("t")) return -1;
+    const start = node.parentElement === this.element ? 0 : this.blocks[node.parentElement.block].start;
+    return start + Array.prototype.indexOf.call(node.parentElement.children, node);
+  }
 
   span(place) {
-    if (!this.blocks?.length) return [...this.element.querySelectorAll(".t")][place];
+    if (!this.blocks.length) return this.element.children[place];
     const block = this.blocks.find((b) => b.start <= place && place < b.stop);
     if (!block.filled) this.near({ target: block.element, isIntersecting: true });
-    return block.element.querySelectorAll(".t")[place - block.start];
+    return block.element.children[place - block.start];
   }
 
   point(event) {
@@ -159,6 +192,8 @@ export class Coloured {
     ];
   }
 }
+
+const colourOf = (span) => Number(span.className[3]);
 
 /** One small card for all panels, beside what it explains. */
 export const tip = {

@@ -53,17 +53,23 @@ export class Story {
     clearInterval(this.timer);
     if (!this.word.value || !this.tokenizer.value) { show(this.replay); return; }
     try {
-      const { steps, ids } = await post("/api/merges", { tokenizer: this.tokenizer.value, text: this.word.value });
-      this.play(steps, ids);
+      const { steps, ids, note } = await post("/api/merges", { tokenizer: this.tokenizer.value, text: this.word.value });
+      if (note) show(this.replay, h("p", { class: "muted small" }, note), this.pieces(steps[0]));
+      else this.play(steps, ids);
     } catch (error) {
       show(this.replay, h("p", { class: "muted" }, error.message));
     }
   }
 
+  pieces(step) {
+    return h("div", { class: "pieces", role: "list", "aria-label": "Pieces" }, step.pieces.map((piece, index) =>
+      h("span", { class: index === step.position ? "piece made" : "piece", role: "listitem" }, inline(fromBase64(piece)))));
+  }
+
   play(steps, ids) {
     let now = steps.length - 1;
     const last = now;
-    const pieces = h("div", { class: "pieces", role: "list", "aria-label": "Pieces" });
+    const pieces = h("div");
     const line = h("p", { class: "small muted" });
     const slider = h("input", { type: "range", min: "0", max: String(last), value: String(last), "aria-label": "Step", oninput: () => go(Number(slider.value)) });
     const button = (text, name, to) => h("button", { type: "button", "aria-label": name, onclick: () => { stop(); go(to()); } }, text);
@@ -78,8 +84,7 @@ export class Story {
       now = Math.max(0, Math.min(last, to));
       slider.value = String(now);
       const step = steps[now];
-      show(pieces, step.pieces.map((piece, index) =>
-        h("span", { class: index === step.position ? "piece made" : "piece", role: "listitem" }, inline(fromBase64(piece)))));
+      show(pieces, this.pieces(step));
       line.textContent = now === 0 ? `Every byte alone: ${plural(step.pieces.length, "piece")}.`
         : `Step ${now} of ${last}: merge number ${count(step.rank + 1)} makes “${inline(fromBase64(step.pieces[step.position]))}”. ${plural(step.pieces.length, "piece")} left${now === last ? `, with ids ${ids.join(", ")}` : ""}.`;
       slider.setAttribute("aria-valuetext", line.textContent);

@@ -140,7 +140,7 @@ export class Take {
       return h("div", { class: other.id === token.id ? "alternative chosen" : "alternative" }, h("code", { title: `id ${other.id}` }, name),
         h("span", { class: "bar" }, h("i", { style: { width: `${(100 * Math.exp(other.logprob)) / most}%` } })),
         h("span", { class: "number small" }, percent(other.logprob)),
-        h("button", { type: "button", "aria-label": `Branch with ${name}`, onclick: () => this.onbranch(this, take, place, other) }, other.id === token.id ? "again from here" : "branch"));
+        h("button", { type: "button", "aria-label": other.id === token.id ? `Go on from ${name} again` : `Branch with ${name}`, onclick: () => this.onbranch(this, take, place, other) }, other.id === token.id ? "again" : "branch"));
     }));
     this.roads.hidden = false;
     announce(`Token ${place + 1}: ${inline(fromBase64(token.bytes))}, probability ${percent(token.logprob)}`);

@@ -37,7 +37,7 @@ export async function open(place) {
   }));
   const seed = h("input", { type: "number", min: "0", step: "1" });
   seed.value = saved.seed ?? 0;
-  const stop = h("input", { type: "text", placeholder: "one text, or several with | between" });
+  const stop = h("input", { type: "text", placeholder: "texts, with | between" });
   stop.value = saved.stop ?? "";
   const takes = h("div", { class: "takes" });
   const go = h("button", { type: "submit", class: "primary" }, "Generate");
@@ -78,10 +78,10 @@ export async function open(place) {
 
   const form = h("form", { class: "card", onsubmit: (event) => { event.preventDefault(); if (!go.disabled) run(() => shown.map((take) => take.write(request()))); } },
     field("Bundle", first), field("Beside it", second), field("Prompt", prompt),
-    h("div", { class: "pair" }, NUMBERS.map(([name, words]) => field(words, numbers[name]))),
-    h("div", { class: "pair" }, field("Seed", seed),
-      h("div", { class: "field" }, h("label", {}, "\u00a0"), h("button", { type: "button", onclick: () => { seed.value = Math.floor(Math.random() * 1e6); } }, "New seed"))),
-    field("Stop at", stop),
+    h("div", { class: "pair" }, NUMBERS.slice(0, 2).map(([name, words]) => field(words, numbers[name])), field("Seed", seed),
+      h("button", { type: "button", class: "level", onclick: () => { seed.value = Math.floor(Math.random() * 1e6); } }, "New seed")),
+    h("details", { open: innerWidth > 860 }, h("summary", {}, "Filters and stops"), h("div", { class: "stack" },
+      h("div", { class: "pair" }, NUMBERS.slice(2).map(([name, words]) => field(words, numbers[name]))), field("Stop at", stop))),
     h("div", { class: "row" }, go, halt));
   prompt.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit(); });
   [first, second].forEach((select) => select.addEventListener("change", () => { panes(); remember(); }));

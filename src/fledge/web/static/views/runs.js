@@ -29,7 +29,7 @@ class RunsView {
     this.runs = new Map();
     this.data = new Map();
     this.colours = new Map();
-    this.options = { axis: "step", logX: false, logY: false, weight: 0.6, ...memory.get("runs.options", {}) };
+    this.options = { axis: "step", logX: false, logY: false, weight: 0.5, ...memory.get("runs.options", {}) };
     this.closed = false;
     this.list = h("div", { class: "card run-list", role: "group", "aria-label": "Runs" });
     this.loss = new Chart("Loss", 340);

@@ -76,6 +76,7 @@ export async function open(place) {
       if (asked !== shown) return;
       sizes.textContent = `${plural(answer.characters, "character")}, ${plural(answer.bytes, "byte")} as UTF-8`;
       answer.results.forEach((result, index) => fill(shown[index], result));
+      void panels.offsetHeight;  // laid out now, so that the measure holds all of the work
       performance.measure("colour", { start, end: performance.now(), detail: { bytes: answer.bytes } });
     } catch (error) {
       notice(error.message);
@@ -86,7 +87,7 @@ export async function open(place) {
     if (result.error) {
       panel.tokenized = null;
       show(panel.facts, h("span", { class: "problem" }, result.error.message));
-      panel.coloured.element.replaceChildren();
+      panel.coloured.clear();
       return;
     }
     panel.tokenized = new Tokenized(result);
@@ -102,6 +103,13 @@ export async function open(place) {
     state.text = input.value;
     if (state.text.length < 100_000) memory.set("text", state.text);
     update(state.text);
+  });
+  input.addEventListener("paste", (event) => {
+    const text = event.clipboardData.getData("text/plain");
+    if (text.length < LARGE) return;
+    event.preventDefault();  // the browser's own pasting lays a megabyte out line by line, and freezes
+    input.setRangeText(text, input.selectionStart, input.selectionEnd, "end");
+    input.dispatchEvent(new Event("input"));
   });
   const signs = h("input", { type: "checkbox", checked: state.signs, onchange: () => { state.signs = signs.checked; memory.set("signs", state.signs); draw(); } });
 

@@ -1,0 +1,163 @@
+"""A bundle as a model of `lm_eval`, so that its tasks run on it.
+
+`lm_eval` asks three things: how likely continuations are, how likely whole texts are, and what the model would write.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fledge.config import SamplingConfig
+from fledge.errors import FledgeError
+from fledge.evaluation.losses import Window, token_losses, windows_over
+from fledge.generation import generate
+from fledge.progress import progress_bar
+
+if TYPE_CHECKING:
+    from fledge.bundle import Bundle
+
+ANSWERS_AT_ONCE = 32
+
+
+def harness_model(bundle: Bundle, progress: bool = True) -> Any:
+    """The bundle as an instance of `lm_eval.api.model.LM`.
+
+    Texts of tasks are plain text: what looks like a special token in them does not become one.
+    """
+    try:
+        from lm_eval.api.model import LM
+    except ModuleNotFoundError:
+        raise FledgeError("Tasks need lm_eval: pip install lm_eval") from None
+
+    class BundleModel(LM):  # type: ignore[misc]
+        def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+            return loglikelihoods(bundle, [request.args for request in requests], progress)
+
+        def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
+            return rolling_loglikelihoods(bundle, [request.args[0] for request in requests], progress)
+
+        def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
+            return answers(bundle, [request.args for request in requests], progress)
+
+    return BundleModel()
+
+
+def loglikelihoods(
+    bundle: Bundle, pairs: Sequence[tuple[str, str]], progress: bool = False
+) -> list[tuple[float, bool]]:
+    """For each (context, continuation): the log-probability of the latter, and whether greedy text would be it."""
+    import torch
+
+    model, tokenizer = bundle.model, bundle.tokenizer
+    device = next(model.parameters()).device
+    found: list[tuple[float, bool]] = []
+    with progress_bar("Scoring", len(pairs), unit="requests", scale=1, shown=progress) as bar, torch.inference_mode():
+        for context, continuation in pairs:
+            before, after = split_ids(bundle, context, continuation)
+            ids = (before + after)[-(model.context_length + 1) :]
+            count = min(len(after), len(ids) - 1)
+            inputs = torch.tensor([ids[:-1]], device=device)
+            logits = model.head(model.hidden(inputs)[0][0, -count:])[:, : tokenizer.vocab_size].float()
+            targets = torch.tensor(ids[-count:], device=device)
+            logprobs = torch.log_softmax(logits, -1).gather(1, targets[:, None]).sum()
+            found.append((float(logprobs), bool((logits.argmax(-1) == targets).all())))
+            bar.advance(1)
+    return found
+
+
+def split_ids(bundle: Bundle, context: str, continuation: str) -> tuple[list[int], list[int]]:
+    """The ids of both parts as they are in the joined text; spaces at the border belong to the continuation."""
+    spaces = len(context) - len(context.rstrip())
+    if spaces:
+        context, continuation = context[:-spaces], context[-spaces:] + continuation
+    tokenizer = bundle.tokenizer
+    start = beginning(bundle)
+    before = tokenizer.encode(context, special="text")
+    whole = tokenizer.encode(context + continuation, special="text")
+    return [*start, *whole[: len(before)]] if before else start, whole[len(before) :]
+
+
+def beginning(bundle: Bundle) -> list[int]:
+    """What stands before a text: a start token, or the separator of the document before."""
+    roles = bundle.tokenizer.roles
+    start = roles.start if roles.start is not None else roles.separator
+    return [] if start is None else [start]
+
+
+def rolling_loglikelihoods(bundle: Bundle, texts: Sequence[str], progress: bool = False) -> list[float]:
+    """The log-probability of each text, every token predicted once from as much of the text as the context holds."""
+    start = beginning(bundle)
+    stretches = [[*start, *bundle.tokenizer.encode(text, special="text")] for text in texts]
+    ends = np.cumsum([len(ids) for ids in stretches])
+    starts = ends - [len(ids) for ids in stretches]
+    tokens = np.array([token for ids in stretches for token in ids])
+    context = bundle.model.context_length
+    windows: list[Window] = list(windows_over(starts.tolist(), ends.tolist(), context, max(1, context // 2)))
+    found = token_losses(bundle.model, tokens, windows, progress=progress)
+    owners = np.searchsorted(starts, found.places, side="right") - 1
+    sums = np.bincount(owners, weights=found.nats, minlength=len(texts))
+    return [-float(total) for total in sums]
+
+
+def answers(bundle: Bundle, requests: Sequence[tuple[str, dict[str, Any]]], progress: bool = False) -> list[str]:
+    """What the model writes after each context, up to the texts at which the task wants it to stop."""
+    found = [""] * len(requests)
+    groups: dict[str, list[int]] = {}
+    for number, (_, options) in enumerate(requests):
+        groups.setdefault(json.dumps(options, sort_keys=True, default=str), []).append(number)
+    with progress_bar("Writing", len(requests), unit="answers", scale=1, shown=progress) as bar:
+        for numbers in groups.values():
+            sampling = sampling_of(requests[numbers[0]][1])
+            for first in range(0, len(numbers), ANSWERS_AT_ONCE):
+                part = numbers[first : first + ANSWERS_AT_ONCE]
+                contexts = [requests[number][0] for number in part]
+                for number, result in zip(
+                    part, generate(bundle.model, bundle.tokenizer, contexts, sampling), strict=True
+                ):
+                    found[number] = result.text
+                bar.advance(len(part))
+    return found
+
+
+def sampling_of(options: Mapping[str, Any]) -> SamplingConfig:
+    """A task's wishes as our settings; it means greedy text unless it asks for samples."""
+    until = options.get("until") or ()
+    stops = (until,) if isinstance(until, str) else tuple(until)
+    sampled = options.get("do_sample", float(options.get("temperature") or 0) > 0)
+    return SamplingConfig(
+        temperature=float(options.get("temperature") or 1.0) if sampled else 0.0,
+        top_p=options.get("top_p") if sampled else None,
+        max_tokens=int(options.get("max_gen_toks") or 256),
+        stop=tuple(stop for stop in stops if stop),
+    )
+
+
+def run_tasks(
+    bundles: Mapping[str, Bundle],
+    tasks: Sequence[str],
+    folder: Path | None = None,
+    limit: int | None = None,
+    as_json: bool = False,
+) -> dict[str, Any]:
+    """Run tasks of `lm_eval` on every bundle and print its tables; `folder` holds further task descriptions."""
+    models = {name: harness_model(bundle) for name, bundle in bundles.items()}
+    from lm_eval import simple_evaluate
+    from lm_eval.tasks import TaskManager
+    from lm_eval.utils import make_table
+
+    manager = TaskManager(include_path=str(folder) if folder is not None else None)
+    results = {}
+    for name, model in models.items():
+        found = simple_evaluate(model=model, tasks=list(tasks), task_manager=manager, limit=limit, bootstrap_iters=1000)
+        results[name] = found["results"]
+        if not as_json:
+            print(name)
+            print(make_table(found))
+    if as_json:
+        print(json.dumps(results, indent=2, default=str))
+    return results

@@ -1,0 +1,99 @@
+"""How fast a recipe trains on each device at each batch size: the real step on random tokens, and the time it means."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from fledge.config import RunConfig, override_config
+from fledge.errors import FledgeError
+from fledge.loss import MASKED
+from fledge.model import build_model
+from fledge.tokens import Batch
+from fledge.training.device import choose_device, choose_precision, prepare, reseed, used_memory
+from fledge.training.objective import Objective
+from fledge.training.optimizers import build_optimizer, clip_scale, gradient_norm
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One cell of the table; `tokens_per_second` is None where the batch does not fit the memory."""
+
+    device: str
+    batch_size: int
+    tokens_per_second: float | None
+    windows_per_second: float | None
+    memory: int | None
+    projected_seconds: float | None
+    "Time for all tokens of the recipe at this speed."
+
+
+def devices() -> list[str]:
+    """What this machine has to train on."""
+    found = ["cpu"]
+    if torch.backends.mps.is_available():
+        found.append("mps")
+    return [*found, *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+
+
+def measure(config: RunConfig, batch_size: int, device_name: str, seconds: float = 3.0) -> Measurement:
+    """Time steps of one batch size on one device, after a warm-up, for about `seconds`."""
+    config = override_config(config, [f"training.batch_size={batch_size}"])
+    device = choose_device(device_name)
+    precision = choose_precision(config.training.precision, device)
+    prepare(device, precision, config.training.threads)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    try:
+        per_step = _step_seconds(config, device, batch_size, seconds)
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        return Measurement(device_name, batch_size, None, None, None, None)
+    length = config.tokens.context_length
+    speed = batch_size * length / per_step
+    total = config.training.tokens or config.steps * config.training.batch_size * length
+    return Measurement(device_name, batch_size, speed, batch_size / per_step, used_memory(device), total / speed)
+
+
+def _step_seconds(config: RunConfig, device: torch.device, batch_size: int, seconds: float) -> float:
+    vocabulary = config.tokenizer.vocabulary_size
+    if vocabulary is None:
+        raise FledgeError("tokenizer.vocabulary_size = none has no size before training: set one for the benchmark.")
+    length = config.tokens.context_length
+    precision = choose_precision(config.training.precision, device)
+    reseed(config.training.seed, "weights")
+    model = build_model(config.model, vocabulary, length).to(device).train()
+    model.recompute = config.training.recompute
+    objective = Objective(model, precision, device, config.training.label_smoothing, config.training.z_loss)
+    compiles = device.type == "cuda" and config.model.architecture not in ("rnn", "gru", "lstm")
+    run = torch.compile(objective, dynamic=False) if compiles else objective
+    optimizer = build_optimizer(model, config.optimizer)
+    ids = torch.randint(vocabulary, (batch_size, length + 1))
+    batch = Batch(ids[:, :-1].contiguous(), ids[:, 1:].contiguous()).to(device)
+    count = int((batch.targets_BT != MASKED).sum())
+
+    def step() -> None:
+        loss, _ = run(batch.inputs_BT, batch.targets_BT)
+        (loss / count).backward()
+        optimizer.step(clip_scale(gradient_norm(optimizer.layout.gradients()), config.optimizer.clip_norm))
+        optimizer.zero()
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    for _ in range(2):
+        step()
+    wait()
+    done, start = 0, time.perf_counter()
+    while done < 3 or time.perf_counter() - start < seconds:
+        step()
+        done += 1
+        if done % 10 == 0:
+            wait()
+    wait()
+    return (time.perf_counter() - start) / done

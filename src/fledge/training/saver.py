@@ -1,0 +1,106 @@
+"""Writing checkpoints: at once, or by a thread from a copy while the GPU trains on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fledge.bundle import TrainingState, save_bundle
+from fledge.config import RunConfig
+from fledge.errors import FledgeError
+from fledge.training import timeline
+
+if TYPE_CHECKING:
+    from fledge.model import Model
+    from fledge.tokenizer import Tokenizer
+
+
+def copied(tensors: Mapping[str, Tensor], place: torch.device) -> dict[str, Tensor]:
+    """Copies that training does not change, on the GPU or in main memory."""
+    return {name: tensor.detach().to(place, copy=True) for name, tensor in tensors.items()}
+
+
+class Snapshot:
+    """A model's weights as they are now, with what a bundle asks of a model."""
+
+    def __init__(self, model: Model, place: torch.device) -> None:
+        self.weights = copied(model.state_dict(), place)
+        self.vocabulary_size, self.context_length = model.vocabulary_size, model.context_length
+        self._parameters = model.parameters_count()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.weights
+
+    def parameters_count(self) -> int:
+        return self._parameters
+
+
+class Saver:
+    """One checkpoint at a time. What goes wrong in the thread is raised by the next `wait`, in the loop."""
+
+    def __init__(
+        self, config: RunConfig, tokenizer: Tokenizer, folder: Path, device: torch.device, background: bool
+    ) -> None:
+        self.config, self.tokenizer, self.folder, self.background = config, tokenizer, folder, background
+        self._device = device
+        self.seconds = 0.0
+        "What writing took last time."
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="fledge-saver")
+        self._writing: Future[None] | None = None
+
+    def save(self, path: Path, model: Any, tensors: dict[str, Tensor], values: dict[str, Any], **options: Any) -> None:
+        """Write a checkpoint, or begin to; `options` are those of `save_bundle`."""
+        self.wait()
+        if not self.background:
+            self._write(path, model, TrainingState(tensors, values), options)
+            return
+        # Copies on the GPU take no time, and the thread fetches them on a stream of its own while training goes on.
+        place = self._device if self._room(tensors) else torch.device("cpu")
+        training = TrainingState(copied(tensors, place), values)
+        snapshot = Snapshot(model, place)
+        ready = torch.cuda.Event() if self._device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        if ready is not None:
+            ready.record()
+        self._writing = self._pool.submit(self._write_beside, ready, path, snapshot, training, options)
+
+    def _room(self, tensors: dict[str, Tensor]) -> bool:
+        """Whether the GPU holds a second copy of the weights and the state without strain."""
+        if self._device.type != "cuda":
+            return False
+        needed = 2 * sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+        return 2 * needed < torch.cuda.mem_get_info(self._device)[0]
+
+    def _write_beside(self, ready: Any, path: Path, model: Any, training: TrainingState, options: Any) -> None:
+        if ready is None:
+            self._write(path, model, training, options)
+            return
+        with torch.cuda.stream(torch.cuda.Stream(self._device)):  # type: ignore[no-untyped-call]
+            torch.cuda.current_stream().wait_event(ready)
+            self._write(path, model, training, options)
+
+    def wait(self) -> bool:
+        """Finish the checkpoint under way; whether there was one."""
+        writing, self._writing = self._writing, None
+        if writing is None:
+            return False
+        writing.result()
+        return True
+
+    def _write(self, path: Path, model: Any, training: TrainingState, options: dict[str, Any]) -> None:
+        start = time.monotonic()
+        try:
+            save_bundle(path, self.config, self.tokenizer, model, training=training, replace=True, **options)
+        except OSError as error:
+            last = max(timeline.checkpoint_steps(path.parent.parent), default=None)
+            kept = f"The checkpoint of step {last} is whole" if last is not None else "There is no checkpoint yet"
+            raise FledgeError(
+                f"Step {int(path.name.removeprefix('step-'))} could not be saved ({error.strerror or error}). {kept}; "
+                f"free some space, then: fledge train --resume {self.folder}"
+            ) from error
+        self.seconds = time.monotonic() - start

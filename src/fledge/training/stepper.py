@@ -1,0 +1,180 @@
+"""One optimizer step: gradients of the whole batch, micro-batch by micro-batch; then reduced, clipped and applied."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fledge.bundle import TrainingState
+from fledge.config import RunConfig
+from fledge.errors import FledgeError
+from fledge.model.recurrent import Recurrent
+from fledge.tokens import Batch
+from fledge.training.carry import Carry
+from fledge.training.device import Precision, largest_micro_batch, reseed
+from fledge.training.objective import Objective
+from fledge.training.optimizers import build_optimizer, clip_scale, gradient_norm
+from fledge.training.progress import Progress
+from fledge.training.ranks import Ranks
+from fledge.training.sharding import gather, scatter, shard
+
+if TYPE_CHECKING:
+    from fledge.bundle import Bundle
+    from fledge.model import Model
+
+RAISE_SCALE_AFTER = 2000  # fp16 steps without overflow before the loss scale doubles
+
+
+class Stepper:
+    """The model, what is minimised and the optimizer, on this process's device."""
+
+    def __init__(self, config: RunConfig, model: Model, ranks: Ranks, precision: Precision, progress: Progress) -> None:
+        settings = config.training
+        self.config, self.ranks, self.precision, self.progress = config, ranks, precision, progress
+        self.device = ranks.device
+        self.note: Callable[[str], None] = warnings.warn
+        low, high = ranks.share(settings.batch_size)
+        if low == high:
+            raise FledgeError(
+                f"training.batch_size = {settings.batch_size} gives {ranks.world} processes less than one window each."
+            )
+        self.model = model.to(self.device)
+        self.model.recompute = settings.recompute
+        self.parameters = model.parameters_count()
+        # Evaluation is rare: it takes the plain objective, and nothing is compiled a second time for it.
+        self.plain = Objective(self.model, precision, self.device, settings.label_smoothing, settings.z_loss)
+        self.sharded = ranks.world > 1 and settings.parallel == "fsdp"
+        self._shards: Any = shard(self.plain, self.model, ranks) if self.sharded else None
+        self.optimizer = build_optimizer(self.model, config.optimizer, flat=not self.sharded)
+        recurrent = isinstance(self.model, Recurrent)
+        lanes = recurrent and config.tokens.policy == "lanes"
+        self.carry = Carry(self.model, high - low, ranks) if lanes else None
+        by_itself = settings.compile == "auto" and self.device.type == "cuda" and not recurrent
+        compiled = settings.compile == "on" or by_itself
+        self.objective: Any = torch.compile(self.plain, dynamic=False) if compiled else self.plain
+        if not progress.micro_batch or settings.micro_batch is not None:
+            progress.micro_batch = largest_micro_batch(
+                config, self.model.vocabulary_size, high - low, self.device, precision.name
+            )
+        progress.micro_batch = min(progress.micro_batch, high - low)
+
+    def accumulate(self, batch: Batch, count: float) -> Tensor:
+        """Gradients of the batch's mean loss; when memory runs out, once more with smaller micro-batches."""
+        while True:
+            try:
+                return self._accumulate(batch, count)
+            except RuntimeError as error:
+                if not out_of_memory(error) or self.sharded:
+                    raise
+                if self.progress.micro_batch == 1:
+                    raise FledgeError(
+                        "Not even one window fits the memory. Set training.recompute=true, a shorter "
+                        "tokens.context_length or a smaller model."
+                    ) from None
+            self.progress.micro_batch = -(-self.progress.micro_batch // 2)
+            self.optimizer.zero()
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+            self.note(f"Out of memory: going on with a micro-batch of {self.progress.micro_batch}, same mathematics.")
+
+    def _accumulate(self, batch: Batch, count: float) -> Tensor:
+        # The loss is the sum over all unmasked targets by their number, over micro-batches and processes; FSDP takes
+        # the mean over the processes, which is undone here.
+        factor = (self.ranks.world if self.sharded else 1) * self._loss_scale() / max(count, 1)
+        total = torch.zeros((), device=self.device)
+        size, states = self.progress.micro_batch, []
+        parts = cut(batch.to(self.device), size)
+        for number, part in enumerate(parts):
+            if self.sharded:
+                self._shards.set_requires_gradient_sync(number == len(parts) - 1)
+            reseed(self.config.training.seed, "dropout", self.progress.step, number, self.ranks.rank)
+            state = self.carry.part(number * size, size) if self.carry is not None else None
+            loss, state = self.objective(part.inputs_BT, part.targets_BT, self.model.plan(part), state)
+            (loss * factor).backward()
+            total += loss.detach()
+            states.append(state)
+        if self.carry is not None:
+            self.carry.keep(states)
+        return total / max(count, 1)
+
+    def update(self) -> Tensor:
+        """Reduce, clip and apply the gradients, and clear them. Returns their norm."""
+        gradients = self.optimizer.layout.gradients()
+        if not self.sharded:
+            self.ranks.reduce(gradients)
+        norm = gradient_norm(gradients)
+        if self.sharded:
+            squared = norm.square()
+            self.ranks.reduce([squared])
+            norm = squared.sqrt()
+        scale = clip_scale(norm, self.config.optimizer.clip_norm)
+        fits = True
+        if self.precision.name == "fp16":
+            norm = norm / self._loss_scale()
+            scale = clip_scale(norm, self.config.optimizer.clip_norm)
+            scale = (torch.ones_like(norm) if scale is None else scale) / self._loss_scale()
+            fits = self._scale_fits(norm)
+        elif scale is not None and self.device.type == "cpu" and float(scale) == 1.0:
+            scale = None  # nothing to clip: no pass over the gradients
+        if fits:
+            self.optimizer.step(scale)
+        self.optimizer.zero()
+        self.progress.updates = self.optimizer.steps
+        return norm
+
+    def _loss_scale(self) -> float:
+        return self.progress.loss_scale if self.precision.name == "fp16" else 1.0
+
+    def _scale_fits(self, norm: Tensor) -> bool:
+        """fp16: an overflow halves the loss scale and leaves the step out; a long calm doubles it."""
+        progress = self.progress
+        if bool(torch.isfinite(norm)):
+            progress.scaled_steps += 1
+            if progress.scaled_steps >= RAISE_SCALE_AFTER:
+                progress.loss_scale, progress.scaled_steps = progress.loss_scale * 2, 0
+            return True
+        progress.loss_scale, progress.scaled_steps = progress.loss_scale / 2, 0
+        # The watch must not take a scale that was tried too high for a divergence; one below 1 is one.
+        norm.fill_(0.0 if progress.loss_scale >= 1 else math.inf)
+        return False
+
+    def state(self) -> dict[str, Tensor]:
+        """The tensors that a checkpoint keeps besides the weights; every process takes part, the main one has all."""
+        tensors = {name: tensor for name, tensor in self.optimizer.named_state() if self.ranks.main}
+        return {**tensors, **self.carry.tensors()} if self.carry is not None else tensors
+
+    def take_up(self, training: TrainingState) -> None:
+        """Go on from a checkpoint's tensors; `progress` is already the checkpoint's."""
+        self.optimizer.load_state(training.tensors, self.progress.updates)
+        if self.carry is not None and not self.carry.load(training.tensors):
+            warnings.warn("The lanes are not those of the checkpoint: the carried state begins anew.")
+
+    def go_back(self, bundle: Bundle) -> None:
+        """Take the weights of a checkpoint, too."""
+        if self.sharded:
+            scatter(self.model, bundle.model)
+        else:
+            self.model.load_state_dict(bundle.model.state_dict())
+        assert bundle.training is not None
+        self.take_up(bundle.training)
+
+    def whole_model(self) -> Model | None:
+        """The model as one process holds it; sharded, a copy on the main process and None on the others."""
+        return gather(self.model, self.ranks) if self.sharded else self.model
+
+
+def cut(batch: Batch, size: int) -> list[Batch]:
+    """The batch in micro-batches of at most `size` rows."""
+    parts = [() if part is None else torch.split(part, size) for part in batch]
+    return [Batch(*rows) for rows in zip_longest(*parts)]
+
+
+def out_of_memory(error: RuntimeError) -> bool:
+    """The GPU's allocator, or the CPU's, which has no exception of its own."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

@@ -1,0 +1,77 @@
+"""Where metrics go besides `metrics.csv`: TensorBoard, W&B or trackio, where they are installed and asked for."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any, Protocol
+
+from fledge.config import RunConfig
+from fledge.errors import FledgeError
+
+PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "trackio": "trackio"}
+
+
+class Tracker(Protocol):
+    """Takes the numbers of a step."""
+
+    def log(self, step: int, values: dict[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+def check_trackers(config: RunConfig) -> None:
+    """A tracker that is not installed is an error, not a silence."""
+    for name in config.training.trackers:
+        if not installed(PACKAGES[name]):
+            raise FledgeError(
+                f"training.trackers asks for {name}, which is not installed here. "
+                f"Run: pip install {PACKAGES[name]}, or leave it out: metrics.csv is always written."
+            )
+
+
+def open_trackers(config: RunConfig, folder: Path, step: int) -> list[Tracker]:
+    """The trackers that the settings ask for."""
+    return [
+        TensorBoard(folder, step) if name == "tensorboard" else Account(name, config, folder)
+        for name in config.training.trackers
+    ]
+
+
+class TensorBoard:
+    """Event files in the run's `tensorboard/`; points after the step that training goes on from are hidden."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class Account:
+    """W&B, or trackio, which has the same calls and needs no account."""
+
+    def __init__(self, package: str, config: RunConfig, folder: Path) -> None:
+        self.library: Any = importlib.import_module(package)
+        options: dict[str, Any] = {"project": "fledge", "name": config.name, "config": config.model_dump(mode="json")}
+        if package == "wandb":
+            options.update(
+                dir=str(folder), resume="allow", id=folder.absolute().as_posix().replace("/", "-").strip("-")
+            )
+        self.library.init(**options)
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        self.library.log(values, step=step)
+
+    def close(self) -> None:
+        self.library.finish()

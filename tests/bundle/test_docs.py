@@ -1,0 +1,18 @@
+"""The handbook's page on bundles: every example is run, and prints what the page shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.bundle.verses import make_run
+from tests.documentation import run_page
+
+PAGE = Path(__file__).parents[2] / "docs" / "bundle.md"
+
+
+def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    make_run(tmp_path)
+    assert len(run_page(PAGE, tmp_path)) >= 3

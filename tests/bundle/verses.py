@@ -1,0 +1,34 @@
+"""A small run with a bundle, a token store and a text, for the handbook's examples: made in a second, untrained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from fledge.bundle import TrainingState, save_bundle
+from fledge.config import ModelConfig, RunConfig, TokensConfig
+from fledge.corpus import Corpus
+from fledge.model import build_model
+from fledge.tokenizer import train_bpe
+from fledge.tokens import write_store
+
+VERSES = [f"And in the beginning the earth number {number} was without form, and void." for number in range(200)]
+
+
+def make_run(folder: Path) -> None:
+    """`runs/verses` with one checkpoint and its tokens, the bundle `other`, and `text.txt`."""
+    for name, size in (("verses", 300), ("other", 280)):
+        tokenizer = train_bpe([verse.encode() for verse in VERSES], size, ["<|endoftext|>"])
+        config = RunConfig(
+            name=name, model=ModelConfig(layers=2, width=32, heads=4), tokens=TokensConfig(context_length=64)
+        )
+        torch.manual_seed(0)
+        model = build_model(config.model, tokenizer.vocab_size, 64)
+        place = folder / "other" if name == "other" else folder / "runs" / "verses" / "checkpoints" / "step-00000100"
+        state = TrainingState({"moment": torch.zeros(3)}, {"step": 100})
+        metrics = {"step": 100, "validation_loss": 5.5}
+        save_bundle(place, config, tokenizer, model, training=state, metrics=metrics)
+        if name == "verses":
+            write_store(Corpus.from_documents(VERSES), tokenizer, folder / "runs" / "verses" / "tokens", progress=False)
+    (folder / "text.txt").write_text("<|endoftext|>".join(VERSES[:30]))

@@ -1,0 +1,177 @@
+"""The three commands around a bundle, as a person types them: what is printed, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+
+import pytest
+import torch
+
+import fledge.cli
+from fledge.bundle import save_bundle
+from fledge.config import ModelConfig, RunConfig, TokensConfig
+from fledge.corpus import Corpus
+from fledge.model import build_model
+from fledge.tokenizer import train_bpe
+from fledge.tokens import write_store
+
+VERSES = [f"And the earth number {number} was without form, and void." for number in range(40)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two bundles with different tokenizers, a store of the first, and a text."""
+    folder = tmp_path_factory.mktemp("cli")
+    for name, size in (("one", 290), ("two", 270)):
+        tokenizer = train_bpe([verse.encode() for verse in VERSES], size, ["<|endoftext|>"])
+        config = RunConfig(
+            name=name, model=ModelConfig(layers=1, width=32, heads=2), tokens=TokensConfig(context_length=32)
+        )
+        torch.manual_seed(0)
+        model = build_model(config.model, tokenizer.vocab_size, 32)
+        save_bundle(folder / name, config, tokenizer, model, metrics={"validation_loss": 2.5})
+        if name == "one":
+            write_store(Corpus.from_documents(VERSES), tokenizer, folder / "tokens", progress=False)
+    (folder / "text.txt").write_text("<|endoftext|>".join(VERSES))
+    return folder
+
+
+def fledge_cli(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    """The exit code of `fledge ARGUMENTS` in this process."""
+    monkeypatch.setattr(sys, "argv", ["fledge", *map(str, arguments)])
+    monkeypatch.setenv("COLUMNS", "200")
+    try:
+        fledge.cli.main()
+    except SystemExit as done:
+        return int(done.code or 0)
+    return 0
+
+
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+
+
+def test_generate_prints_the_prompt_and_goes_on(folder: Path, monkeypatch: Patch, capsys: Capture) -> None:
+    arguments = ("generate", folder / "one", "--prompt", "And the", "--max-tokens", 5, "--seed", 3)
+    assert fledge_cli(monkeypatch, *arguments) == 0
+    first = capsys.readouterr().out
+    assert first.startswith("And the")
+    assert fledge_cli(monkeypatch, *arguments) == 0
+    assert capsys.readouterr().out == first
+
+
+def test_generate_several_as_json(folder: Path, monkeypatch: Patch, capsys: Capture) -> None:
+    options = ("-p", "And", "-p", "void", "--samples", 2, "--json", "--alternatives", 2, "--max-tokens", 3)
+    assert fledge_cli(monkeypatch, "generate", folder / "one", *options) == 0
+    results = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [result["prompt"] for result in results] == ["And", "And", "void", "void"]
+    assert all(len(result["ids"]) == len(result["logprobs"]) == len(result["alternatives"]) for result in results)
+
+
+def test_generate_from_a_file_and_standard_input(folder: Path, monkeypatch: Patch, capsys: Capture) -> None:
+    (folder / "prompts.txt").write_text("And the\nvoid\n")
+    lines = ("--file", folder / "prompts.txt", "--lines", "--max-tokens", 2, "--alternatives", 1)
+    assert fledge_cli(monkeypatch, "generate", folder / "one", *lines) == 0
+    out = capsys.readouterr().out
+    assert "And the" in out
+    assert "%" in out
+    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO("né void".encode())))
+    assert fledge_cli(monkeypatch, "generate", folder / "one", "--file", "-", "--max-tokens", 2) == 0
+    assert capsys.readouterr().out.startswith("né void")
+
+
+def test_generate_interactively(folder: Path, monkeypatch: Patch, capsys: Capture, tmp_path: Path) -> None:
+    typed = iter(["And the", ":again", ":set temperature=0", ":set temperature=-1", ":show", ":help", ":quit"])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(typed))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert fledge_cli(monkeypatch, "generate", folder / "one", "--interactive", "--max-tokens", 4) == 0
+    out = capsys.readouterr().out
+    assert out.count("And the") == 2
+    assert "temperature = -1 is not allowed" in out
+    assert "temperature = 0.0" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--temperature", "-1"), "temperature = -1.0 is not allowed"),
+        (("--top-p", "1.5"), "top_p = 1.5 is not allowed"),
+        (("--top-k", "0"), "top_k = 0 is not allowed"),
+        (("--prompt", "a", "--file", "b"), "not with both"),
+        (("--file", "nowhere.txt"), "nowhere.txt"),
+    ],
+)
+def test_generate_refuses(
+    folder: Path, monkeypatch: Patch, capsys: Capture, options: tuple[str, ...], sentence: str
+) -> None:
+    assert fledge_cli(monkeypatch, "generate", folder / "one", *options) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert "Traceback" not in error
+
+
+def test_evaluate_side_by_side_on_text(folder: Path, monkeypatch: Patch, capsys: Capture) -> None:
+    plot = folder / "positions.svg"
+    places = ("evaluate", folder / "one", folder / "two", "--text", folder / "text.txt")
+    assert fledge_cli(monkeypatch, *places, "--plot", plot, "--worst", 2) == 0
+    out = capsys.readouterr().out
+    assert "bits per byte" in out
+    assert "one" in out
+    assert "two" in out
+    assert "document" in out
+    assert plot.is_file()
+    assert fledge_cli(monkeypatch, *places, "--json", "--stride", 8, "--alone") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found) == 2
+    assert all(0 < values["bits_per_byte"] < 20 for values in found.values())
+
+
+def test_evaluate_on_tokens(folder: Path, monkeypatch: Patch, capsys: Capture) -> None:
+    assert fledge_cli(monkeypatch, "evaluate", folder / "one", "--tokens", folder / "tokens", "--json") == 0
+    assert json.loads(capsys.readouterr().out)
+    assert fledge_cli(monkeypatch, "evaluate", folder / "two", "--tokens", folder / "tokens") == 2
+    assert "another tokenizer" in capsys.readouterr().err
+    assert fledge_cli(monkeypatch, "evaluate", folder / "one") == 2
+    assert "--text FILE" in capsys.readouterr().err
+
+
+def test_bundle_show_check_and_diff(folder: Path, monkeypatch: Patch, capsys: Capture) -> None:
+    assert fledge_cli(monkeypatch, "bundle", "show", folder / "one") == 0
+    out = capsys.readouterr().out
+    for text in ("what it is", "how it was trained", "what it costs", "validation_loss", "MFLOPs a token"):
+        assert text in out
+    assert fledge_cli(monkeypatch, "bundle", "check", folder / "one") == 0
+    assert "is whole" in capsys.readouterr().out
+    assert fledge_cli(monkeypatch, "bundle", "diff", folder / "one", folder / "two") == 0
+    out = capsys.readouterr().out
+    assert "tokenizer: vocabulary_size" in out
+    assert "optimizer.beta1" not in out
+    assert fledge_cli(monkeypatch, "bundle", "diff", folder / "one", folder / "one") == 0
+    assert "same settings" in capsys.readouterr().out
+
+
+def test_bundle_pack_export_import(folder: Path, monkeypatch: Patch, capsys: Capture, tmp_path: Path) -> None:
+    assert fledge_cli(monkeypatch, "bundle", "pack", folder / "one", tmp_path / "one.zip") == 0
+    assert fledge_cli(monkeypatch, "bundle", "show", tmp_path / "one.zip") == 0
+    assert "what it costs" in capsys.readouterr().out
+    assert fledge_cli(monkeypatch, "generate", tmp_path / "one.zip", "-p", "And", "--max-tokens", 2) == 0
+    assert fledge_cli(monkeypatch, "bundle", "export", folder / "one", tmp_path / "hub") == 0
+    assert fledge_cli(monkeypatch, "bundle", "import", tmp_path / "hub", tmp_path / "back") == 0
+    assert fledge_cli(monkeypatch, "bundle", "check", tmp_path / "back") == 0
+    assert fledge_cli(monkeypatch, "bundle", "export", folder / "one", tmp_path / "m.gguf", "--format", "gguf") == 0
+    assert (tmp_path / "m.gguf").read_bytes()[:4] == b"GGUF"
+
+
+def test_bundle_check_refuses_a_flipped_byte(folder: Path, monkeypatch: Patch, capsys: Capture, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(folder / "one", tmp_path / "broken")
+    path = tmp_path / "broken" / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    assert fledge_cli(monkeypatch, "bundle", "check", tmp_path / "broken") == 2
+    assert "does not match its checksum" in capsys.readouterr().err

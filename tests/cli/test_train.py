@@ -1,0 +1,108 @@
+"""`fledge train` on the command line: a run, going on with it, fine-tuning from it, and mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fledge.cli import build
+from fledge.errors import FledgeError
+from fledge.training import load_checkpoint, read_metrics
+
+SMALL = [
+    "tokenizer.vocabulary_size=300",
+    "tokens.context_length=16",
+    "model.layers=1",
+    "model.width=32",
+    "model.heads=2",
+    "training.steps=6",
+    "training.batch_size=4",
+    "training.threads=1",
+    "training.device=cpu",
+    "training.evaluate_windows=4",
+    "training.save_every=3",
+    "sampling.max_tokens=4",
+]
+
+
+def fledge(*arguments: str) -> str:
+    outcome = CliRunner().invoke(build(), list(arguments), catch_exceptions=False)
+    assert outcome.exit_code == 0, outcome.output
+    return outcome.output
+
+
+def changes(settings: list[str]) -> list[str]:
+    return [part for setting in settings for part in ("--set", setting)]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("corpus") / "stories.txt"
+    stories = [f"There was a little bird number {n}, and it learned to fly on day {n * n}." for n in range(300)]
+    path.write_text("<|endoftext|>".join(stories))
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "birds"
+    output = fledge(
+        "train", "akjv-demo", *changes([f"corpus.source={corpus}", *SMALL]), "--out", str(folder), "--quiet"
+    )
+    assert "step 6 of 6" in output
+    assert f"fledge generate {folder}" in output
+    return folder
+
+
+def test_a_run_goes_on_with_more_steps_and_another_batch_size(finished: Path) -> None:
+    output = fledge(
+        "train", "--resume", str(finished), "--quiet", *changes(["training.steps=8", "training.batch_size=8"])
+    )
+    assert "step 8 of 8" in output
+    training = load_checkpoint(finished).training
+    assert training is not None
+    assert training.values["samples"] == 6 * 4 + 2 * 8
+    steps = [int(row["step"]) for row in read_metrics(finished / "metrics.csv") if row["validation_loss"]]
+    assert steps == sorted(set(steps))
+
+
+def test_a_bundle_is_fine_tuned_with_its_own_model_and_tokenizer(finished: Path, corpus: Path, tmp_path: Path) -> None:
+    source = next((finished / "checkpoints").glob("step-*"))
+    small = [setting for setting in SMALL if not setting.startswith(("model", "tokenizer", "tokens"))]
+    settings = changes([f"corpus.source={corpus}", *small, "training.steps=2", "optimizer.learning_rate=1e-6"])
+    out = tmp_path / "tuned"
+    fledge("train", "akjv-demo", "--from", str(source), "--out", str(out), "--quiet", *settings)
+    tuned = load_checkpoint(out)
+    assert tuned.config.model.width == 32
+    assert tuned.tokenizer.fingerprint == load_checkpoint(finished).tokenizer.fingerprint
+    with pytest.raises(FledgeError, match=r"model\.layers=3: the model and the tokenizer are those of"):
+        fledge("train", "akjv-demo", "--from", str(source), "--set", "model.layers=3")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "Name a recipe"),
+        (["--at", "3"], "--at names a step"),
+        (["akjv-demo", "--resume", "nowhere"], "leave out the recipe"),
+        (["--resume", "nowhere"], "nowhere"),
+        (["akjv-demo", "--time-limit", "soon"], "not a duration such as 8h50m"),
+        (["akjv-demo", "--set", "training.tracker=wandb"], "training.trackers"),
+        (["akjv-demo", "--set", "training.device=gpu9"], "is no device"),
+    ],
+)
+def test_mistakes_are_sentences(
+    arguments: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FledgeError, match=sentence):
+        fledge("train", *arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_profile_writes_a_trace(corpus: Path, tmp_path: Path) -> None:
+    settings = changes([f"corpus.source={corpus}", *SMALL, "training.steps=9"])
+    fledge("train", "akjv-demo", *settings, "--out", str(tmp_path / "run"), "--profile", "--quiet")
+    assert (tmp_path / "run" / "trace.json").stat().st_size > 1000

@@ -1,0 +1,171 @@
+"""Losses against one full forward pass per token; every token counted once; bits per byte fair to all tokenizers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fledge.config import ModelConfig
+from fledge.corpus import Corpus
+from fledge.errors import FledgeError
+from fledge.evaluation import evaluate, evaluate_texts
+from fledge.evaluation.compare import position_plot
+from fledge.evaluation.losses import windows_over
+from fledge.model import Model, build_model
+from fledge.tokenizer import CharacterTokenizer, Tokenizer, train_bpe
+from fledge.tokens import TokenStore, write_store
+
+VERSES = [
+    f"And the {word} was without form, and void; né{number}."
+    for number, word in enumerate("abcdefghijklmnopqrstuvwxyz" * 2)
+]
+CONTEXT = 16
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return train_bpe([verse.encode() for verse in VERSES], 300, ["<|endoftext|>"])
+
+
+@pytest.fixture(scope="module")
+def store(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    corpus = Corpus.from_documents(VERSES, validation_fraction=0.4)
+    return write_store(corpus, tokenizer, tmp_path_factory.mktemp("store") / "tokens", progress=False)
+
+
+def make_model(tokenizer: Tokenizer, **options: object) -> Model:
+    torch.manual_seed(0)
+    config = ModelConfig(**{"layers": 1, "width": 32, "heads": 2, **options})
+    return build_model(config, tokenizer.vocab_size, CONTEXT).eval()
+
+
+def naive_losses(model: Model, ids: list[int], stride: int) -> list[float]:
+    """The loss of every id but the first, each from a forward pass of its own over the context the stride gives it."""
+    found = []
+    with torch.inference_mode():
+        for place in range(1, len(ids)):
+            windows = max(0, -(-(place - CONTEXT) // stride))
+            context = ids[windows * stride : place]
+            found.append(-float(torch.log_softmax(model(torch.tensor([context]))[0, -1], -1)[ids[place]]))
+    return found
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=6), st.integers(1, 9), st.integers(1, 9))
+@settings(max_examples=80, deadline=None)
+def test_windows_predict_every_token_once(lengths: list[int], context: int, stride: int) -> None:
+    stride = min(stride, context)
+    ends = np.cumsum(lengths).tolist()
+    starts = [0, *ends[:-1]]
+    scored = []
+    for window in windows_over(starts, ends, context, stride):
+        assert window.end - window.start <= context + 1
+        assert window.start < window.scored < window.end
+        seen = range(window.scored, window.end)
+        scored += list(seen)
+    wanted = [place for start, end in zip(starts, ends, strict=True) for place in range(start + 1, end)]
+    assert scored == wanted
+
+
+@pytest.mark.parametrize("stride", [1, 5, 8, 16])
+def test_losses_equal_one_pass_per_token(tokenizer: Tokenizer, stride: int) -> None:
+    model = make_model(tokenizer)
+    found = evaluate_texts(model, tokenizer, VERSES[:2], stride=stride)
+    ids = [0, *tokenizer.encode(VERSES[0]), 0, *tokenizer.encode(VERSES[1]), 0]
+    expected = naive_losses(model, ids, stride)
+    assert found.tokens == len(expected)
+    assert found.loss == pytest.approx(np.mean(expected), abs=1e-5)
+    assert found.perplexity == pytest.approx(math.exp(np.mean(expected)), rel=1e-4)
+    data = "".join(VERSES[:2])
+    assert found.bits_per_byte == pytest.approx(np.sum(expected) / math.log(2) / len(data.encode()), rel=1e-5)
+    assert found.bits_per_character == pytest.approx(np.sum(expected) / math.log(2) / len(data), rel=1e-5)
+    first = len(tokenizer.encode(VERSES[0])) + 1
+    assert found.by_document == pytest.approx([np.mean(expected[:first]), np.mean(expected[first:])], abs=1e-5)
+
+
+def test_documents_alone_do_not_see_each_other(tokenizer: Tokenizer) -> None:
+    model = make_model(tokenizer)
+    together = evaluate_texts(model, tokenizer, VERSES[:3], documents="alone", stride=4)
+    singly = [evaluate_texts(model, tokenizer, [verse], documents="alone", stride=4) for verse in VERSES[:3]]
+    assert together.by_document == pytest.approx([single.loss for single in singly], abs=1e-5)
+    assert together.tokens == sum(single.tokens for single in singly)
+
+
+def test_a_split_equals_its_texts(tokenizer: Tokenizer, store: TokenStore) -> None:
+    model = make_model(tokenizer)
+    split = store.split("validation")
+    texts = [tokenizer.decode(split.document(n).tolist()[:-1]) for n in range(len(split.documents))]
+    from_store = evaluate(model, split, tokenizer=tokenizer)
+    from_texts = evaluate_texts(model, tokenizer, texts)
+    assert from_store.loss == pytest.approx(from_texts.loss, abs=1e-6)
+    assert from_store.bits_per_byte == pytest.approx(from_texts.bits_per_byte)
+    assert from_store.bits_per_character == pytest.approx(from_texts.bits_per_character)
+    assert np.allclose(from_store.by_document, from_texts.by_document)
+    part = evaluate(model, split, tokenizer=tokenizer, max_tokens=40)
+    assert part.tokens == 40
+    without = evaluate(model, split)
+    assert without.tokens == len(split.tokens) - 1
+    assert without.bits_per_character is None
+
+
+@pytest.mark.parametrize("architecture", ["bdh", "gru"])
+def test_other_architectures(tokenizer: Tokenizer, architecture: str) -> None:
+    model = make_model(tokenizer, architecture=architecture, multiplier=4)
+    ids = [0, *tokenizer.encode(VERSES[0]), 0]
+    found = evaluate_texts(model, tokenizer, VERSES[:1], stride=4)
+    assert found.loss == pytest.approx(np.mean(naive_losses(model, ids, 4)), abs=1e-4)
+
+
+def test_loss_by_position_is_the_mean_at_each_context(tokenizer: Tokenizer) -> None:
+    model = make_model(tokenizer)
+    found = evaluate_texts(model, tokenizer, VERSES, stride=CONTEXT)
+    assert len(found.by_position) == CONTEXT
+    assert found.mean_context == pytest.approx((CONTEXT + 1) / 2, abs=0.2)
+    assert np.nanmean(found.by_position) == pytest.approx(found.loss, abs=0.05)
+
+
+def test_characters_have_a_start_and_an_end(tokenizer: Tokenizer) -> None:
+    characters = CharacterTokenizer.train(VERSES)
+    model = make_model(characters)
+    found = evaluate_texts(model, characters, VERSES[:1], stride=4)
+    roles = characters.roles
+    ids = [roles.start, *characters.encode(VERSES[0]), roles.end]
+    assert found.loss == pytest.approx(np.mean(naive_losses(model, ids, 4)), abs=1e-5)
+
+
+def test_a_uniform_model_needs_the_same_bits_whatever_the_batches(tokenizer: Tokenizer) -> None:
+    model = make_model(tokenizer)
+    with torch.no_grad():
+        model.head_weight.zero_()
+    for batch_tokens in (1, 100, 10_000):
+        found = evaluate_texts(model, tokenizer, VERSES, batch_tokens=batch_tokens)
+        assert found.loss == pytest.approx(math.log(tokenizer.vocab_size), abs=1e-5)
+
+
+def test_a_plot_is_written(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    found = evaluate_texts(make_model(tokenizer), tokenizer, VERSES)
+    position_plot({"one": found, "two": found}, tmp_path / "positions.svg")
+    text = (tmp_path / "positions.svg").read_text()
+    assert "tokens of context" in text
+    assert "two" in text
+
+
+def test_refusals(tokenizer: Tokenizer) -> None:
+    model = make_model(tokenizer)
+    with pytest.raises(FledgeError, match="stride of 99"):
+        evaluate_texts(model, tokenizer, VERSES, stride=99)
+    with pytest.raises(FledgeError, match="no text"):
+        evaluate_texts(model, tokenizer, [])
+    small = make_model(CharacterTokenizer.train(["a"]))
+    with pytest.raises(FledgeError, match="do not belong together"):
+        evaluate_texts(small, tokenizer, VERSES)
+
+
+def test_empty_documents_cost_only_their_separator(tokenizer: Tokenizer) -> None:
+    found = evaluate_texts(make_model(tokenizer), tokenizer, ["", VERSES[0], ""], documents="alone")
+    assert found.tokens == len(tokenizer.encode(VERSES[0])) + 3

@@ -1,0 +1,116 @@
+"""The adapter to lm_eval: what it asks for, answered as a plain forward pass would; and small tasks from end to end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from fledge.bundle import Bundle, load_bundle, save_bundle
+from fledge.config import ModelConfig, RunConfig, TokensConfig
+from fledge.evaluation.harness import answers, loglikelihoods, rolling_loglikelihoods, run_tasks, sampling_of
+from fledge.model import build_model
+from fledge.tokenizer import train_bpe
+
+TEXT = b"In the beginning God created the heaven and the earth. And the earth was without form, and void. "
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    tokenizer = train_bpe([TEXT * 4], 290, ["<|endoftext|>"])
+    config = RunConfig(model=ModelConfig(layers=1, width=32, heads=2), tokens=TokensConfig(context_length=16))
+    torch.manual_seed(0)
+    model = build_model(config.model, tokenizer.vocab_size, 16)
+    return load_bundle(save_bundle(tmp_path_factory.mktemp("harness") / "bundle", config, tokenizer, model))
+
+
+def logprob(bundle: Bundle, ids: list[int], count: int) -> float:
+    with torch.inference_mode():
+        scores = torch.log_softmax(bundle.model(torch.tensor([ids[:-1]]))[0], -1)
+    return sum(float(scores[place - 1, ids[place]]) for place in range(len(ids) - count, len(ids)))
+
+
+def test_loglikelihood_is_that_of_the_continuation(bundle: Bundle) -> None:
+    tokenizer = bundle.tokenizer
+    context, continuation = "In the beg", "inning"
+    ids = [0, *tokenizer.encode(context + continuation)]
+    count = len(ids) - 1 - len(tokenizer.encode(context))
+    (found, greedy), (spaced, _) = loglikelihoods(bundle, [(context, continuation), ("And ", "the")])
+    assert found == pytest.approx(logprob(bundle, ids, count), abs=1e-4)
+    assert isinstance(greedy, bool)
+    assert spaced == pytest.approx(logprob(bundle, [0, *tokenizer.encode("And the")], 1), abs=1e-4)
+
+
+def test_greedy_is_recognised(bundle: Bundle) -> None:
+    tokenizer = bundle.tokenizer
+    contexts = [f"And the{number}" for number in range(40)]
+    for context in contexts:
+        ids = [0, *tokenizer.encode(context)]
+        with torch.inference_mode():
+            likeliest = int(bundle.model(torch.tensor([ids]))[0, -1].argmax())
+        said = tokenizer.decode([likeliest])
+        if [0, *tokenizer.encode(context + said)] != [*ids, likeliest]:
+            continue
+        (_, greedy), (_, other) = loglikelihoods(bundle, [(context, said), (context, "~")])
+        assert (greedy, other) == (True, False)
+        return
+    pytest.fail("no context with a likeliest token that is a text of its own")
+
+
+def test_texts_longer_than_the_context_keep_their_end(bundle: Bundle) -> None:
+    (empty, _), (long, _) = loglikelihoods(bundle, [("", "And the"), ("void", " and void. " * 20)])
+    assert long < empty < 0
+
+
+def test_rolling_loglikelihood_counts_every_token(bundle: Bundle) -> None:
+    ids = bundle.tokenizer.encode("And the earth")
+    long = "And the earth was without form, and void. " * 3
+    short, longer = rolling_loglikelihoods(bundle, ["And the earth", long])
+    assert short == pytest.approx(logprob(bundle, [0, *ids], len(ids)), abs=1e-4)
+    assert longer < short
+
+
+def test_answers_stop_where_the_task_says(bundle: Bundle) -> None:
+    requests = [("And", {"until": ["e", "\n"], "max_gen_toks": 20}), ("In", {"until": "a", "max_gen_toks": 3})]
+    first, second = answers(bundle, requests)
+    assert "e" not in first
+    assert "a" not in second
+    assert sampling_of({"until": ["\n"], "temperature": 0.7, "do_sample": True}).temperature == 0.7
+    assert sampling_of({"until": None}).temperature == 0
+
+
+@pytest.mark.slow
+def test_a_local_task_from_end_to_end(bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("lm_eval")
+    examples = [{"question": "And the earth was without", "choices": [" form", " void"], "answer": 0} for _ in range(4)]
+    (tmp_path / "examples.jsonl").write_text("\n".join(map(json.dumps, examples)))
+    common = (
+        f"dataset_path: json\ndataset_kwargs:\n  data_files:\n    test: {tmp_path}/examples.jsonl\ntest_split: test\n"
+    )
+    (tmp_path / "choice.yaml").write_text(
+        f"task: fledge_choice\n{common}output_type: multiple_choice\n"
+        'doc_to_text: "{{question}}"\ndoc_to_choice: "{{choices}}"\ndoc_to_target: answer\ntarget_delimiter: ""\n'
+        "metric_list:\n  - metric: acc\n"
+    )
+    (tmp_path / "rolling.yaml").write_text(
+        f"task: fledge_rolling\n{common}output_type: loglikelihood_rolling\n"
+        'doc_to_text: ""\ndoc_to_target: "{{question}}"\nmetric_list:\n  - metric: bits_per_byte\n'
+    )
+    (tmp_path / "writing.yaml").write_text(
+        f"task: fledge_writing\n{common}output_type: generate_until\n"
+        'doc_to_text: "{{question}}"\ndoc_to_target: "{{choices[0]}}"\n'
+        'generation_kwargs:\n  until: ["."]\n  max_gen_toks: 5\n'
+        "metric_list:\n  - metric: exact_match\n"
+    )
+    tasks = ["fledge_choice", "fledge_rolling", "fledge_writing"]
+    found = run_tasks({"bundle": bundle}, tasks, tmp_path)["bundle"]
+    assert found["fledge_choice"]["acc,none"] in (0.0, 1.0)
+    scores = loglikelihoods(bundle, [(examples[0]["question"], choice) for choice in (" form", " void")])
+    assert found["fledge_choice"]["acc,none"] == float(scores[0][0] > scores[1][0])
+    (total,) = rolling_loglikelihoods(bundle, [str(examples[0]["question"])])
+    bits = -total / torch.log(torch.tensor(2.0)).item() / len(str(examples[0]["question"]).encode())
+    assert found["fledge_rolling"]["bits_per_byte,none"] == pytest.approx(bits, rel=1e-4)
+    assert "exact_match,none" in found["fledge_writing"]
+    assert "fledge_choice" in capsys.readouterr().out

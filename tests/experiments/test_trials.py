@@ -1,0 +1,188 @@
+"""Experiments: what is varied, what is matched, what is concluded; a killed experiment runs nothing twice."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fledge.accounting import Account
+from fledge.config import load_recipe, override_config
+from fledge.errors import FledgeError
+from fledge.experiments.ablate import ablate, parse_arm
+from fledge.experiments.compare import arm_config, compare, verdict
+from fledge.experiments.match import with_parameters
+from fledge.experiments.plan import Arm
+from fledge.experiments.space import grid, parse_axis
+from fledge.experiments.statistics import apart, estimate, paired_difference
+from fledge.experiments.sweep import sweep
+from fledge.experiments.trials import Outcome
+
+TEXT = Path(__file__).parents[2] / "CONTRIBUTING.md"
+SMALL = [
+    "tokenizer.vocabulary_size=300",
+    "tokens.context_length=16",
+    "model.layers=1",
+    "model.width=16",
+    "model.heads=2",
+    "training.steps=4",
+    "training.batch_size=4",
+    "training.evaluate_windows=4",
+    "training.threads=1",
+]
+
+
+@pytest.fixture
+def config(tmp_path: Path):
+    """A recipe small enough to run in a moment, on a text of a hundred documents."""
+    lines = [line for line in TEXT.read_text().splitlines() if line.strip()]
+    (tmp_path / "text.txt").write_text("<|endoftext|>".join(lines * 4))
+    return load_recipe("akjv-demo", [*SMALL, f"corpus.source={tmp_path / 'text.txt'}"])
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("optimizer.learning_rate=1e-4..1e-1:log:4", (1e-4, 1e-3, 1e-2, 1e-1)),
+        ("training.batch_size=1,8,64", (1, 8, 64)),
+        ("model.layers=2..6:3", (2, 4, 6)),
+        ("model.norm=rms,none", ("rms", "none")),
+        ("model.tied=true,false", (True, False)),
+    ],
+)
+def test_an_axis_has_the_values_it_names(text: str, values: tuple[object, ...]) -> None:
+    assert parse_axis(text).values == values
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("optimizer.learnin_rate=1,2", "Did you mean optimizer.learning_rate"),
+        ("model.layers", "not of the form"),
+        ("model.layers=5..2", "must rise"),
+        ("optimizer.learning_rate=0..1:log:4", "above 0"),
+        ("model.layers=a..b", "not a number"),
+        ("model.layers=1..3:many", "number of steps"),
+    ],
+)
+def test_a_wrong_axis_is_answered_with_a_sentence(text: str, words: str) -> None:
+    with pytest.raises(FledgeError, match=words):
+        parse_axis(text)
+
+
+def test_a_grid_of_a_million_points_is_refused_with_its_size() -> None:
+    axes = [parse_axis("optimizer.learning_rate=1e-4..1e-1:log:1000"), parse_axis("training.batch_size=1..1000:1000")]
+    with pytest.raises(FledgeError, match=r"1000 × 1000 = 1,000,000"):
+        grid(axes)
+
+
+@given(st.lists(st.floats(-10, 10), min_size=2, max_size=12))
+def test_the_interval_holds_the_mean_and_shrinks_for_equal_values(values: list[float]) -> None:
+    found = estimate(values)
+    assert found.low - 1e-9 <= found.mean <= found.high + 1e-9
+    assert estimate([1.0] * 3).half_width == 0
+    assert math.isinf(estimate([1.0]).half_width)
+
+
+def test_what_seeds_share_cancels_in_a_paired_difference() -> None:
+    first, second = [1.0, 5.0, 9.0], [1.1, 5.11, 9.09]
+    assert apart(paired_difference(first, second))
+    assert not apart(paired_difference([1.0, 2.0, 3.0], [3.0, 2.0, 1.5]))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "lstm", "gru", "rnn", "bdh"])
+def test_matched_parameters_agree_within_one_per_cent(name: str) -> None:
+    base = load_recipe("akjv-demo")
+    target = Account(base.model, 1024, 64).parameters.total
+    found = with_parameters(arm_config(name, base), 1024, target)
+    assert abs(Account(found.model, 1024, 64).parameters.total / target - 1) <= 0.01
+
+
+def test_a_match_that_no_size_satisfies_shows_the_nearest() -> None:
+    base = override_config(load_recipe("akjv-demo"), ["model.architecture=lstm", "model.tied=false"])
+    with pytest.raises(FledgeError, match=r"the nearest is width 1 "):
+        with_parameters(base, 1024, 50)
+
+
+def test_an_ablation_runs_every_arm_once_and_says_what_changed(config, tmp_path, capsys) -> None:
+    folder = tmp_path / "experiment"
+    arms = [parse_arm("no position: model.position=none"), parse_arm("hot: optimizer.learning_rate=2e-3")]
+    _, outcomes, report = ablate(config, folder, [], arms, seeds=2, command="fledge ablate …")
+    assert [(o.arm, o.seed, o.status) for o in outcomes] == [
+        (arm, seed, "complete") for seed in (0, 1) for arm in ("as it is", "no position", "hot")
+    ]
+    text = report.read_text()
+    for word in ("no position", "against as it is", "fledge ablate", "Seeds: 0, 1", "95 % interval", "<svg"):
+        assert word in text
+    stamps = {path: path.stat().st_mtime_ns for path in folder.rglob("outcome.json")}
+    (folder / "trials" / "hot-seed1" / "outcome.json").unlink()  # as if it had been killed before the end
+    _, again, _ = ablate(config, folder, [], arms, seeds=2, command="fledge ablate …")
+    assert [o.validation_loss for o in again] == [o.validation_loss for o in outcomes]
+    kept = {path: path.stat().st_mtime_ns for path in stamps}
+    assert sum(kept[path] != stamps[path] for path in stamps) == 1
+    with pytest.raises(FledgeError, match="holds another experiment"):
+        ablate(config, folder, [], [Arm("other", ("model.layers=2",))], seeds=2)
+
+
+def test_a_mistake_in_the_last_arm_is_found_before_the_first_is_run(config, tmp_path) -> None:
+    with pytest.raises(FledgeError, match="Did you mean model.layers"):
+        ablate(config, tmp_path / "experiment", ["tied"], [Arm("wrong", ("model.laers=2",))])
+    assert not (tmp_path / "experiment").exists()
+
+
+def test_a_sweep_finds_the_edge_of_divergence_and_resumes(config, tmp_path) -> None:
+    pytest.importorskip("optuna")
+    config = override_config(
+        config, ["optimizer.name=sgd", "optimizer.clip_norm=none", "schedule.warmup_steps=0", "training.steps=12"]
+    )
+    folder, axis = tmp_path / "sweep", parse_axis("optimizer.learning_rate=1e-2,1e8")
+    _, outcomes, report = sweep(config, folder, [axis])
+    assert [outcome.status for outcome in outcomes] == ["complete", "diverged"]
+    assert "diverged at learning_rate=1e+08" in report.read_text()
+    _, again, _ = sweep(config, folder, [axis])
+    assert again == outcomes
+    import optuna
+
+    study = optuna.load_study(study_name="sweep", storage=f"sqlite:///{folder / 'study.db'}")
+    assert len(study.trials) == 2
+
+
+def test_random_points_lie_in_the_range(config, tmp_path) -> None:
+    pytest.importorskip("optuna")
+    axis = parse_axis("optimizer.learning_rate=1e-4..1e-2:log")
+    _, outcomes, _ = sweep(config, tmp_path / "random", [axis], method="random", trials=2)
+    rates = [float(outcome.arm.partition("=")[2]) for outcome in outcomes]
+    assert len(set(rates)) == 2
+    assert all(1e-4 <= rate <= 1e-2 for rate in rates)
+
+
+def test_a_comparison_tunes_every_arm_alike(config, tmp_path) -> None:
+    folder = tmp_path / "comparison"
+    _, outcomes, report = compare(["transformer", "gru"], config, folder, match="tokens", seeds=2, prompt="make")
+    assert len(outcomes) == 2 * 3 + 2
+    assert {outcome.tokens for outcome in outcomes} == {4 * 4 * 16}
+    text = report.read_text()
+    for word in ("equal tokens", "Learning rates tried", "unigram", "make▸"):
+        assert word in text
+    assert json.loads((folder / "steps.json").read_text()) == {"transformer": 4, "gru": 4}
+
+
+def outcome(arm: str, seed: int, loss: float) -> Outcome:
+    return Outcome(arm, seed, "complete", 1, 1, 1, 1.0, validation_loss=loss)
+
+
+def test_the_validity_gate_refuses_what_the_numbers_do_not_show() -> None:
+    clear = [outcome("a ×1", s, 2.0 + s / 1000) for s in range(3)] + [
+        outcome("b ×1", s, 2.5 + s / 1000) for s in range(3)
+    ]
+    chosen = {"a": "a ×1", "b": "b ×1"}
+    assert verdict(clear, chosen, unigram=5.0).startswith("a predicts best")
+    assert verdict(clear, chosen, unigram=2.2).startswith("No conclusion: b did not get below")
+    noisy = [outcome("a ×1", s, 2.0 + (s % 2)) for s in range(3)] + [outcome("b ×1", s, 2.5 - s / 2) for s in range(3)]
+    assert "No conclusion between" in verdict(noisy, chosen, unigram=9.0)
+    alone = [outcome("a ×1", 0, 2.0), outcome("b ×1", 0, 2.5)]
+    assert "--seeds 3" in verdict(alone, chosen, unigram=9.0)

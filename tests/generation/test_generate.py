@@ -1,0 +1,270 @@
+"""The decode loop against the plainest one there is: the whole text through the model again for every token."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections import Counter
+
+import pytest
+import torch
+
+from fledge.config import SamplingConfig
+from fledge.errors import FledgeError
+from fledge.generation import Generation, Piece, generate
+from fledge.generation.sampling import uniforms
+from fledge.model import Model
+from fledge.tokenizer import Tokenizer
+from tests.generation.conftest import CONTEXT, small_model
+
+PROMPTS = ["In the beg", "And", "The heaven and the earth w"]
+
+
+def naive_greedy(model: Model, ids: list[int], count: int) -> list[int]:
+    """Full forward passes, no state."""
+    ids, start = list(ids), len(ids)
+    with torch.inference_mode():
+        for _ in range(count):
+            ids.append(int(model(torch.tensor([ids]))[0, -1].argmax()))
+    return ids[start:]
+
+
+def greedy(count: int, **options: object) -> SamplingConfig:
+    return SamplingConfig(temperature=0, max_tokens=count, stop_at_end=False, **options)
+
+
+def test_greedy_text_equals_full_forward_passes(model: Model, tokenizer: Tokenizer) -> None:
+    for prompt, result in zip(PROMPTS, generate(model, tokenizer, PROMPTS, greedy(6)), strict=True):
+        ids = tokenizer.encode(prompt)
+        assert result.ids == naive_greedy(model, ids, 6)
+        assert result.text == tokenizer.decode(result.ids)
+        assert result.stopped == "length"
+
+
+def test_a_row_does_not_depend_on_its_batch(model: Model, tokenizer: Tokenizer) -> None:
+    sampling = SamplingConfig(temperature=1.0, max_tokens=8, samples=2, seed=5)
+    together = generate(model, tokenizer, PROMPTS, sampling)
+    alone = [result for prompt in PROMPTS for result in generate(model, tokenizer, [prompt], sampling)]
+    assert [result.ids for result in together] == [result.ids for result in alone]
+    assert [result.prompt for result in together] == [prompt for prompt in PROMPTS for _ in range(2)]
+
+
+def test_a_seed_gives_the_same_text_on_every_run(rope: Model, tokenizer: Tokenizer) -> None:
+    def texts(seed: int) -> list[str]:
+        sampling = SamplingConfig(temperature=1.0, max_tokens=12, samples=3, seed=seed)
+        return [result.text for result in generate(rope, tokenizer, ["In"], sampling)]
+
+    torch.manual_seed(123)
+    first = texts(1)
+    torch.manual_seed(456)  # the global generator is not asked
+    assert texts(1) == first
+    assert texts(2) != first
+    assert len(set(first)) == 3
+
+
+def test_first_tokens_follow_the_model(rope: Model, tokenizer: Tokenizer) -> None:
+    """Many samples of one token are distributed as the model says (chi-square over the likeliest ones)."""
+    samples = 4000
+    sampling = SamplingConfig(temperature=1.0, max_tokens=1, samples=samples, stop_at_end=False)
+    counts = Counter(result.ids[0] for result in generate(rope, tokenizer, ["And the"], sampling))
+    with torch.inference_mode():
+        probabilities = torch.softmax(rope(torch.tensor([tokenizer.encode("And the")]))[0, -1], -1)
+    likely = [token for token in range(tokenizer.vocab_size) if probabilities[token] * samples >= 5]
+    wanted = {token: float(probabilities[token]) * samples for token in likely}
+    rest = samples - sum(wanted.values())
+    statistic = sum((counts[token] - count) ** 2 / count for token, count in wanted.items())
+    statistic += (samples - sum(counts[token] for token in likely) - rest) ** 2 / max(rest, 1)
+    freedom = len(likely)
+    assert statistic < freedom + 5 * math.sqrt(2 * freedom)
+
+
+def test_logprobs_are_the_models_own(rope: Model, tokenizer: Tokenizer) -> None:
+    sampling = SamplingConfig(temperature=1.7, top_k=5, max_tokens=6, seed=2, repetition_penalty=1.3)
+    result = generate(rope, tokenizer, ["In the"], sampling, alternatives=3)[0]
+    ids = tokenizer.encode("In the") + result.ids
+    with torch.inference_mode():
+        logprobs = torch.log_softmax(rope(torch.tensor([ids]))[0].float(), -1)
+    start = len(ids) - len(result.ids) - 1
+    for place, (token, logprob, others) in enumerate(
+        zip(result.ids, result.logprobs, result.alternatives, strict=True), start=start
+    ):
+        assert logprob == pytest.approx(float(logprobs[place, token]), abs=1e-4)
+        best = logprobs[place].topk(3)
+        assert [other.id for other in others] == best.indices.tolist()
+        assert [other.logprob for other in others] == pytest.approx(best.values.tolist(), abs=1e-4)
+
+
+def force(model: Model, ids: list[int]) -> None:
+    """Make the model say these ids one after the other, whatever came before: each token points to the next."""
+    size, width = model.vocabulary_size, model.config.width
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.ln_final.weight.fill_(1)
+        codes = torch.nn.functional.normalize(
+            torch.randn(size, width, generator=torch.Generator().manual_seed(0)), dim=1
+        )
+        model.token_embeddings.weight[:size] = codes
+        for here, after in itertools.pairwise(ids):
+            model.head_weight[after] += 30 * codes[here]
+
+
+def test_stops_at_the_end_token(rope: Model, tokenizer: Tokenizer) -> None:
+    end = tokenizer.roles.end
+    assert end is not None
+    ids = [*tokenizer.encode("In"), *tokenizer.encode(" void"), end]
+    force(rope, ids)
+    result = generate(rope, tokenizer, ["In"], SamplingConfig(temperature=0, max_tokens=50))[0]
+    assert (result.text, result.stopped) == (" void", "end")
+    assert result.ids == tokenizer.encode(" void")
+    assert len(result.logprobs) == len(result.ids)
+    named = SamplingConfig(temperature=0, max_tokens=50, stop=("<|endoftext|>",), stop_at_end=False)
+    assert generate(rope, tokenizer, ["In"], named)[0].text == " void"
+
+
+def test_stop_texts_are_cut_out_and_never_streamed(rope: Model, tokenizer: Tokenizer) -> None:
+    said = " heaven and the earth"
+    ids = [*tokenizer.encode("In"), *tokenizer.encode(said)]
+    assert len(set(ids)) == len(ids)
+    force(rope, ids)
+    pieces: list[Piece] = []
+    sampling = SamplingConfig(temperature=0, max_tokens=len(ids) - 1, stop=("d the e", "never"))
+    result = generate(rope, tokenizer, ["In"], sampling, pieces.append)[0]
+    assert (result.text, result.stopped) == (" heaven an", "stop")
+    assert "".join(piece.text for piece in pieces) == result.text
+    whole = generate(rope, tokenizer, ["In"], sampling.model_copy(update={"stop": ("the end",)}), pieces.append)[0]
+    assert whole.text.startswith(said)
+
+
+def test_streaming_never_shows_half_a_character(rope: Model, tokenizer: Tokenizer) -> None:
+    said = "é你😀"
+    ids = [*tokenizer.encode("In"), *tokenizer.encode(said)]
+    if len(set(ids)) == len(ids):
+        force(rope, ids)
+    pieces: list[str] = []
+    sampling = SamplingConfig(temperature=0, max_tokens=len(ids) - 1)
+    result = generate(rope, tokenizer, ["In"], sampling, lambda piece: pieces.append(piece.text))[0]
+    assert "".join(pieces) == result.text
+    random = SamplingConfig(temperature=1.0, max_tokens=20, samples=20)
+    streamed: dict[int, str] = {}
+    for number, found in enumerate(generate(rope, tokenizer, ["In"], random, lambda piece: collect(streamed, piece))):
+        assert streamed.get(number, "") == found.text == tokenizer.decode(found.ids)
+
+
+def collect(streamed: dict[int, str], piece: Piece) -> None:
+    streamed[piece.row] = streamed.get(piece.row, "") + piece.text
+
+
+def test_texts_longer_than_the_context(model: Model, tokenizer: Tokenizer) -> None:
+    """Every architecture goes on past its context; those with a window say so."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        result = generate(model, tokenizer, ["And the"], greedy(3 * CONTEXT))[0]
+    assert len(result.ids) == 3 * CONTEXT
+    kept = "" if model.config.architecture != "transformer" else "outgrows the context"
+    assert kept in " ".join(str(warning.message) for warning in said) or not kept
+
+
+def test_learned_positions_start_again_from_the_last_half(tokenizer: Tokenizer) -> None:
+    model = small_model("learned", tokenizer)
+    ids = tokenizer.encode("And the")
+    wanted = list(ids)
+    window = list(ids)
+    with torch.inference_mode():
+        for _ in range(2 * CONTEXT):
+            if len(window) > CONTEXT:
+                window = window[-(CONTEXT // 2) :]
+            token = int(model(torch.tensor([window]))[0, -1].argmax())
+            wanted.append(token)
+            window.append(token)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert generate(model, tokenizer, ["And the"], greedy(2 * CONTEXT))[0].ids == wanted[len(ids) :]
+
+
+def test_prompts_longer_than_the_context(model: Model, tokenizer: Tokenizer) -> None:
+    long = "And the earth was without form, and void. " * 10
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        results = generate(model, tokenizer, [long, "And"], greedy(3))
+    ids = tokenizer.encode(long)
+    if model.config.architecture == "transformer":
+        assert "goes on from its last 24 tokens" in str(said[0].message)
+        assert results[0].ids[0] == naive_greedy(model, ids[-CONTEXT:], 1)[0]
+    else:
+        state = model.init_state(1)
+        with torch.inference_mode():
+            hidden, _ = model.hidden(torch.tensor([ids]), state=state)
+            assert results[0].ids[0] == int(model.head(hidden[:, -1]).argmax())
+    assert results[1].ids == naive_greedy(model, tokenizer.encode("And"), 3)
+
+
+def test_an_empty_prompt_begins_a_document(rope: Model, tokenizer: Tokenizer) -> None:
+    result = generate(rope, tokenizer, [""], greedy(5))[0]
+    assert result.ids == naive_greedy(rope, [0], 5)
+
+
+def test_an_empty_prompt_without_a_start_token_is_refused(rope: Model, tokenizer: Tokenizer) -> None:
+    from fledge.tokenizer import BPETokenizer
+
+    bare = BPETokenizer({token: bytes([token]) for token in range(256)}, [])
+    with pytest.raises(FledgeError, match="prompt is empty"):
+        generate(rope, bare, [""])
+
+
+def test_characters_begin_with_their_start_token(characters: Tokenizer) -> None:
+    model = small_model("gru", characters)
+    start = characters.roles.start
+    assert start is not None
+    result = generate(model, characters, ["café"], greedy(4))[0]
+    assert result.ids == naive_greedy(model, [start, *characters.encode("café")], 4)
+
+
+def test_special_tokens_in_a_prompt_are_plain_text(rope: Model, tokenizer: Tokenizer) -> None:
+    result = generate(rope, tokenizer, ["a<|endoftext|>"], greedy(3))[0]
+    assert result.ids == naive_greedy(rope, tokenizer.encode("a<|endoftext|>", special="text"), 3)
+
+
+def test_a_foreign_tokenizer_is_refused(tokenizer: Tokenizer, characters: Tokenizer) -> None:
+    with pytest.raises(FledgeError, match="do not belong together"):
+        generate(small_model("rope", characters), tokenizer, ["a"])
+    with pytest.raises(FledgeError, match="one text"):
+        generate(small_model("rope", tokenizer), tokenizer, "abc")
+
+
+def test_repetition_penalty_counts_the_prompt(rope: Model, tokenizer: Tokenizer) -> None:
+    (a,), (b,) = tokenizer.encode("a"), tokenizer.encode("b")
+    force(rope, [a, a])  # after a most likely an a, and next to it a b
+    with torch.no_grad():
+        rope.head_weight[b] = rope.head_weight[a] / 2
+    assert generate(rope, tokenizer, ["a"], greedy(1, repetition_penalty=1.9))[0].ids == [a]
+    assert generate(rope, tokenizer, ["a"], greedy(1, repetition_penalty=2.1))[0].ids == [b]
+
+
+def test_rows_that_end_early_leave_the_others_alone(rope: Model, tokenizer: Tokenizer) -> None:
+    sampling = SamplingConfig(temperature=1.5, max_tokens=40, samples=16, stop=("e",), seed=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        results = generate(rope, tokenizer, ["In", "void"], sampling)
+        alone = generate(rope, tokenizer, ["void"], sampling)
+    assert {result.stopped for result in results} >= {"stop"}
+    assert [r.ids for r in results[16:]] == [r.ids for r in alone]
+    assert all("e" not in result.text for result in results)
+    assert all(isinstance(result, Generation) and len(result.logprobs) == len(result.ids) for result in results)
+
+
+def test_a_model_that_went_wrong_is_said_to_have(rope: Model, tokenizer: Tokenizer) -> None:
+    with torch.no_grad():
+        rope.head_weight.fill_(float("nan"))
+    for temperature in (0.0, 1.0):
+        with pytest.raises(FledgeError, match="not finite"):
+            generate(rope, tokenizer, ["In"], SamplingConfig(temperature=temperature))
+
+
+def test_training_mode_comes_back(rope: Model, tokenizer: Tokenizer) -> None:
+    rope.train()
+    generate(rope, tokenizer, ["In"], greedy(2))
+    assert rope.training
+    assert generate(rope, tokenizer, [], greedy(2)) == []
+    assert uniforms(0, 1, 0, 1).shape == (1, 1)

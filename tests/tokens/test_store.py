@@ -1,0 +1,280 @@
+"""The store on disk: what is in it, who can read it, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fledge.corpus.corpus
+import fledge.corpus.readers
+from fledge.config import TokensConfig
+from fledge.corpus import Batch, Corpus, Cursor, Text
+from fledge.errors import FledgeError
+from fledge.tokens import Loader, TokenStore, make_windows, store_on_the_fly, write_store
+from fledge.tokens.adopt import import_tokens
+from fledge.tokens.encoding import encode_batch
+from tests.tokens.helpers import BARE, ROLES, ByteTokenizer, make_split, make_store
+
+TEXTS = [b"text %d " % i + b"word " * (i % 9) for i in range(200)]
+
+
+@pytest.mark.parametrize("layout", ["separated", "bounded", "bare"])
+def test_a_store_holds_the_documents(tmp_path, layout):
+    store = make_store(tmp_path / "store", TEXTS, layout, fraction=0.2)
+    bounds = {"separated": ([], [0]), "bounded": ([257], [258]), "bare": ([], [])}[layout]
+    corpus = Corpus.from_documents(TEXTS, validation_fraction=0.2)
+    for name in ("train", "validation"):
+        split = store.split(name)
+        wanted = list(corpus.documents(name))
+        assert len(split.documents) == len(wanted) > 20
+        for number, text in enumerate(wanted):
+            assert split.document(number).tolist() == [*bounds[0], *(byte + 1 for byte in text), *bounds[1]]
+        assert split.source_bytes == sum(map(len, wanted))
+    store.verify()
+
+
+def test_plain_readers_open_the_file(tmp_path):
+    """nanoGPT's way: numpy.memmap of uint16."""
+    make_store(tmp_path / "store", TEXTS)
+    tokens = np.memmap(tmp_path / "store" / "train.bin", dtype=np.uint16, mode="r")
+    assert bytes((tokens[: len(TEXTS[0])] - 1).astype(np.uint8)) == TEXTS[0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    documents=st.lists(st.binary(min_size=1, max_size=9).filter(lambda t: t.strip()), min_size=1, max_size=8),
+    between=st.lists(st.sampled_from([b"<|endoftext|>", b"<|endoftext|> \n<|endoftext|>"]), min_size=8, max_size=8),
+    ended=st.booleans(),
+    flags=st.lists(st.booleans(), min_size=8, max_size=8),
+    layout=st.sampled_from(["separated", "bounded", "bare"]),
+    special=st.sampled_from(["recognise", "text"]),
+)
+def test_encoding_in_place_equals_encoding_one_by_one(documents, between, ended, flags, layout, special):
+    """Separators encoded where they lie, or put in afterwards: the same ids, starts and bytes."""
+    data = b"".join(part for pair in zip(documents, between, strict=False) for part in pair)
+    data = data if ended else data[: data.rfind(documents[-1]) + len(documents[-1])]
+    text = Text.between(data, b"<|endoftext|>")
+    held = np.array(flags[: len(text)])
+    tokenizer = ByteTokenizer(ROLES[layout])
+    found = encode_batch(Batch(text, held, Cursor(), 0, 0), tokenizer, special, 1)
+    for name, wanted in (("train", ~held), ("validation", held)):
+        chosen = [document for document, keep in zip(text.documents(), wanted, strict=True) if keep]
+        before, after = {"separated": ([], [0]), "bounded": ([257], [258]), "bare": ([], [])}[layout]
+        ids = [[*before, *(byte + 1 for byte in document), *after] for document in chosen]
+        if not chosen:
+            assert name not in found
+            continue
+        assert found[name].ids.tolist() == [token for line in ids for token in line]
+        assert found[name].starts.tolist() == np.cumsum([0, *map(len, ids)])[:-1].tolist()
+        assert found[name].source_bytes == sum(map(len, chosen))
+
+
+def test_the_bytes_do_not_depend_on_how_the_text_is_cut(tmp_path, monkeypatch):
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"<|endoftext|>".join(TEXTS))
+    contents = []
+    for size in (100, 777, 8 << 20):
+        monkeypatch.setattr(fledge.corpus.corpus, "BLOCK", size)
+        monkeypatch.setattr(fledge.corpus.readers, "BLOCK", size)
+        write_store(Corpus.open(path), ByteTokenizer(), tmp_path / str(size), progress=False)
+        contents.append([(tmp_path / str(size) / name).read_bytes() for name in ("train.bin", "store.json")])
+    assert contents[0] == contents[1] == contents[2]
+
+
+def test_nothing_in_a_jsonl_document_can_forge_a_boundary(tmp_path):
+    forged = "before <|endoftext|> after"
+    path = tmp_path / "text.jsonl"
+    path.write_text("\n".join(json.dumps({"text": f"{forged} {i}"}) for i in range(30)))
+    corpus = Corpus.open(path, validation_fraction=0)
+    split = write_store(corpus, ByteTokenizer(), tmp_path / "store", progress=False).split("train")
+    assert len(split.documents) == 30
+    assert (np.asarray(split.tokens) == 0).sum() == 30
+
+
+def test_a_flipped_byte_is_noticed_when_it_is_read(tmp_path):
+    store = make_store(tmp_path / "store", TEXTS)
+    path = tmp_path / "store" / "train.bin"
+    data = bytearray(path.read_bytes())
+    data[500] ^= 4
+    path.write_bytes(data)
+    store = TokenStore.open(tmp_path / "store")
+    windows = make_windows(store.split("train"), TokensConfig(context_length=8), store.roles, 0)
+    with pytest.raises(FledgeError, match=r"train.bin: bytes 0 to .* do not match their checksum"):
+        windows.batch([0])
+    with pytest.raises(FledgeError, match="checksum"):
+        store.verify()
+
+
+def test_a_cut_store_is_refused(tmp_path):
+    make_store(tmp_path / "store", TEXTS)
+    path = tmp_path / "store" / "train.bin"
+    os.truncate(path, path.stat().st_size - 2)
+    with pytest.raises(FledgeError, match=r"train.bin has .* bytes instead of"):
+        TokenStore.open(tmp_path / "store")
+    path.unlink()
+    with pytest.raises(FledgeError, match=r"train.bin is missing"):
+        TokenStore.open(tmp_path / "store")
+
+
+def test_a_damaged_or_newer_manifest_is_refused(tmp_path):
+    make_store(tmp_path / "store", TEXTS)
+    path = tmp_path / "store" / "store.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps(manifest | {"version": 99}))
+    with pytest.raises(FledgeError, match="Install a newer fledge"):
+        TokenStore.open(tmp_path / "store")
+    path.write_text(json.dumps({key: value for key, value in manifest.items() if key != "splits"}))
+    with pytest.raises(FledgeError, match="is damaged"):
+        TokenStore.open(tmp_path / "store")
+    path.write_text("{")
+    with pytest.raises(FledgeError, match="not valid JSON"):
+        TokenStore.open(tmp_path / "store")
+
+
+def test_ids_outside_the_vocabulary_are_noticed(tmp_path):
+    make_store(tmp_path / "store", TEXTS)
+    path = tmp_path / "store" / "store.json"
+    manifest = json.loads(path.read_text())
+    manifest["tokenizer"]["vocabulary_size"] = 100
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(FledgeError, match="outside the vocabulary of 100"):
+        TokenStore.open(tmp_path / "store").verify()
+
+
+def test_another_tokenizer_is_refused_by_name(tmp_path):
+    store = make_store(tmp_path / "store", TEXTS)
+    store.require(ByteTokenizer())
+    with pytest.raises(FledgeError, match="another tokenizer .* than runs/a"):
+        store.require(ByteTokenizer(shift=1), "runs/a")
+
+
+def test_folders_that_are_not_stores(tmp_path):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("x")
+    corpus = Corpus.from_documents(TEXTS)
+    with pytest.raises(FledgeError, match="is a file"):
+        write_store(corpus, ByteTokenizer(), tmp_path / "file", progress=False)
+    with pytest.raises(FledgeError, match="holds other files"):
+        write_store(corpus, ByteTokenizer(), tmp_path / "full", progress=False)
+    assert (tmp_path / "full" / "file").exists()
+
+
+def test_importing_a_foreign_file(tmp_path):
+    store = make_store(tmp_path / "store", TEXTS, fraction=0.2)
+    files = [tmp_path / "store" / name for name in ("train.bin", "validation.bin")]
+    adopted = import_tokens(files[0], ByteTokenizer(), tmp_path / "adopted", files[1], progress=False)
+    for name in ("train", "validation"):
+        assert np.array_equal(adopted.split(name).tokens, store.split(name).tokens)
+        assert np.array_equal(adopted.split(name).documents, store.split(name).documents)
+        assert adopted.split(name).source_bytes == store.split(name).source_bytes
+    adopted.verify()
+    with_header = np.zeros(512, "<u2")
+    with_header.view("<u4")[0] = 20240520
+    (tmp_path / "header.bin").write_bytes(with_header.tobytes() + files[0].read_bytes())
+    again = import_tokens(tmp_path / "header.bin", ByteTokenizer(), tmp_path / "again", progress=False)
+    assert np.array_equal(again.split("train").tokens, store.split("train").tokens)
+
+
+def test_importing_what_does_not_fit(tmp_path):
+    for name, data, message in (
+        ("odd.bin", b"abc", "not a whole number of 2-byte ids"),
+        ("other.bin", np.array([1, 999], "<u2").tobytes(), "id 999 .* outside the vocabulary of 260"),
+        ("empty.bin", b"", "is empty"),
+    ):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(FledgeError, match=message):
+            import_tokens(tmp_path / name, ByteTokenizer(), tmp_path / "store", progress=False)
+        assert not (tmp_path / "store").exists()
+    (tmp_path / "wide.bin").write_bytes(np.array([5, 6, 7], "<u4").tobytes())
+    tokenizer = ByteTokenizer(BARE)
+    store = import_tokens(tmp_path / "wide.bin", tokenizer, tmp_path / "store", width=4, progress=False)
+    assert store.split("train").tokens.tolist() == [5, 6, 7]
+    assert store.split("train").documents.tolist() == [0]
+
+
+def test_on_the_fly_says_how_to_avoid_it(tmp_path):
+    with pytest.warns(UserWarning, match="fledge tokenize .* --out tokens"):
+        store = store_on_the_fly(Corpus.from_documents(TEXTS), ByteTokenizer(), progress=False)
+    folder = store.folder
+    assert len(store.split("train").tokens)
+    del store
+    assert not folder.exists()
+    with pytest.warns(UserWarning, match="No token store"):
+        store_on_the_fly(Corpus.from_documents(TEXTS), ByteTokenizer(), tmp_path / "kept", progress=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        store_on_the_fly(Corpus.from_documents(TEXTS), ByteTokenizer(), tmp_path / "kept", progress=False)
+
+
+@pytest.mark.parametrize("policy", ["stream", "packed", "slide-in", "aligned", "longest", "lanes"])
+def test_ranks_share_one_global_batch(tmp_path, policy):
+    """1, 2 or 4 processes see the same samples in the same order, from any start."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        split = make_split(tmp_path, TEXTS)
+        config = TokensConfig(context_length=16, policy=policy)
+        windows = make_windows(split, config, ROLES["separated"], 3, lanes=8)
+    whole = [batch for _, batch in Loader(windows, 8, start=16, stop=48)]
+    for ranks in (2, 4):
+        loaders = [Loader(windows, 8, start=16, stop=48, rank=rank, ranks=ranks) for rank in range(ranks)]
+        for batch, *shares in zip(whole, *loaders, strict=True):
+            rows = [row for _, share in shares for row in share.targets_BT.tolist()]
+            for row, wanted in zip(rows, batch.targets_BT.tolist(), strict=True):
+                width = min(len(row), len(wanted))  # `longest` pads each share to its own longest
+                assert row[:width] == wanted[:width]
+    with pytest.raises(FledgeError, match="shared evenly"):
+        Loader(windows, 8, ranks=3)
+
+
+def test_the_loader_numbers_its_batches_and_hands_on_errors(tmp_path):
+    split = make_split(tmp_path, TEXTS)
+    windows = make_windows(split, TokensConfig(context_length=16), ROLES["separated"], 3)
+    assert [first for first, _ in Loader(windows, 8, start=5, stop=30)] == [5, 13, 21, 29]
+    assert [len(batch.inputs_BT) for _, batch in Loader(windows, 8, start=5, stop=30)] == [8, 8, 8, 1]
+    damaged = make_split(tmp_path, TEXTS)
+    damaged.token_file.checksums[0] = "00000000"
+    windows = make_windows(damaged, TokensConfig(context_length=16), ROLES["separated"], 3)
+    with pytest.raises(FledgeError, match="checksum"):
+        next(iter(Loader(windows, 8)))
+
+
+def test_numpy_and_native_gathering_agree(tmp_path, monkeypatch):
+    gather = pytest.importorskip("fledge.tokens.gather")
+    if gather._native() is None:
+        pytest.skip("the native core is not built")
+    split = make_split(tmp_path, TEXTS)
+    for policy in ("stream", "packed", "slide-through", "full"):
+        config = TokensConfig(context_length=20, policy=policy)
+        windows = make_windows(split, config, ROLES["separated"], 3)
+        native = windows.batch(range(len(windows)))
+        with monkeypatch.context() as context:
+            context.setattr(gather, "_native", lambda: None)
+            plain = windows.batch(range(len(windows)))
+        for left, right in zip(native, plain, strict=True):
+            assert (left is None) == (right is None)
+            assert left is None or left.equal(right)
+
+
+def test_best_fit_wastes_little_and_says_how_much(tmp_path):
+    split = make_split(tmp_path, [b"x" * (1 + i * 37 % 60) for i in range(500)])
+    loose = make_windows(split, TokensConfig(context_length=64, policy="packed"), ROLES["separated"], 0)
+    tight = make_windows(split, TokensConfig(context_length=64, policy="packed", best_fit=True), ROLES["separated"], 0)
+    assert loose.describe()["waste"] < 0.005
+    assert tight.describe()["waste"] < 0.03
+    empty = (tight.batch(range(len(tight))).targets_BT == -100).float().mean().item()
+    assert abs(empty - tight.describe()["waste"]) < 1e-6
+
+
+def test_open_is_quick_and_silent(tmp_path: Path):
+    make_store(tmp_path / "store", TEXTS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TokenStore.open(str(tmp_path / "store"))

@@ -1,0 +1,106 @@
+"""The device, the precision and the micro-batch that are chosen, and the sentences where a choice is impossible."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fledge.errors import FledgeError
+from fledge.training.device import choose_device, choose_precision, largest_micro_batch, reseed
+
+from .support import run, settings
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize(
+    ("capability", "chosen"), [((7, 0), "fp16"), ((7, 5), "fp16"), ((8, 0), "bf16"), ((9, 0), "bf16")]
+)
+def test_gpus_get_the_precision_that_is_fast_on_them(
+    monkeypatch: Any, capability: tuple[int, int], chosen: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
+    found = choose_precision("auto", CUDA)
+    assert found.name == chosen
+    assert "a GPU" in found.reason
+    if capability[0] < 8:
+        with pytest.raises(FledgeError, match="bf16 is emulated"):
+            choose_precision("bf16", CUDA)
+
+
+def test_cpu_and_apple_gpus_stay_exact() -> None:
+    assert choose_precision("auto", CPU).dtype is torch.float32
+    assert choose_precision("auto", torch.device("mps")).dtype is torch.float32
+    with pytest.raises(FledgeError, match="fp16 needs a CUDA device"):
+        choose_precision("fp16", CPU)
+
+
+def test_devices_that_are_not_there_are_refused() -> None:
+    assert choose_device("cpu") == CPU
+    with pytest.raises(FledgeError, match="is no device"):
+        choose_device("gpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(FledgeError, match="torch sees no CUDA device"):
+            choose_device("cuda:3")
+
+
+def test_the_micro_batch_fits_the_memory_and_divides_the_share_evenly(monkeypatch: Any) -> None:
+    config = settings(training={"batch_size": 100})
+    assert largest_micro_batch(config, 264, 100, CPU, "fp32") == 100
+    import fledge.training.device as module
+
+    monkeypatch.setattr(module, "CPU_ACTIVATIONS", 40 * memory_of_a_window(config))
+    assert largest_micro_batch(config, 264, 100, CPU, "fp32") == 34
+    monkeypatch.setattr(module, "CPU_ACTIVATIONS", 1)
+    assert largest_micro_batch(config, 264, 100, CPU, "fp32") == 1
+    set_by_hand = settings(training={"batch_size": 100, "micro_batch": 7})
+    assert largest_micro_batch(set_by_hand, 264, 100, CPU, "fp32") == 7
+
+
+def memory_of_a_window(config: Any) -> float:
+    from fledge.accounting import Account
+
+    return Account(config.model, 264, config.tokens.context_length, precision="fp32").memory.slope
+
+
+def test_randomness_follows_from_its_purpose_alone() -> None:
+    def drawn(*numbers: int) -> float:
+        torch.rand(3)
+        reseed(0, "dropout", *numbers)
+        return float(torch.rand(()))
+
+    assert drawn(1, 2, 0) == drawn(1, 2, 0)
+    assert len({drawn(step, part, rank) for step in range(3) for part in range(3) for rank in range(3)}) == 27
+
+
+def test_a_tracker_that_is_not_installed_is_an_error(tmp_path: Path, monkeypatch: Any) -> None:
+    import fledge.training.trackers as module
+
+    monkeypatch.setattr(module, "installed", lambda package: False)
+    with pytest.raises(FledgeError, match="asks for wandb, which is not installed here"):
+        run(settings(training={"trackers": "wandb"}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_trackers_get_what_the_file_gets(tmp_path: Path, monkeypatch: Any) -> None:
+    import fledge.training.trackers as module
+
+    calls: list[Any] = []
+    library = SimpleNamespace(
+        init=lambda **options: calls.append(options["project"]),
+        log=lambda values, step: calls.append((step, sorted(values))),
+        finish=lambda: calls.append("finished"),
+    )
+    monkeypatch.setattr(module, "installed", lambda package: True)
+    monkeypatch.setitem(sys.modules, "trackio", library)  # type: ignore[arg-type]
+    run(settings(training={"trackers": ["trackio"]}), tmp_path / "run")
+    assert calls[0] == "fledge"
+    assert calls[-1] == "finished"
+    assert [step for step, _ in calls[1:-1]] == [3, 4, 6, 8, 9, 12, 12]
+    assert "validation_loss" in calls[2][1]
