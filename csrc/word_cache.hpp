@@ -110,10 +110,8 @@ private:
 
     std::size_t mask() const { return slots_.size() - 1; }
 
-    // The places to look at, in order: both halves of a cache line, then those of the next.
-    std::size_t place(std::uint64_t hash, std::size_t step) const {
-        return ((hash + (step & ~std::size_t{1})) & mask()) ^ (step & 1);
-    }
+    // The places to look at, in order.
+    std::size_t place(std::uint64_t hash, std::size_t step) const { return (hash + step) & mask(); }
 
     std::size_t free_place(std::uint64_t hash) const {
         std::size_t step = 0;

@@ -88,9 +88,7 @@ class TokenizerConfig(Settings):
     "Train the tokenizer on the training part alone, or on all of the text."
 
 
-Policy = Literal[
-    "stream", "packed", "slide-in", "slide-through", "full", "aligned", "longest", "lanes"
-]
+Policy = Literal["stream", "packed", "slide-in", "slide-through", "full", "aligned", "longest", "lanes"]
 
 
 class TokensConfig(Settings):

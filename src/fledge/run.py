@@ -95,21 +95,22 @@ class Run:
     @cached_property
     def tokens(self) -> TokenStore:
         """The store that the settings name, or the one in the folder, written now if it is not whole."""
-        from fledge.tokens import TokenStore, write_store
+        from fledge.tokens import TokenStore, store_on_the_fly
 
         if self.config.tokens.store is not None:
             store = TokenStore.open(self.config.tokens.store)
             store.require(self.tokenizer)
             return store
         self.claim()
-        return write_store(self.corpus, self.tokenizer, self.folder / "tokens", progress=not self.quiet)
+        return store_on_the_fly(self.corpus, self.tokenizer, self.folder / "tokens", progress=not self.quiet)
 
     def windows(self, split: str) -> Windows:
         """The windows of `train` or `validation`, in the order that the seed gives them."""
         from fledge.tokens import make_windows
 
-        store = self.tokens
-        return make_windows(store.split(split), self.config.tokens, store.roles, self.config.training.seed)
+        store, training = self.tokens, self.config.training
+        lanes = training.batch_size if split == "train" else 1
+        return make_windows(store.split(split), self.config.tokens, store.roles, training.seed, lanes=lanes)
 
     @cached_property
     def model(self) -> Model:

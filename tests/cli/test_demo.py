@@ -56,7 +56,8 @@ def test_the_walk_ends_with_a_report_and_three_commands_that_work(tmp_path: Path
     assert len(commands) == 3
     for command in commands:
         if command == "fledge train akjv":  # forty minutes: shown to start, not run to its end
-            command += " --out runs/longer --set training.steps=1 --set training.batch_size=1 --set training.evaluate_windows=1"
+            command += " --out runs/longer --set training.steps=1 --set training.batch_size=1"
+            command += " --set training.evaluate_windows=1"
         assert (tried := shell(command, tmp_path)).returncode == 0, tried.stderr
     again = shell(demo(tmp_path, "--set=training.steps=8"), tmp_path)
     assert again.returncode == 0, again.stderr
@@ -64,7 +65,7 @@ def test_the_walk_ends_with_a_report_and_three_commands_that_work(tmp_path: Path
 
 
 def test_an_interrupted_demo_leaves_a_usable_bundle_and_goes_on(tmp_path: Path) -> None:
-    command = demo(tmp_path, "--set=training.steps=400", "--set=training.log_every=1")
+    command = demo(tmp_path, "--set=training.steps=150", "--set=training.log_every=1")
     process = subprocess.Popen(
         command, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -79,5 +80,5 @@ def test_an_interrupted_demo_leaves_a_usable_bundle_and_goes_on(tmp_path: Path) 
     assert "To go on where it stopped: fledge demo" in output
     used = shell("fledge generate runs/akjv-demo --prompt 'And God' --max-tokens 4", tmp_path)
     assert used.returncode == 0, used.stderr
-    finished = shell([*command[:-2], "--set=training.steps=400", "--set=training.log_every=1"], tmp_path)
+    finished = shell([*command[:-2], "--set=training.steps=150", "--set=training.log_every=1"], tmp_path)
     assert finished.returncode == 0, finished.stderr

@@ -119,7 +119,8 @@ def training_memory(
     if precision not in ACTIVATION_BYTES:
         raise FledgeError(f"precision = {precision!r} is not allowed. {nearest(precision, ACTIVATION_BYTES)}")
     size, kernels = ACTIVATION_BYTES[precision], precision == "bf16"
-    recurrent = config.architecture in RECURRENT_KEPT  # autocast runs these in fp16, which our loss kernel does not take
+    # Autocast runs recurrent layers in fp16, which our loss kernel does not take.
+    recurrent = config.architecture in RECURRENT_KEPT
     rows = padded(vocabulary_size)
     parameters = list_parameters(config, rows, context_length)
     held = [

@@ -19,6 +19,7 @@ def demo(
     """
     from fledge.experiments.report import report_run
     from fledge.run import Run
+    from fledge.tokens import write_store
     from fledge.training import find_checkpoint, load_checkpoint
 
     console = Console(highlight=False, soft_wrap=True)
@@ -29,6 +30,7 @@ def demo(
     say("text", f"{len(documents):,} verses, {sum(map(len, documents)) / 1e6:.1f} MB, one in ten held out")
     tokenizer = run.tokenizer
     say("tokenizer", f"BPE with {tokenizer.vocab_size:,} tokens, trained on the training part alone")
+    write_store(run.corpus, tokenizer, out / "tokens")
     train, validation = (run.tokens.split(name) for name in ("train", "validation"))
     ratio = train.source_bytes / len(train.tokens)
     say(

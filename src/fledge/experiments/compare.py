@@ -243,9 +243,7 @@ def needed(gap: Estimate | None) -> str:
     if gap.mean == 0:
         return "the means are equal."
     seeds = math.ceil(gap.seeds * (gap.half_width / abs(gap.mean)) ** 2) + 1
-    return (
-        f"their intervals overlap; a difference of {abs(gap.mean):.4f} needs about {seeds} seeds, or a longer run."
-    )
+    return f"their intervals overlap; a difference of {abs(gap.mean):.4f} needs about {seeds} seeds, or a longer run."
 
 
 def add_table(page: Page, finals: Sequence[Outcome], chosen: dict[str, str], match: Match, unigram: float) -> None:

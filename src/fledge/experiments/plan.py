@@ -106,6 +106,7 @@ def make_plan(
 def with_shared_data(config: RunConfig, folder: Path) -> RunConfig:
     """The same run with tokenizer and tokens that all trials of the same corpus and tokenizer settings share."""
     from fledge.run import Run
+    from fledge.tokens import write_store
 
     if config.tokens.store is not None:
         return config
@@ -113,7 +114,8 @@ def with_shared_data(config: RunConfig, folder: Path) -> RunConfig:
         [config.corpus.model_dump(mode="json"), config.tokenizer.model_dump(mode="json")], sort_keys=True
     )
     place = folder / DATA / hashlib.sha256(settings.encode()).hexdigest()[:12]
-    _ = Run(RunConfig(name=DATA, corpus=config.corpus, tokenizer=config.tokenizer), place, quiet=True).tokens
+    run = Run(RunConfig(name=DATA, corpus=config.corpus, tokenizer=config.tokenizer), place, quiet=True)
+    write_store(run.corpus, run.tokenizer, place / "tokens", progress=False)
     tokens = config.tokens.model_copy(update={"store": str((place / "tokens").absolute())})
     return config.model_copy(update={"tokens": tokens})
 

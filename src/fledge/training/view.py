@@ -56,7 +56,8 @@ class View:
                 parts.append(f"{values['bits_per_byte']:.4f} bits per byte")
             return ", ".join(parts)
         parts.append(f"loss {values['loss']:.4f}")
-        parts.append(f"{values['tokens_per_second']:,.0f} tokens/s")
+        if values.get("tokens_per_second") is not None:
+            parts.append(f"{values['tokens_per_second']:,.0f} tokens/s")
         if values.get("mfu") is not None:
             parts.append(f"MFU {values['mfu']:.1%}")
         if left is not None:
