@@ -82,7 +82,7 @@ def train_bpe(
 
     >>> tokenizer = train_bpe(["low lower lowest"], 260, ["<|endoftext|>"])
     >>> tokenizer.merges
-    [(b'o', b'w'), (b'l', b'ow'), (b' ', b'low')]
+    [(b'o', b'w'), (b'l', b'ow'), (b'low', b'e')]
     """
     from fledge._core import PretokenCounter
 
