@@ -93,3 +93,14 @@ def test_a_folder_with_other_settings_or_other_files_is_refused(tmp_path, text, 
 def test_a_run_opens_with_the_settings_it_was_begun_with(trained) -> None:
     assert Run.open(trained.folder).config == trained.config
     assert Run.open(trained.folder, ["training.steps=9"]).config.steps == 9
+
+
+def test_training_says_what_the_account_expects_before_it_starts(tmp_path, text, capsys) -> None:
+    from fledge.accounting import Account
+
+    run = Run("akjv-demo", tmp_path / "run", overrides=[*SMALL, f"corpus.source={text}"])
+    run.train()
+    account = Account(run.config.model, run.tokenizer.vocab_size, 16, batch=4, precision="fp32", optimizer="muon")
+    printed = capsys.readouterr().err
+    assert "Expected: " in printed
+    assert f"{account.step_flops / 1e6:.3g} MFLOP a step" in printed

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fledge.accounting import Account
+from fledge.accounting import Account, Forecast, forecast
 from fledge.config import RunConfig
 from fledge.errors import FledgeError
 from fledge.files import atomic_write
@@ -93,6 +93,7 @@ class Session:
         self._begun_at = self.progress.step
         self._clock: tuple[float, int] | None = None  # when the first step ended, and the tokens seen by then
         self._logged: tuple[float, int] = (time.monotonic(), self.progress.tokens)
+        self.forecast = self._forecast()
         self._describe()
 
     def batches(self, windows: Skipping) -> Generator[tuple[int, Batch], None, None]:
@@ -345,6 +346,8 @@ class Session:
         if self.metrics is not None:
             self.draw()
         checkpoint = self.place / "checkpoints" / f"step-{progress.step:08}"
+        if self.forecast and self.device.type == "cuda" and speed:  # a CPU's allocator tells no peak of its own
+            self.view.note(self.forecast.held_against(used_memory(self.device), speed))
         if stopped:
             self.view.note(
                 f"Stopped by {stopped} after step {progress.step}; everything is saved. "
@@ -434,7 +437,28 @@ class Session:
             f"{self.precision.name} ({self.precision.reason}); {self.config.training.batch_size} windows a step, "
             f"{self.progress.micro_batch} at once; steps {self.progress.step} to {self.steps}."
             + (f" MFU is of {self.peak / 1e12:,.0f} TFLOP/s." if self.peak else "")
+            + (f" {self.forecast.sentence()}" if self.forecast else "")
         )
+
+    def _forecast(self) -> Forecast | None:
+        """What the account expects of the steps, on one device; nothing for an architecture that it does not know."""
+        config = self.config
+        if self.ranks.world > 1:
+            return None
+        try:
+            account = Account(
+                config.model,
+                self.model.vocabulary_size,
+                config.tokens.context_length,
+                batch=self.progress.micro_batch,
+                precision=self.precision.name,
+                optimizer=config.optimizer.name,
+                recompute=config.training.recompute,
+            )
+            name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
+            return forecast(account, name, config.training.batch_size)
+        except KeyError:
+            return None
 
 
 def check_same_model(config: RunConfig, resume: Bundle) -> None:
