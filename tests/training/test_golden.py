@@ -6,6 +6,7 @@ A change that is meant to alter the numbers rewrites the file: python -m tests.t
 from __future__ import annotations
 
 import json
+import platform
 import tempfile
 import warnings
 from pathlib import Path
@@ -24,7 +25,18 @@ GOLDEN = Path(__file__).parent / "golden.json"
 
 def machine() -> dict[str, str]:
     """What bits depend on."""
-    return {"torch": torch.__version__, "capability": torch.backends.cpu.get_cpu_capability()}
+    capability = torch.backends.cpu.get_cpu_capability()
+    return {"torch": torch.__version__, "capability": capability, "processor": processor()}
+
+
+def processor() -> str:
+    """The processor's make: two of the same capability may still add up in another order."""
+    facts = Path("/proc/cpuinfo")
+    if not facts.is_file():
+        return platform.processor()
+    lines = dict(line.split(":", 1) for line in facts.read_text().split("\n\n")[0].splitlines() if ":" in line)
+    found = {name.strip(): value.strip() for name, value in lines.items()}
+    return " ".join(found.get(name, "") for name in ("vendor_id", "cpu family", "model"))
 
 
 def shrunk(recipe: str) -> RunConfig:
