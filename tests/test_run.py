@@ -81,6 +81,10 @@ def test_a_folder_with_other_settings_or_other_files_is_refused(tmp_path, text, 
         small_run(trained.folder, text, "model.layers=2").claim()
     with pytest.raises(FledgeError, match="--resume"):
         small_run(trained.folder, text).train()
+    missing = Run("akjv-demo", tmp_path / "typo", overrides=[*SMALL, "corpus.source=nowhere.txt"], quiet=True)
+    with pytest.raises(FledgeError, match="nowhere.txt"):
+        missing.train()
+    small_run(tmp_path / "typo", text).claim()  # the corrected command is not refused for the mistyped one
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
     with pytest.raises(FledgeError, match="is not a run"):

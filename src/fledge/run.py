@@ -6,6 +6,7 @@ A run's folder: `config.json`, `tokenizer/`, `tokens/`, `metrics.csv`, `samples.
 
 from __future__ import annotations
 
+import shutil
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -185,15 +186,21 @@ class Run:
         kept, values = self.folder / CONFIG, self.config.model_dump(mode="json")
         if kept.is_file():
             differing = differences(read_json(kept), values)
-            if differing:
+            if not differing:
+                return
+            if self._begun():
                 raise FledgeError(
-                    f"{self.folder} holds a run with other settings ({'; '.join(differing[:4])}). "
-                    "Choose another folder with --out, or remove that one."
+                    f"{self.folder} holds a run with other settings ({'; '.join(differing[:4])}). Go on with it: "
+                    f"fledge train --resume {self.folder}. Or choose another folder with --out, or remove that one."
                 )
-            return
-        if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+            shutil.rmtree(self.folder / "tokens", ignore_errors=True)  # begun from a source that was then corrected
+        elif self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
             raise FledgeError(f"{self.folder} exists already and is not a run. Choose another folder with --out.")
         write_json(kept, values)
+
+    def _begun(self) -> bool:
+        """Whether the folder holds work that other settings would spoil."""
+        return any((self.folder / name).exists() for name in ("checkpoints", "tokenizer", "tokens/store.json"))
 
 
 def load(path: Path | str, device: str = "cpu") -> Run:

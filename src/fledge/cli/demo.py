@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from fledge.run import Run
 
 
 def demo(
@@ -17,13 +21,25 @@ def demo(
 
     Interrupted with Ctrl-C or killed, the same command goes on where it stopped.
     """
-    from fledge.experiments.report import report_run
     from fledge.run import Run
+
+    console = Console(highlight=False, soft_wrap=True)
+    default = Path("runs/akjv-demo")
+    changes = [f"--set={change}" for change in set_] + ([] if out == default else ["--out", str(out)])
+    again = shlex.join(["fledge", "demo", *changes])
+    try:
+        walk(console, Run("akjv-demo", out, overrides=set_), out, again)
+    except KeyboardInterrupt:
+        console.print(f"\nStopped. What is done is kept; to go on: {again}")
+        raise typer.Exit(130) from None
+
+
+def walk(console: Console, run: Run, out: Path, again: str) -> None:
+    """Every step of the way, each said when it is done; `again` is the command that goes on."""
+    from fledge.experiments.report import report_run
     from fledge.tokens import write_store
     from fledge.training import find_checkpoint, load_checkpoint
 
-    console = Console(highlight=False, soft_wrap=True)
-    run = Run("akjv-demo", out, overrides=set_)
     run.claim()
     say = _Steps(console)
     documents = list(run.corpus.documents())
@@ -51,7 +67,7 @@ def demo(
     if result.stopped:
         console.print(
             f"\nStopped at step {result.step:,} of {result.steps:,}. The model so far is whole: fledge generate {out}\n"
-            f"To go on where it stopped: fledge demo{f' --out {out}' if out != Path('runs/akjv-demo') else ''}"
+            f"To go on where it stopped: {again}"
         )
         raise typer.Exit(130)
     report = report_run(run, result)
