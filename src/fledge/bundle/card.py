@@ -40,7 +40,7 @@ tags: [fledge, {model.architecture}]
 
 # {cell(config.name)}
 
-A language model in a [fledge](https://pypi.org/project/fledge) bundle: weights, tokenizer and settings in one folder.
+A language model in a fledge bundle: weights, tokenizer and settings in one folder.
 
 | | |
 |---|---|
