@@ -7,7 +7,9 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -62,24 +64,27 @@ class Faults:
     def __init__(self, number: int, power: bool) -> None:
         self.left, self.power = number, power
         self.flushed: dict[str, int] = {}
+        self.one_at_a_time = threading.Lock()
         self.real: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in self.CALLS}
         for name in self.CALLS:
             setattr(os, name, self.wrapped(name))
 
     def wrapped(self, name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
-            self.left -= 1
-            if self.left == 0:
-                if name == "write":
-                    self.real["write"](arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2])
-                self.die()
-            if name == "fsync":
-                path = os.readlink(f"/proc/self/fd/{arguments[0]}")
-                self.flushed[path] = os.fstat(arguments[0]).st_size
-                return None
-            if name == "write" and self.power:
-                self.flushed.setdefault(os.readlink(f"/proc/self/fd/{arguments[0]}"), 0)
-            return self.real[name](*arguments, **options)
+            with self.one_at_a_time:  # no other thread writes between the cut and the end
+                self.left -= 1
+                if self.left == 0:
+                    if name == "write":
+                        self.real["write"](arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2])
+                    self.die()
+                if name == "fsync":
+                    path = os.readlink(f"/proc/self/fd/{arguments[0]}")
+                    self.flushed[path] = os.fstat(arguments[0]).st_size
+                    return None
+                if name == "write" and self.power:
+                    path = os.readlink(f"/proc/self/fd/{arguments[0]}")
+                    self.flushed.setdefault(path, os.fstat(arguments[0]).st_size)  # what stood there before is safe
+                return self.real[name](*arguments, **options)
 
         return call
 
@@ -100,6 +105,7 @@ def killed_at(number: int, source: Path, folder: Path, power: bool) -> bool:
             write(source, folder)
             os._exit(0)
         except BaseException:
+            traceback.print_exc()
             os._exit(3)
     status = os.waitpid(child, 0)[1]
     assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
