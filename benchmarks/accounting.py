@@ -1,13 +1,13 @@
-"""Memory as the account predicts it, held against the peak that a GPU's allocator measures.
+"""Memory as the account predicts it, held against the peak that a GPU's allocator measures: for every recipe.
 
-    python benchmarks/accounting.py                                        on a CUDA GPU: measure and show
+    python benchmarks/accounting.py                                        on a CUDA GPU: predict, measure, show
     python benchmarks/accounting.py --output docs/results/accounting.json  the same, and keep the measurement
     python benchmarks/accounting.py --check                                fail where it is off by over 10 %
     python benchmarks/accounting.py --only bdh                             some rows
     python benchmarks/accounting.py --kept --page docs/accounting.md       put the kept table into the page
 
-A row is a real training step of a recipe on random tokens: our compiled objective, our optimizer, clipping.
-Without a GPU the kept measurement is shown beside today's prediction.
+All predictions are printed before the first measurement. A row is a real training step of a recipe on random
+tokens: our compiled objective, our optimizer, clipping. Without a GPU the kept measurement is shown instead.
 """
 
 from __future__ import annotations
@@ -17,31 +17,74 @@ import gc
 import json
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fledge.accounting import Account, account, peak_flops
-from fledge.accounting.devices import find_device
+from fledge.accounting.devices import gpu
 from fledge.config import load_recipe
 
 KEPT = Path(__file__).parents[1] / "docs" / "results" / "accounting.json"
 TOLERANCE = 0.10
 MARK, END = "<!-- measured -->", "<!-- end -->"
+SHARE = 0.9  # of the device's memory that a row may take: a smaller GPU measures smaller batches
 ROWS: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("tinystories", 512, ()),
     ("gpt2-small", 64, ()),
+    ("gpt2-medium", 32, ()),
+    ("gpt2-large", 16, ()),
+    ("gpt2-xl", 8, ()),
+    ("llama-small", 32, ()),
     ("bdh", 32, ()),
     ("lstm", 2048, ()),
     ("gru", 2048, ()),
+    ("akjv", 1024, ()),
     ("akjv-demo", 2048, ()),
-    ("llama-small", 32, ()),
     ("gpt2-small", 64, ("training.recompute=true",)),
+    ("gpt2-xl", 32, ("training.recompute=true",)),
 )
+BEFORE = """Measured before the loss freed each chunk of logits before it makes the next; both columns are of that
+time. *Now* is today's prediction of the same step, which no GPU has measured yet."""
+
+
+def plan(only: list[str]) -> list[dict[str, Any]]:
+    """The rows to measure on this GPU, and what the account says of each, before anything is measured."""
+    import torch
+
+    from fledge.training.device import choose_precision
+
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    rows = []
+    for recipe, batch, settings in ROWS:
+        if only and recipe not in only:
+            continue
+        run = load_recipe(recipe, settings)
+        row: dict[str, Any] = {
+            "recipe": recipe,
+            "settings": list(settings),
+            "batch": batch,
+            "vocabulary_size": run.tokenizer.vocabulary_size or 10_000,
+            "precision": choose_precision(run.training.precision, torch.device("cuda")).name,
+            "device": properties.name,
+            "torch": torch.__version__,
+            "memory": properties.total_memory,
+        }
+        row["batch"] = min(batch, predict(row).memory.largest_batch(SHARE * properties.total_memory))
+        if row["batch"]:
+            row["predicted"] = predict(row).memory.total
+        rows.append(row)
+    return rows
+
+
+def show_plan(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        name = " ".join([row["recipe"], *row["settings"]])
+        said = f"{row['predicted'] / 1e9:.2f} GB" if row["batch"] else "does not fit this GPU"
+        print(f"predicted: {name}, batch {row['batch']:,}: {said}", flush=True)
 
 
 def predict(row: dict[str, Any]) -> Account:
-    """Today's account of a measured row."""
+    """Today's account of a row."""
     run = load_recipe(row["recipe"], row["settings"])
     return account(
         run.model,
@@ -51,12 +94,12 @@ def predict(row: dict[str, Any]) -> Account:
         precision=row["precision"],
         optimizer=run.optimizer.name,
         recompute=run.training.recompute,
-        device=replace(find_device(row["device"]), memory=row["memory"]),
+        device=gpu(row["device"], float(row["memory"])),
     )
 
 
-def measure(recipe: str, batch: int, settings: tuple[str, ...]) -> dict[str, Any]:
-    """Some steps of a recipe; the allocator's peaks are those of the last one."""
+def measure(row: dict[str, Any]) -> dict[str, Any]:
+    """Some steps of a row; the allocator's peaks are those of the last one."""
     import torch
 
     from fledge.model import build_model
@@ -64,11 +107,11 @@ def measure(recipe: str, batch: int, settings: tuple[str, ...]) -> dict[str, Any
     from fledge.training.objective import Objective
     from fledge.training.optimizers import build_optimizer, clip_scale, gradient_norm
 
-    run = load_recipe(recipe, settings)
+    run, batch = load_recipe(row["recipe"], row["settings"]), row["batch"]
     device = torch.device("cuda", torch.cuda.current_device())
     precision = choose_precision(run.training.precision, device)
     prepare(device, precision, None)
-    vocabulary_size, length = run.tokenizer.vocabulary_size or 10_000, run.tokens.context_length
+    vocabulary_size, length = row["vocabulary_size"], run.tokens.context_length
     before = torch.cuda.memory_allocated()
     torch.manual_seed(0)
     model = build_model(run.model, vocabulary_size, length).to(device)
@@ -107,77 +150,82 @@ def measure(recipe: str, batch: int, settings: tuple[str, ...]) -> dict[str, Any
         step()
     seconds = (time.perf_counter() - start) / steps
     return {
-        "recipe": recipe,
-        "settings": list(settings),
-        "batch": batch,
-        "vocabulary_size": vocabulary_size,
-        "precision": precision.name,
-        "device": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
+        **row,
         "peak": max(peaks.values()),
         "peaks": peaks,
-        "memory": torch.cuda.get_device_properties(0).total_memory,
         "reserved": torch.cuda.memory_reserved(),
         "tokens_per_second": batch * length / seconds,
     }
 
 
-def measure_all(only: list[str], output: Path | None) -> list[dict[str, Any]]:
-    """Every row, kept as soon as it is measured."""
+def measure_all(rows: list[dict[str, Any]], output: Path | None) -> tuple[list[dict[str, Any]], list[str]]:
+    """Every row that fits, kept as soon as it is measured; and the names of those that failed."""
     import torch
 
-    found = []
-    for recipe, batch, settings in ROWS:
-        if only and recipe not in only:
+    found, failed = [], []
+    for row in rows:
+        if not row["batch"]:
             continue
         torch._dynamo.reset()
         gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         try:
-            row = measure(recipe, batch, settings)
+            measured_row = measure(row)
         except Exception as error:  # one row that fails must not cost the others
-            print(f"{recipe}, batch {batch}: {type(error).__name__}: {error}", file=sys.stderr)
+            print(f"{row['recipe']}, batch {row['batch']}: {type(error).__name__}: {error}", file=sys.stderr)
+            failed.append(row["recipe"])
             continue
-        found.append(row)
+        found.append(measured_row)
         if output:
             output.parent.mkdir(parents=True, exist_ok=True)
             output.write_text(json.dumps(found, indent=2) + "\n")
-        moments = {moment.name: round(moment.at(batch) / 1e6) for moment in predict(row).memory.moments}
-        measured = {name: round(value / 1e6) for name, value in row["peaks"].items()}
+        moments = {moment.name: round(moment.at(row["batch"]) / 1e6) for moment in predict(row).memory.moments}
+        measured = {name: round(value / 1e6) for name, value in measured_row["peaks"].items()}
         print(
-            f"{recipe}, batch {batch}: measured {measured}, predicted {moments} (MB)",
+            f"{row['recipe']}, batch {row['batch']}: measured {measured}, predicted {moments} (MB)",
             file=sys.stderr,
             flush=True,
         )
-    return found
+    return found, failed
 
 
 def table(rows: list[dict[str, Any]]) -> tuple[str, float]:
-    """The comparison as a Markdown table, and the largest error."""
+    """The comparison as a Markdown table, and the largest error.
+
+    A prediction is the one made when the row was measured; where today's differs, it has a column of its own.
+    """
+    now = any(changed_since(row) for row in rows)
     lines = [
-        "| recipe | batch × context | predicted | measured peak | off by | tokens/s | MFU |",
-        "|---|---|---|---|---|---|---|",
+        f"| recipe | batch × context | predicted | measured peak | off by |{' now |' * now} tokens/s | MFU |",
+        "|---|---|---|---|---|---|---|" + "---|" * now,
     ]
     worst = 0.0
     for row in rows:
         found = predict(row)
-        error = found.memory.total / row["peak"] - 1
+        today = f" {found.memory.total / 1e9:.2f} GB |" if now else ""
+        error = row["predicted"] / row["peak"] - 1
         worst = max(worst, abs(error))
         changed = ", ".join(row["settings"])
         limit = peak_flops(row["device"], row["precision"])
         mfu = f"{row['tokens_per_second'] * found.flops_per_token / limit:.0%}" if limit else "–"
         name = row["recipe"] + (f" ({changed})" if changed else "")
         lines.append(
-            f"| {name} | {row['batch']:,} × {found.context_length:,} | {found.memory.total / 1e9:.2f} GB "
-            f"| {row['peak'] / 1e9:.2f} GB | {error:+.1%} | {row['tokens_per_second']:,.0f} | {mfu} |"
+            f"| {name} | {row['batch']:,} × {found.context_length:,} | {row['predicted'] / 1e9:.2f} GB "
+            f"| {row['peak'] / 1e9:.2f} GB | {error:+.1%} |{today} {row['tokens_per_second']:,.0f} | {mfu} |"
         )
     return "\n".join(lines), worst
 
 
 def measured_text(rows: list[dict[str, Any]]) -> str:
     """What stands in the page between the marks."""
-    return f"{rows[0]['device']}, torch {rows[0]['torch']}:\n\n{table(rows)[0]}\n"
+    note = f"{BEFORE}\n\n" if any(changed_since(row) for row in rows) else ""
+    return f"{note}{rows[0]['device']}, torch {rows[0]['torch']}:\n\n{table(rows)[0]}\n"
+
+
+def changed_since(row: dict[str, Any]) -> bool:
+    """Whether training, and with it the prediction, has changed since the row was measured."""
+    return abs(predict(row).memory.total / row["predicted"] - 1) > 1e-6
 
 
 def put_into(page: Path, rows: list[dict[str, Any]]) -> None:
@@ -194,12 +242,21 @@ def main() -> None:
     parser.add_argument("--kept", action="store_true", help="show the kept measurement, also where there is a GPU")
     parser.add_argument("--page", type=Path, help="put the table into this page")
     arguments = parser.parse_args()
+    if unknown := set(arguments.only) - {recipe for recipe, _, _ in ROWS}:
+        sys.exit(
+            f"There is no row for {', '.join(sorted(unknown))}. Rows: {', '.join(dict.fromkeys(r[0] for r in ROWS))}."
+        )
     rows: list[dict[str, Any]] = []
+    failed: list[str] = []
     if not arguments.kept:
         import torch
 
         if torch.cuda.is_available():
-            rows = measure_all(arguments.only, arguments.output)
+            planned = plan(arguments.only)
+            show_plan(planned)
+            rows, failed = measure_all(planned, arguments.output)
+            if not rows:
+                sys.exit("No row was measured.")
     if not rows and KEPT.is_file():
         rows = json.loads(KEPT.read_text())
     if not rows:
@@ -209,6 +266,8 @@ def main() -> None:
     if arguments.page:
         put_into(arguments.page, rows)
     worst = table(rows)[1]
+    if arguments.check and failed:
+        sys.exit(f"Not measured: {', '.join(failed)}.")
     if arguments.check and worst > TOLERANCE:
         sys.exit(f"The memory prediction is off by {worst:.1%}; {TOLERANCE:.0%} is allowed.")
 

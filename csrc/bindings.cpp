@@ -13,6 +13,7 @@
 
 #include "checksum.hpp"
 #include "count.hpp"
+#include "decode.hpp"
 #include "encoder.hpp"
 #include "gather.hpp"
 #include "trainer.hpp"
@@ -338,6 +339,9 @@ void gather(int file, int width, const Numbers& begins, const Numbers& sources, 
     }
 }
 
+const float* floats(std::uintptr_t address) { return reinterpret_cast<const float*>(address); }
+float* places(std::uintptr_t address) { return reinterpret_cast<float*>(address); }
+
 }  // namespace
 
 NB_MODULE(_core, m) {
@@ -368,6 +372,30 @@ NB_MODULE(_core, m) {
             PyErr_SetObject(PyExc_OSError, arguments.ptr());
         }
     });
+
+    // Tensors come as addresses: a call for every product of every token has no time for more.
+    nb::class_<fledge::Product>(m, "Product")
+        .def("__init__", [](fledge::Product* self, std::uintptr_t weight, std::uintptr_t bias, std::size_t outputs,
+                            std::size_t inputs) {
+            new (self) fledge::Product{floats(weight), floats(bias), outputs, inputs};
+        }, "weight"_a, "bias"_a, "outputs"_a, "inputs"_a)
+        .def("__call__", [](const fledge::Product& self, std::uintptr_t x, std::uintptr_t residual, std::uintptr_t out,
+                            std::size_t rows, unsigned threads) {
+            if (rows < 1 || rows > fledge::most_rows) throw nb::value_error("a product of decoding takes 1 to 8 rows");
+            nb::gil_scoped_release release;
+            self(floats(x), floats(residual), places(out), rows, threads);
+        }, "x"_a, "residual"_a, "out"_a, "rows"_a, "threads"_a);
+    nb::class_<fledge::Attention>(m, "Attention")
+        .def("__init__", [](fledge::Attention* self, std::size_t heads, std::size_t key_heads, std::size_t size,
+                            std::size_t capacity, float scale) {
+            new (self) fledge::Attention{heads, key_heads, size, capacity, scale};
+        }, "heads"_a, "key_heads"_a, "size"_a, "capacity"_a, "scale"_a)
+        .def("__call__", [](const fledge::Attention& self, std::uintptr_t queries, std::size_t query_stride,
+                            std::uintptr_t keys, std::uintptr_t values, std::size_t used, std::uintptr_t out,
+                            std::size_t rows, unsigned threads) {
+            nb::gil_scoped_release release;
+            self(floats(queries), query_stride, floats(keys), floats(values), used, places(out), rows, threads);
+        }, "queries"_a, "query_stride"_a, "keys"_a, "values"_a, "used"_a, "out"_a, "rows"_a, "threads"_a);
 
     nb::class_<PythonEncoder>(m, "Encoder")
         .def(nb::init<const PythonTokens&, const nb::list&, const PythonTokens&, const std::string&, bool>(), "tokens"_a,

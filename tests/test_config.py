@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from fledge.config import (
+    ELSEWHERE,
     ModelConfig,
     RunConfig,
     load_recipe,
@@ -68,7 +69,18 @@ def test_a_configuration_survives_json() -> None:
     ("override", "words"),
     [
         ("model.laers=3", ["no setting model.laers", "Did you mean model.layers?"]),
-        ("modl.layers=3", ["no setting modl", "Did you mean model?"]),
+        ("modl.layers=3", ["no setting modl.layers", "Did you mean model.layers?"]),
+        ("model.context=64", ["no setting model.context", "Did you mean tokens.context_length?"]),
+        ("training.learning_rate=1", ["Did you mean optimizer.learning_rate?"]),
+        ("training.checkpoint_every=1", ["Did you mean training.save_every?"]),
+        ("learning_rate=1", ["no setting learning_rate", "Did you mean optimizer.learning_rate?"]),
+        ("layers=1", ["no setting layers", "Did you mean model.layers?"]),
+        ("seed=1", ["training.seed or sampling.seed?"]),
+        ("training.lr=1", ["optimizer.learning_rate?"]),
+        ("model.colour=red", ["no setting model.colour", "Known: ", "model.layers"]),
+        ("colour=red", ["no setting colour", "Known: corpus, model, "]),
+        ("training=3", ["training is a group of settings", "such as training.steps"]),
+        ("model..layers=3", ["--set 'model..layers=3'", "group.name=value"]),
         ("model.layers=0", ["model.layers = 0", "greater than or equal to 1"]),
         ("model.norm=batch", ["model.norm = 'batch'", "'rms', 'layer' or 'none'"]),
         ("optimizer.learning_rate=nan", ["optimizer.learning_rate", "finite"]),
@@ -98,6 +110,19 @@ def test_unknown_recipes_are_answered_with_the_nearest(tmp_path) -> None:
     (tmp_path / "mine.toml").write_text("[model\n")
     with pytest.raises(FledgeError, match="not valid TOML"):
         load_recipe(str(tmp_path / "mine.toml"))
+    (tmp_path / "my.txt").write_text("In the beginning")
+    with pytest.raises(FledgeError, match=r"not a recipe.*with --set corpus\.source=.*my\.txt"):
+        load_recipe(str(tmp_path / "my.txt"))
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(FledgeError, match="is a run and not a recipe.*--resume"):
+        load_recipe(str(tmp_path))
+    (tmp_path / "list.json").write_text("[]")
+    with pytest.raises(FledgeError, match=r"list\.json holds no settings but a list"):
+        load_recipe(str(tmp_path / "list.json"))
+
+
+def test_a_name_from_another_program_leads_to_a_setting_there_is() -> None:
+    assert set(ELSEWHERE.values()) <= setting_paths().keys()
 
 
 def test_every_setting_is_documented() -> None:

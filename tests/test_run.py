@@ -94,6 +94,33 @@ def test_a_folder_with_other_settings_or_other_files_is_refused(tmp_path, text, 
         Run.open(tmp_path / "mine")
 
 
+def test_a_run_without_a_checkpoint_says_so(tmp_path, text) -> None:
+    run = small_run(tmp_path / "run", text)
+    run.claim()
+    with pytest.raises(FledgeError, match=r"is a run that has no checkpoint yet.*fledge train .*config\.json --out"):
+        load(run.folder)
+
+
+def test_a_text_in_the_place_of_a_tokenizer_is_refused_by_name(tmp_path, text) -> None:
+    run = small_run(tmp_path / "run", text, f"tokenizer.path={text}")
+    with pytest.raises(FledgeError, match=r"tokenizer\.path = .*text\.txt: a tokenizer was expected there"):
+        run.train()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_source_that_never_gave_anything_leaves_no_store(tmp_path, text) -> None:
+    """The same folder then takes the corrected source, and nothing there looks interrupted."""
+    trained = small_run(tmp_path / "tokenizer", text).tokenizer
+    trained.save(tmp_path / "kept")
+    (tmp_path / "empty.txt").touch()
+    settings = [f"tokenizer.path={tmp_path / 'kept'}", f"corpus.source={tmp_path / 'empty.txt'}"]
+    for more in ([], ["corpus.validation_fraction=0"]):
+        with pytest.raises(FledgeError, match="holds no documents"):
+            _ = small_run(tmp_path / "run", text, *settings, *more).tokens
+        assert not (tmp_path / "run" / "tokens").exists()
+    assert len(small_run(tmp_path / "run", text, settings[0]).tokens.split("train").tokens)
+
+
 def test_a_run_opens_with_the_settings_it_was_begun_with(trained) -> None:
     assert Run.open(trained.folder).config == trained.config
     assert Run.open(trained.folder, ["training.steps=9"]).config.steps == 9

@@ -6,6 +6,7 @@ command line and its entry in the handbook. A recipe is a TOML file of these nam
 
 from __future__ import annotations
 
+import difflib
 import sys
 from collections.abc import Iterable, Mapping
 from importlib import resources
@@ -154,6 +155,15 @@ class ModelConfig(Settings):
     multiplier: Positive = 128
     "For `bdh`: neurons in all, as a multiple of the width."
 
+    @property
+    def inner_size(self) -> int:
+        """The feed-forward's inner size: `hidden`, or what gives gated and plain ones about 8·width² parameters."""
+        if self.hidden is not None:
+            return self.hidden
+        if self.feed_forward == "swiglu":
+            return max(64, round(8 * self.width / 3 / 64) * 64)
+        return 4 * self.width
+
     @model_validator(mode="after")
     def _heads_divide(self) -> ModelConfig:
         if self.architecture in ("transformer", "bdh") and self.width % self.heads:
@@ -274,7 +284,8 @@ class TrainingConfig(Settings):
     def _one_length(self) -> TrainingConfig:
         if self.steps is not None and self.tokens is not None:
             raise ValueError(
-                f"training.steps = {self.steps} and training.tokens = {self.tokens} are both set. Set one of them."
+                f"training.steps = {self.steps} and training.tokens = {self.tokens} are both set. Set one of them, and "
+                "the other to none, as in --set training.tokens=none."
             )
         return self
 
@@ -362,19 +373,27 @@ def recipe_values(recipe: str) -> dict[str, Any]:
     """The plain values of a packaged recipe or of a TOML file, not yet checked."""
     if recipe in recipe_names():
         text = (resources.files("fledge") / "recipes" / f"{recipe}.toml").read_bytes()
+    elif (Path(recipe) / "config.json").is_file():
+        raise FledgeError(f"{recipe} is a run and not a recipe. Go on with it: fledge train --resume {recipe}")
     elif recipe.endswith((".toml", ".json")) or "/" in recipe or Path(recipe).is_file():
         if not Path(recipe).is_file():
             raise FledgeError(f"There is no recipe file {recipe}. Packaged recipes: {', '.join(recipe_names())}.")
         if recipe.endswith(".json"):  # the config.json that a run keeps is a recipe too
             values = read_json(recipe)
-            return values if isinstance(values, dict) else {"name": values}
+            if not isinstance(values, dict):
+                raise FledgeError(
+                    f"{recipe} holds no settings but a {type(values).__name__}. A recipe is a table of them, such as "
+                    '{"model": {"layers": 6}}.'
+                )
+            return values
         text = Path(recipe).read_bytes()
     else:
         raise FledgeError(f"There is no recipe called {recipe!r}. {nearest(recipe, recipe_names())}")
     try:
         return tomllib.loads(text.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FledgeError(f"{recipe} is not valid TOML: {error}.") from None
+        hint = "" if recipe.endswith(".toml") else f" A text is trained on with --set corpus.source={recipe}"
+        raise FledgeError(f"{recipe} is not a recipe, for it is not valid TOML: {error}.{hint}") from None
 
 
 def override_config(config: RunConfig, overrides: Iterable[str]) -> RunConfig:
@@ -388,7 +407,7 @@ def override_config(config: RunConfig, overrides: Iterable[str]) -> RunConfig:
 def _apply(values: dict[str, Any], override: str) -> None:
     path, equals, text = override.partition("=")
     *groups, leaf = path.strip().split(".")
-    if not equals or not leaf:
+    if not equals or not leaf or not all(groups):
         raise FledgeError(f"--set {override!r} is not of the form group.name=value, such as model.layers=6.")
     for group in groups:
         values = values.setdefault(group, {})
@@ -411,13 +430,79 @@ def _sentence(kind: type[Settings], error: Any) -> str:
     path = [str(part) for part in error["loc"]]
     name, value = ".".join(path), error.get("input")
     if error["type"] == "extra_forbidden":
-        group = _group(kind, path[:-1])
-        known = [".".join([*path[:-1], key]) for key in group.model_fields]
-        return f"There is no setting {name}. {nearest(name, known)}"
+        while isinstance(value, dict) and len(value) == 1:  # the whole name, where the group is unknown already
+            path, value = [*path, str(next(iter(value)))], next(iter(value.values()))
+        return f"There is no setting {'.'.join(path)}. {nearest_setting(path, kind)}"
+    if error["type"] == "model_type":
+        example = next(iter(setting_paths(_group(kind, path), f"{name}." if name else "")))
+        return f"{name or 'The whole'} is a group of settings, not a value. Name one of them, such as {example}."
     if error["type"] == "value_error":
         message = str(error["ctx"]["error"])
         return message if not name or name.split(".")[0] in message else f"{name}: {message}"
     return f"{name} = {value!r} is not allowed: {error['msg'][0].lower()}{error['msg'][1:]}."
+
+
+# What other programs call our settings: a newcomer tries the name that he knows.
+ELSEWHERE = {
+    "batch": "training.batch_size",
+    "block_size": "tokens.context_length",
+    "checkpoint_every": "training.save_every",
+    "checkpoint_interval": "training.save_every",
+    "d_ff": "model.hidden",
+    "d_model": "model.width",
+    "data": "corpus.source",
+    "depth": "model.layers",
+    "dim": "model.width",
+    "epochs": "training.tokens",
+    "eval_every": "training.evaluate_every",
+    "eval_interval": "training.evaluate_every",
+    "grad_clip": "optimizer.clip_norm",
+    "gradient_clip": "optimizer.clip_norm",
+    "lr": "optimizer.learning_rate",
+    "max_iters": "training.steps",
+    "max_steps": "training.steps",
+    "n_embd": "model.width",
+    "n_head": "model.heads",
+    "n_layer": "model.layers",
+    "seq_len": "tokens.context_length",
+    "sequence_length": "tokens.context_length",
+    "vocab_size": "tokenizer.vocabulary_size",
+    "warmup": "schedule.warmup_steps",
+}
+
+
+def nearest_setting(path: list[str], kind: type[Settings] = RunConfig) -> str:
+    """The end of a sentence that refuses the setting at `path`: what was meant, whatever group it is in.
+
+    >>> nearest_setting(["training", "learning_rate"])
+    'Did you mean optimizer.learning_rate?'
+    """
+    if meant := settings_like(path, kind):
+        return f"Did you mean {' or '.join(meant)}?"
+    group = [name for name in setting_paths(kind) if name.rpartition(".")[0] == ".".join(path[:-1])]
+    return f"Known: {', '.join(sorted(group if len(path) > 1 and group else kind.model_fields))}."
+
+
+def settings_like(path: list[str], kind: type[Settings] = RunConfig) -> list[str]:
+    """The settings that may be meant by a wrong name, at most three: its last part counts most, then its group."""
+    known, leaf = list(setting_paths(kind)), path[-1]
+    leaves = {name: name.rpartition(".")[2] for name in known}
+    group = [name for name in known if name.rpartition(".")[0] == ".".join(path[:-1])]
+
+    def close(names: list[str], cutoff: float) -> list[str]:
+        best = difflib.get_close_matches(leaf, [leaves[name] for name in names], n=1, cutoff=cutoff)
+        return [name for name in names if best and leaves[name] == best[0]]
+
+    meant = (
+        [name for name in known if leaves[name] == leaf]
+        or close(group, 0.8)
+        or [name for name in known if name == ELSEWHERE.get(leaf)]
+        or close(group, 0.7)
+        or [name for name in known if leaves[name].startswith(f"{leaf}_") or leaf.startswith(f"{leaves[name]}_")]
+        or close(known, 0.7)
+    )
+    same_group = [name for name in meant if difflib.SequenceMatcher(None, name.split(".")[0], path[0]).ratio() > 0.7]
+    return (same_group or meant)[:3]
 
 
 def _group(kind: type[Settings], path: list[str]) -> type[Settings]:

@@ -90,6 +90,7 @@ def _head_cross_entropy(
             if grad:
                 torch.mm(slope, narrow, out=hidden_grad[here])
                 _add_product(weight_grad[:rows], slope.T, some)
+            del slope  # or it would be held while the next chunk is made
     return loss, hidden_grad, weight_grad
 
 

@@ -14,6 +14,23 @@ from rich.text import Text
 LINE_EVERY = 5.0  # seconds between plain lines where there is no terminal
 
 
+def amount(count: float, scale: float) -> str:
+    """So many units of `scale`: tokens, windows and the like, which are counted one by one, are whole.
+
+    >>> amount(40_352, scale=1), amount(40_352, scale=1000)
+    ('40,352', '40.4')
+    """
+    return f"{count:,.0f}" if scale == 1 else f"{count / scale:,.1f}"
+
+
+def readable_rate(rate: float, scale: float) -> str:
+    """
+    >>> readable_rate(1234.5, scale=1), readable_rate(0.5, scale=1)
+    ('1,234', '0.5')
+    """
+    return f"{rate:,.0f}" if scale == 1 and rate >= 10 else f"{rate / scale:,.1f}"
+
+
 class Bar:
     """Counts what is done, in units such as MB or steps; `advance` is cheap enough to call per block."""
 
@@ -31,10 +48,10 @@ class Bar:
 
     def line(self, now: float) -> str:
         rate = self.done / max(now - self.started, 1e-9)
-        share = f" of {self.total / self.scale:,.1f} ({self.done / self.total:.0%})" if self.total else ""
+        share = f" of {amount(self.total, self.scale)} ({self.done / self.total:.0%})" if self.total else ""
         left = f", {(self.total - self.done) / rate:,.0f} s left" if self.total and rate else ""
-        done, speed = self.done / self.scale, rate / self.scale
-        return f"{self.title}: {done:,.1f}{share} {self.unit}, {speed:,.1f} {self.unit}/s{left}"
+        done, speed = amount(self.done, self.scale), readable_rate(rate, self.scale)
+        return f"{self.title}: {done}{share} {self.unit}, {speed} {self.unit}/s{left}"
 
 
 class _TerminalBar(Bar):
@@ -54,9 +71,9 @@ class _Rate(ProgressColumn):
         self.unit, self.scale = unit, scale
 
     def render(self, task: Task) -> Text:
-        total = f"/{task.total / self.scale:,.1f}" if task.total else ""
-        rate = f", {task.speed / self.scale:,.1f} {self.unit}/s" if task.speed else ""
-        return Text(f"{task.completed / self.scale:,.1f}{total} {self.unit}{rate}")
+        total = f"/{amount(task.total, self.scale)}" if task.total else ""
+        rate = f", {readable_rate(task.speed, self.scale)} {self.unit}/s" if task.speed else ""
+        return Text(f"{amount(task.completed, self.scale)}{total} {self.unit}{rate}")
 
 
 @contextmanager

@@ -7,6 +7,8 @@ A run's folder: `config.json`, `tokenizer/`, `tokens/`, `metrics.csv`, `samples.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,7 @@ from fledge.errors import FledgeError
 from fledge.files import read_json, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from fledge.bundle import Bundle
     from fledge.corpus import Corpus
@@ -83,13 +85,14 @@ class Run:
         if self.bundle is not None:
             return self.bundle.tokenizer
         if self.config.tokenizer.path is not None:
-            return load_tokenizer(self.config.tokenizer.path)
+            return open_tokenizer(self.config.tokenizer.path, "tokenizer.path =")
         if self.config.tokens.store is not None:
             return TokenStore.open(self.config.tokens.store).tokenizer
         if kept.is_dir():
             return load_tokenizer(kept)
+        corpus = self.corpus  # a mistyped source is refused before there is a folder
         self.claim()
-        tokenizer = train_tokenizer(self.config.tokenizer, self.corpus, progress=not self.quiet)
+        tokenizer = train_tokenizer(self.config.tokenizer, corpus, progress=not self.quiet)
         tokenizer.save(kept)
         return tokenizer
 
@@ -102,8 +105,11 @@ class Run:
             store = TokenStore.open(self.config.tokens.store)
             store.require(self.tokenizer)
             return store
+        corpus = self.corpus
         self.claim()
-        return store_on_the_fly(self.corpus, self.tokenizer, self.folder / "tokens", progress=not self.quiet)
+        tokenizer, place = self.tokenizer, self.folder / "tokens"
+        with no_leftovers(place):
+            return store_on_the_fly(corpus, tokenizer, place, progress=not self.quiet)
 
     def windows(self, split: str) -> Windows:
         """The windows of `train` or `validation`, in the order that the seed gives them."""
@@ -131,8 +137,13 @@ class Run:
         time_limit: float | None = None,
         profile: bool = False,
         quiet: bool | None = None,
+        on_evaluation: Callable[[int, float], None] | None = None,
+        leave: bool = False,
     ) -> TrainingResult:
-        """Train into the folder; with `resume`, a checkpoint of this run, go on from there."""
+        """Train into the folder; with `resume`, a checkpoint of this run, go on from there.
+
+        With `leave`, a second Ctrl-C ends the process at once; else it raises KeyboardInterrupt after the operation.
+        """
         from fledge.bundle.load import checkpoints
         from fledge.training import train
 
@@ -143,8 +154,9 @@ class Run:
                 f"{self.folder} holds a run with checkpoints already. Go on with it: "
                 f"fledge train --resume {self.folder}. Or choose another folder with --out."
             )
+        tokens = self.tokens
         self.claim()
-        validation = self.tokens.split("validation")
+        validation = tokens.split("validation")
         return train(
             self.config,
             self.model,
@@ -157,6 +169,8 @@ class Run:
             time_limit=time_limit,
             profile=profile,
             quiet=self.quiet if quiet is None else quiet,
+            on_evaluation=on_evaluation,
+            leave=leave,
         )
 
     def evaluate(self, texts: Sequence[str | bytes] | None = None, **options: Any) -> Evaluation:
@@ -207,8 +221,55 @@ def load(path: Path | str, device: str = "cpu") -> Run:
     """The model at `path` (a bundle, a run, or a packed bundle) with its tokenizer and settings, ready to use."""
     from fledge.bundle import load_bundle
 
+    require_checkpoint(path)
     bundle = load_bundle(path, device=device)
     return Run(bundle.config, path, bundle=bundle)
+
+
+def require_checkpoint(path: Path | str) -> None:
+    """Refuse a run that has no model to use yet, and say how it gets one. What is not a run is not looked at."""
+    from fledge.bundle.load import checkpoints
+
+    folder = Path(path)
+    if is_run(folder) and not checkpoints(folder) and not (folder / "bundle.json").is_file():
+        raise FledgeError(
+            f"{folder} is a run that has no checkpoint yet. Wait for its first one, or go on with the command that "
+            f"began it: fledge train {folder / CONFIG} --out {folder}"
+        )
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a run was begun there; another program's config.json has other keys."""
+    kept = folder / CONFIG
+    values = read_json(kept) if kept.is_file() else None
+    return isinstance(values, dict) and {"corpus", "training"} <= values.keys()
+
+
+def open_tokenizer(path: Path | str, named: str) -> Tokenizer:
+    """The tokenizer that a setting or an option names; a file that is none is refused under that name."""
+    from fledge.tokenizer import load_tokenizer
+
+    try:
+        return load_tokenizer(path)
+    except FledgeError as error:
+        if not Path(path).exists():
+            raise
+        raise FledgeError(
+            f"{named} {path}: a tokenizer was expected there, such as a folder that fledge tokenizer train made, a "
+            f"tokenizer.json or a .tiktoken file ({str(error).rstrip('.')})."
+        ) from None
+
+
+@contextmanager
+def no_leftovers(store: Path) -> Iterator[None]:
+    """A token store that the block began and that no text ever reached goes again: nothing is worth resuming there."""
+    began = not store.exists()
+    try:
+        yield
+    except FledgeError:
+        if began and not any(path.stat().st_size for path in store.glob("*.bin")):
+            shutil.rmtree(store, ignore_errors=True)
+        raise
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:

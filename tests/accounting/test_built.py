@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fledge.accounting import account
+from fledge.accounting.bars import draw_shares
 from fledge.accounting.built import built_activations, built_products
 from fledge.config import ModelConfig
 from fledge.model import ARCHITECTURES, Model, register
@@ -48,6 +49,13 @@ def test_a_registered_architecture_has_an_account(bigram: ModelConfig) -> None:
     assert found.backward_flops == 2 * found.forward_flops
     assert found.memory.total > 16 * found.parameters.total
     assert found.time(1e9).seconds > 0
+
+
+def test_it_can_be_compared_with_all_the_others(bigram: ModelConfig) -> None:
+    """Eight kinds of products together: more than there are colours."""
+    kinds = {name: ModelConfig(architecture=name, width=16) for name in ("transformer", "bdh", "gru")}
+    accounts = {name: account(config, 40, 8) for name, config in {**kinds, "bigram": bigram}.items()}
+    assert all(name in draw_shares(accounts, [8, 16]) for name in accounts)
 
 
 @pytest.mark.parametrize("architecture", ["transformer", "gru"])

@@ -10,7 +10,8 @@ from fledge.accounting import SHAPES, account
 from fledge.accounting.parameters import list_parameters
 from fledge.config import ModelConfig, load_recipe, recipe_names
 from fledge.errors import FledgeError
-from tests.accounting.configurations import configurations
+from fledge.model.layers import default_hidden
+from tests.accounting.configurations import configurations, transformers
 from tests.accounting.counting import build
 
 
@@ -66,3 +67,12 @@ def test_published_counts(name: str, count: int) -> None:
 def test_unknown_architecture_is_refused() -> None:
     with pytest.raises(FledgeError, match="'mamba'"):
         account(ModelConfig(architecture="mamba"), 100, 16).parameters  # noqa: B018
+
+
+@settings(max_examples=40, deadline=None)
+@given(transformers())
+def test_the_inner_size_is_the_settings_own(config: ModelConfig) -> None:
+    """One rule for the model and for its account."""
+    model = build(config, 16, 8, device="meta")
+    assert model.layers[0].ffn.w2.weight.shape == (config.width, config.inner_size)
+    assert default_hidden(config) == config.inner_size

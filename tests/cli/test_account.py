@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -21,6 +22,11 @@ def run(*arguments: str) -> str:
         raise result.exception
     assert result.exit_code == 0, result.output
     return result.stdout
+
+
+def words(*arguments: str) -> str:
+    """What is printed, wherever its lines end."""
+    return " ".join(run(*arguments).split())
 
 
 def values(*arguments: str) -> dict[str, Any]:
@@ -103,32 +109,213 @@ def test_a_bundle_has_an_account(tmp_path: Path) -> None:
     assert found["vocabulary_size"] == tokenizer.vocab_size
 
 
-def test_the_mfu_of_a_run_is_measured(tmp_path: Path) -> None:
-    """A run's folder holds the speed it reached; a later row of another speed moves the median."""
-    from fledge.cli.account import make_account, measured_mfu
-    from fledge.config import load_recipe
+@pytest.fixture
+def trained(tmp_path: Path) -> Path:
+    """A run's folder: a checkpoint that names its machine, and the speeds it reached."""
+    from fledge.bundle import save_bundle
+    from fledge.model import build_model
+    from fledge.tokenizer import train_bpe
 
-    found = make_account(load_recipe("tinystories"), 10_000, device="h200")
-    assert measured_mfu(str(tmp_path), found) is None
+    tokenizer = train_bpe(["the cat sat on the mat and the cat sat"] * 3, 270)
+    config = RunConfig(model=ModelConfig(layers=1, width=16, heads=2))
+    model = build_model(config.model, tokenizer.vocab_size, config.tokens.context_length)
+    folder = tmp_path / "run"
+    save_bundle(folder / "checkpoints" / "step-00000004", config, tokenizer, model)
     rows = "".join(f"{step},{speed}\n" for step, speed in ((1, 1e6), (2, 4e6), (3, 3e6), (4, "")))
-    (tmp_path / "metrics.csv").write_text("step,tokens_per_second\n" + rows)
-    assert measured_mfu(str(tmp_path), found) == pytest.approx(3e6 * found.flops_per_token / 989.5e12)
+    (folder / "metrics.csv").write_text("step,tokens_per_second\n" + rows)
+    return folder
+
+
+def on_device(folder: Path, name: str, **training: Any) -> None:
+    """Let the run have been made on another machine."""
+    from fledge.bundle.manifest import manifest_bytes, read_manifest
+
+    place = folder / "checkpoints" / "step-00000004"
+    manifest = read_manifest(place)
+    config = {**manifest.config, "training": {**manifest.config["training"], **training}}
+    changed = manifest.model_copy(update={"machine": {**manifest.machine, "device": name}, "config": config})
+    (place / "bundle.json").write_bytes(manifest_bytes(changed))
+
+
+def test_a_runs_own_speed_is_taken_for_its_device_and_shape(trained: Path) -> None:
+    """The median of the speeds in its metrics, as a share of the peak."""
+    on_device(trained, "NVIDIA H200")
+    found = values(str(trained), "--device", "h200")
+    work = found["flops_per_token"] / 989.5e12
+    assert found["time"]["mfu"] == pytest.approx(3e6 * work)
+    assert found["time"]["tokens_per_second"] == pytest.approx(3e6)
+    assert "reached" in found["time"]["mfu_from"]
+    assert "run reached): " in words(str(trained), "--device", "h200")
+    assert values(str(trained), "--device", "h200", "--mfu", "0.3")["time"]["mfu_from"] == "as given"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "reason"),
     [
-        (("tinystorys",), "Did you mean tinystories"),
-        (("xl", "--device", "h300"), "Did you mean h100|Did you mean h200"),
-        (("xl", "--device", "t4", "--precision", "bf16"), "NVIDIA T4 has no units for bf16"),
-        (("xl", "--precision", "int8"), "precision = 'int8'"),
-        (("xl", "--memory", "surreal"), "real or textbook"),
-        (("bdh", "--memory", "textbook"), "The notes' list is for Transformers"),
-        (("xl", "--device", "h200", "--mfu", "0"), "mfu = 0.0 is not allowed"),
-        (("xl", "--set", "model.heads=7"), "does not divide"),
-        (("tinystories", "--set", "tokenizer.vocabulary_size=none"), "--vocabulary"),
+        (("--device", "h100"), "of another device"),
+        (("--device", "h200", "--set", "model.layers=2"), "of another model"),
+        (("--device", "h200", "--vocabulary", "5000"), "of another model"),
+        (("--device", "h200", "--context", "64"), "of another context length"),
+        (("--device", "h200", "--recompute"), "of another recomputation"),
+        (("--device", "h200", "--set", "optimizer.name=muon"), "of another optimizer"),
     ],
 )
-def test_mistakes_are_answered_in_a_sentence(arguments: tuple[str, ...], sentence: str) -> None:
-    with pytest.raises(FledgeError, match=sentence):
-        run(*arguments)
+def test_a_runs_speed_says_nothing_of_others(trained: Path, arguments: tuple[str, ...], reason: str) -> None:
+    on_device(trained, "NVIDIA H200")
+    with pytest.warns(UserWarning, match=reason):
+        found = values(str(trained), *arguments)
+    assert (found["time"]["mfu"], found["time"]["mfu_from"]) == (0.4, "assumed")
+
+
+def test_a_speed_beyond_the_peak_is_not_believed(trained: Path) -> None:
+    """Of several devices, say: no share of the peak is above 1."""
+    on_device(trained, "Tesla T4")
+    (trained / "metrics.csv").write_text("step,tokens_per_second\n1,9e12\n")
+    with pytest.warns(UserWarning, match="more than one NVIDIA T4 can reach"):
+        assert values(str(trained), "--device", "t4")["time"]["mfu"] == 0.4
+    (trained / "metrics.csv").write_text("step,tokens_per_second\n1,\n")
+    with pytest.warns(UserWarning, match="no speed in"):
+        assert values(str(trained), "--device", "t4")["time"]["mfu"] == 0.4
+
+
+def test_a_run_on_the_cpu_of_a_machine_with_a_gpu_is_of_the_cpu(trained: Path) -> None:
+    on_device(trained, "NVIDIA H200", device="cpu")
+    with pytest.warns(UserWarning, match=r"another device \(cpu\)"):
+        assert values(str(trained), "--device", "h200")["time"]["mfu"] == 0.4
+
+
+def test_the_formula_states_its_range_and_agrees_with_the_largest_batch() -> None:
+    found = values("gpt2-small", "--device", "a100")
+    memory, largest = found["memory"], found["largest_batch"]
+    assert memory["exact_from_batch"] <= largest <= memory["exact_to_batch"]
+    assert memory["per_window"] * largest + memory["constant"] <= 80e9
+    one_more = values("gpt2-small", "--device", "a100", "--batch", str(largest + 1))["memory"]
+    assert one_more["per_window"] * (largest + 1) + one_more["constant"] > 80e9
+    assert f"for batches of {memory['exact_from_batch']} to {memory['exact_to_batch']}" in words(
+        "gpt2-small", "--device", "a100"
+    )
+    assert "from a batch of 1 on" not in run("gpt2-small")
+
+
+def test_a_model_that_does_not_fit_is_said_not_to() -> None:
+    text = words("gpt2-xl", "--device", "t4")
+    assert "It does not fit: one window needs" in text
+    assert "Largest batch" not in text
+    found = values("gpt2-xl", "--device", "t4")
+    assert (found["fits"], found["largest_batch"]) == (False, 0)
+    text = words("gpt2-small", "--device", "t4", "--batch", "500")
+    assert "A batch of 500 does not fit" in text
+
+
+def test_the_time_names_what_bounds_it() -> None:
+    found = values("xl", "--context", "8", "--device", "h200", "--mfu", "1")
+    assert found["time"]["bound_at_this_mfu"] == "memory"
+    assert "at the memory's bandwidth" in words("xl", "--context", "8", "--device", "h200", "--mfu", "1")
+    assert "what is recomputed included" in words("gpt2-small", "--device", "h200", "--recompute")
+
+
+def test_the_optimizer_is_the_recipes() -> None:
+    assert "Muon's own arithmetic" in words("akjv-demo")
+    found = values("akjv-demo")
+    assert found["optimizer_flops"] > found["optimizer_product_flops"] > 0
+    assert values("tinystories")["optimizer_product_flops"] == 0
+
+
+def test_a_small_share_is_not_printed_as_nothing_and_days_stay_days() -> None:
+    text = words("xl", "--device", "a100", "--mfu", "0.0005")
+    assert "at 0.05% of the peak" in text
+    assert re.search(r"[\d,]+\.\d days \([\d,.]+ years\)", text)
+
+
+@pytest.mark.parametrize("option", ["--recompute", "--no-flash", "--precision=bf16", "--mfu=0.3", "--price=2"])
+def test_what_the_textbook_does_not_heed_is_said(option: str) -> None:
+    with pytest.warns(UserWarning, match=f"{option.split('=')[0]} has no effect on the notes' list"):
+        text = run("xl", "--memory", "textbook", option)
+    assert "15.31 GB·batch + 24.88 GB" in text
+
+
+def test_a_price_without_a_device_is_said_to_be_useless() -> None:
+    with pytest.warns(UserWarning, match="--mfu, --price have no effect on an account without a device"):
+        run("xl", "--price", "2", "--mfu", "0.5")
+
+
+def test_names_are_read_as_they_are_meant() -> None:
+    """The precision that training would choose, and a device in capitals; the CPU is measured by its name too."""
+    assert values("xl", "--device", "T4", "--precision", "auto")["precision"] == "fp16"
+    assert values("xl", "--precision", "FP32")["precision"] == "fp32"
+    assert values("akjv", "--device", "CPU")["device"]["name"] == "cpu"
+
+
+def strictly(text: str) -> Any:
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_json_is_strict() -> None:
+    for arguments in (("xl", "--device", "h200"), ("compare", "small", "xl"), ("devices",), ("akjv", "--batch", "3")):
+        assert strictly(run(*arguments, "--json"))
+
+
+BIG = "9" * 400
+MISTAKES: list[tuple[tuple[str, ...], str]] = [
+    (("",), "An empty name is no model"),
+    ((" ",), "An empty name is no model"),
+    (("tinystorys",), "Did you mean tinystories"),
+    (("no/such.toml",), "There is no recipe file no/such.toml"),
+    (("xl", "--device", "h300"), "Did you mean h100|Did you mean h200"),
+    (("xl", "--device", ""), "no device ''"),
+    (("xl", "--device", "t4", "--precision", "bf16"), "NVIDIA T4 has no units for bf16"),
+    (("xl", "--precision", "int8"), "precision = 'int8'"),
+    (("xl", "--precision", "int8", "--device", "h200"), "precision = 'int8'"),
+    (("xl", "--precision", ""), "precision = ''"),
+    (("xl", "--precision", "int8", "--memory", "textbook"), "precision = 'int8'"),
+    (("xl", "--memory", "surreal"), "real or textbook"),
+    (("bdh", "--memory", "textbook"), "The notes' list is for Transformers"),
+    (("bdh", "--memory", "textbook", "--json"), "The notes' list is for Transformers"),
+    (("xl", "--device", "h200", "--mfu", "0"), "--mfu 0 is not allowed"),
+    (("xl", "--mfu", "0"), "--mfu 0 is not allowed"),
+    (("xl", "--tokens", "inf"), "--tokens inf is not allowed"),
+    (("xl", "--device", "h200", "--price", "inf"), "--price inf is not allowed"),
+    (("xl", "--device", "h200", "--price", "inf", "--json"), "--price inf is not allowed"),
+    (("xl", "--set", "model.heads=7"), "does not divide"),
+    (("xl", "--set", "model.layers"), "is not of the form"),
+    (("xl", "--set", "model.layers=0"), "model.layers = 0 is not allowed"),
+    (("xl", "--set", "model.layerz=2"), "Did you mean model.layers"),
+    (("xl", "--set", "model.architecture=mamba"), "'mamba'"),
+    (("xl", "--set", f"model.layers={BIG}"), "beyond reckoning"),
+    (("tinystories", "--set", f"training.steps={BIG}", "--set", "training.tokens=none"), "beyond reckoning"),
+    (("tinystories", "--set", "tokenizer.vocabulary_size=none"), "--vocabulary"),
+    (("compare", "small", "gpt5"), "no recipe or shape called 'gpt5'"),
+    (("XL",), "no recipe or shape called 'XL'. Did you mean xl"),
+    (("xl", "--tokens", "1e308"), "beyond reckoning"),
+    (("xl", "--tokens", "1e308", "--json"), "beyond reckoning"),
+    (("xl", "--device", "h200", "--price", "1e308", "--tokens", "1e20"), "beyond reckoning"),
+    (("xl", "--device", "h200", "--mfu", "1e-320"), "beyond reckoning"),
+    (("compare", "small", ""), "An empty name is no model"),
+    (("compare", "small", "-o", "shares.png"), r"shares.png: a drawing is written as \.svg"),
+    (("compare", "small", "-o", "."), "is a folder"),
+    (("compare", "small", "-o", "/dev/null/shares.svg"), "/dev/null/shares.svg can't be written"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"), MISTAKES, ids=[" ".join(arguments)[:60] for arguments, _ in MISTAKES]
+)
+def test_mistakes_are_answered_in_a_sentence_before_anything_is_printed(
+    arguments: tuple[str, ...], sentence: str
+) -> None:
+    result = CliRunner().invoke(build(), ["account", *arguments], env={"COLUMNS": "80"})
+    assert isinstance(result.exception, FledgeError), result.output
+    assert re.search(sentence, str(result.exception))
+    assert ".partial" not in str(result.exception)
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("arguments", [("--mfu", "nan"), ("--mfu", "2"), ("--tokens", "nan"), ("--batch", "0")])
+def test_numbers_out_of_bounds_are_refused_with_the_option_named(arguments: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(build(), ["account", "xl", *arguments])
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert f"Invalid value for '{arguments[0]}'" in result.stderr

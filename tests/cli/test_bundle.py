@@ -102,6 +102,7 @@ def test_generate_interactively(folder: Path, monkeypatch: Patch, capsys: Captur
         (("--top-k", "0"), "top_k = 0 is not allowed"),
         (("--prompt", "a", "--file", "b"), "not with both"),
         (("--file", "nowhere.txt"), "nowhere.txt"),
+        (("--device", "gpu"), "--device = 'gpu' is no device"),
     ],
 )
 def test_generate_refuses(
@@ -136,6 +137,11 @@ def test_evaluate_on_tokens(folder: Path, monkeypatch: Patch, capsys: Capture) -
     assert "another tokenizer" in capsys.readouterr().err
     assert fledge_cli(monkeypatch, "evaluate", folder / "one") == 2
     assert "--text FILE" in capsys.readouterr().err
+    below = folder / "text.txt" / "plot.svg"
+    assert fledge_cli(monkeypatch, "evaluate", folder / "one", "--tokens", folder / "tokens", "--plot", below) == 2
+    refused = capsys.readouterr()
+    assert "can't be written" in refused.err
+    assert refused.out == ""
 
 
 def test_bundle_show_check_and_diff(folder: Path, monkeypatch: Patch, capsys: Capture) -> None:
@@ -155,6 +161,13 @@ def test_bundle_show_check_and_diff(folder: Path, monkeypatch: Patch, capsys: Ca
 
 def test_bundle_pack_export_import(folder: Path, monkeypatch: Patch, capsys: Capture, tmp_path: Path) -> None:
     assert fledge_cli(monkeypatch, "bundle", "pack", folder / "one", tmp_path / "one.zip") == 0
+    assert fledge_cli(monkeypatch, "bundle", "pack", folder / "one", "-o", tmp_path / "again.zip") == 0
+    assert (tmp_path / "again.zip").read_bytes() == (tmp_path / "one.zip").read_bytes()
+    for places in ((), (tmp_path / "a.zip", "-o", tmp_path / "b.zip")):
+        assert fledge_cli(monkeypatch, "bundle", "pack", folder / "one", *places) == 2
+        assert "writes to one place" in capsys.readouterr().err
+    assert fledge_cli(monkeypatch, "bundle", "import", folder / "one", tmp_path / "mine") == 2
+    assert "use it as it is" in capsys.readouterr().err
     assert fledge_cli(monkeypatch, "bundle", "show", tmp_path / "one.zip") == 0
     assert "what it costs" in capsys.readouterr().out
     assert fledge_cli(monkeypatch, "generate", tmp_path / "one.zip", "-p", "And", "--max-tokens", 2) == 0

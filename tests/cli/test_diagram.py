@@ -40,6 +40,52 @@ def test_the_house_is_drawn(tmp_path: Path) -> None:
     assert "tokenizer" in picture.read_text()
 
 
+def test_the_suffix_says_what_is_written(tmp_path: Path) -> None:
+    """Mermaid for .mmd, with the option or without; for the house too."""
+    for arguments in (("tinystories",), ("tinystories", "--mermaid"), ("--house",), ("--house", "--mermaid")):
+        text = tmp_path / "model.mmd"
+        run(*arguments, "-o", str(text))
+        assert text.read_text().splitlines()[3] == "flowchart TD"
+    assert "  training --> accounting" in text.read_text()
+
+
+def test_the_house_in_mermaid_has_every_import_of_the_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("--house", "--mermaid")
+    arrows = Path("house.mmd").read_text().count(" --> ")
+    run("--house")
+    assert Path("house.svg").read_text().count("<polygon") == arrows > 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("tinystories", "-o", "model.png"), r"model\.png: a drawing is written as \.svg or \.mmd"),
+        (("tinystories", "-o", "model"), "a drawing is written as"),
+        (("tinystories", "--mermaid", "-o", "model.svg"), r"written as \.mmd"),
+        (("--house", "-o", "house.pdf"), "a drawing is written as"),
+        (("tinystories", "-o", "."), "is a folder"),
+        (("tinystories", "-o", "/dev/null/model.svg"), "/dev/null/model.svg can't be written"),
+        (("--house", "--set", "model.layers=2"), "--set changes a model"),
+        (("--house", "--context", "8", "--vocabulary", "9"), "--context, --vocabulary changes a model"),
+        (("",), "An empty name is no model"),
+        (("tinystorys",), "Did you mean tinystories"),
+        (("xl", "--set", "model.architecture=mamba"), "'mamba'"),
+        (("xl", "--set", "model.heads=7"), "does not divide"),
+        (("Lstm2",), "no recipe or shape called 'Lstm2'. Did you mean lstm"),
+        (("no/such.toml",), "There is no recipe file"),
+    ],
+)
+def test_mistakes_are_answered_in_a_sentence(
+    arguments: tuple[str, ...], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FledgeError, match=sentence) as error:
+        run(*arguments)
+    assert ".partial" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("arguments", [(), ("tinystories", "--house")])
 def test_one_thing_is_drawn_at_a_time(arguments: tuple[str, ...]) -> None:
     with pytest.raises(FledgeError, match="Name one thing"):

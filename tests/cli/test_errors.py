@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -45,7 +48,12 @@ def test_a_mistake_is_one_sentence(monkeypatch, capsys) -> None:
 
 @pytest.mark.parametrize(
     ("number", "words"),
-    [(errno.ENOSPC, "disk is full"), (errno.ENOENT, "no file or folder"), (errno.EACCES, "not permitted")],
+    [
+        (errno.ENOSPC, "disk is full"),
+        (errno.ENOENT, "no file or folder"),
+        (errno.EACCES, "not permitted"),
+        (errno.EEXIST, "is in the way"),
+    ],
 )
 def test_the_system_s_refusals_are_sentences(monkeypatch, capsys, number: int, words: str) -> None:
     code, _, err = run(monkeypatch, capsys, "doctor", raising=OSError(number, "x", "some/file"))
@@ -55,12 +63,91 @@ def test_the_system_s_refusals_are_sentences(monkeypatch, capsys, number: int, w
     assert "Traceback" not in err
 
 
-def test_debug_shows_the_traceback_wherever_it_stands(monkeypatch) -> None:
-    def doctor() -> None:
-        raise FledgeError("Wrong.")
-
-    monkeypatch.setattr("fledge.cli.doctor.doctor", doctor)
+def test_debug_shows_the_traceback_wherever_it_stands_and_exits_as_without_it(monkeypatch, capsys) -> None:
     for arguments in (["--debug", "doctor"], ["doctor", "--debug"]):
-        monkeypatch.setattr("sys.argv", ["fledge", *arguments])
-        with pytest.raises(FledgeError, match="Wrong"):
-            cli.main()
+        code, _, err = run(monkeypatch, capsys, *arguments, raising=FledgeError("Wrong."))
+        assert code == 2
+        assert "Traceback" in err
+        assert err.endswith("fledge: Wrong.\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("trian", "fledge has no command trian. Did you mean fledge train? See fledge --help."),
+        (
+            "bundle shwo",
+            "fledge bundle has no command shwo. Did you mean fledge bundle show? See fledge bundle --help.",
+        ),
+        ("xyzzy", "fledge has no command xyzzy. See fledge --help."),
+        ("train x --quite", "fledge train has no option --quite. Did you mean --quiet? See fledge train --help."),
+        ("train x --layers 6", "no option --layers. It is a setting: --set model.layers=VALUE."),
+        ("train x --seed 1", "It is a setting: --set training.seed=VALUE."),
+        ("generate x -z", "fledge generate has no option -z. See fledge generate --help."),
+        ("train x --resume", "--resume needs a value: the folder of a run to go on with."),
+        ("generate", "fledge generate needs BUNDLE: a bundle, a run, or a packed bundle."),
+        ("tokenize x -o y", "fledge tokenize needs --tokenizer: a tokenizer's folder or file"),
+        ("corpus show x --validation-fraction 0.9", "--validation-fraction 0.9 is not allowed: "),
+        ("corpus show x --samples abc", "--samples abc is not allowed: "),
+        ("corpus show x --format cvs", "'cvs' is not one of 'auto', 'text'"),
+        ("doctor now", "fledge doctor can't make anything of 'now'"),
+    ],
+)
+def test_a_mistyped_command_is_one_sentence(monkeypatch, capsys, arguments: str, sentence: str) -> None:
+    code, out, err = run(monkeypatch, capsys, *arguments.split())
+    assert (code, out) == (2, "")
+    assert err.startswith("fledge: ")
+    assert err.count("\n") == 1
+    assert sentence in err
+
+
+def test_a_group_without_a_command_shows_its_help(monkeypatch, capsys) -> None:
+    for arguments in ([], ["bundle"]):
+        code, out, err = run(monkeypatch, capsys, *arguments)
+        assert code == 2
+        assert "Usage: fledge" in out
+        assert err == ""
+
+
+def outputs(command, path: str = "fledge"):
+    """Every command that names an output, with the spellings that it takes."""
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from outputs(inner, f"{path} {name}")
+    yield from ((path, param.opts) for param in command.params if "--out" in param.opts)
+
+
+def test_an_output_is_named_the_same_everywhere() -> None:
+    import typer
+
+    found = dict(outputs(typer.main.get_command(cli.build())))
+    for path in ("demo", "train", "tokenize", "tokenizer train", "bundle pack", "bundle export", "bundle import"):
+        assert f"fledge {path}" in found
+    assert [path for path, spellings in found.items() if "-o" not in spellings] == []
+
+
+def test_who_reads_no_further_is_no_error() -> None:
+    """`fledge … | head`: the program ends as quietly as any other whose reader is gone."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "fledge", "corpus", "fetch", "list"]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_broken_pipe_elsewhere_is_a_sentence(monkeypatch, capfd) -> None:
+    code, _, err = run(monkeypatch, capfd, "doctor", raising=BrokenPipeError(errno.EPIPE, "Broken pipe"))
+    assert code == 2
+    assert "Broken pipe" in err
+
+
+def test_the_way_to_an_extra_is_that_of_the_installation(monkeypatch, tmp_path) -> None:
+    from fledge.cli import extras
+
+    monkeypatch.setattr(extras, "source_folder", lambda: None)
+    assert extras.install_command("web") == "pip install 'fledge[web]'"
+    monkeypatch.setattr(extras, "source_folder", lambda: tmp_path)
+    assert extras.install_command("web") == f"pip install '{tmp_path}[web]'"
+    (tmp_path / "constraints.txt").touch()
+    monkeypatch.chdir(tmp_path)
+    assert extras.install_command("web") == "pip install -c constraints.txt '.[web]'"  # as the README has it

@@ -155,3 +155,18 @@ def test_an_unknown_engine(fledge, text, tokenizer, tmp_path):
     refused = fledge("tokenize", text, "--tokenizer", tokenizer, "--out", tmp_path / "s", "--engine", "rey")
     assert refused.code == 2
     assert "Did you mean ray?" in refused.err
+
+
+def test_an_empty_source_leaves_nothing_behind(fledge, text, tokenizer, tmp_path):
+    (tmp_path / "empty.txt").touch()
+    store = tmp_path / "store"
+    for more in ([], ["--validation-fraction", "0"]):
+        refused = fledge("tokenize", tmp_path / "empty.txt", "--tokenizer", tokenizer, "-o", store, *more)
+        assert refused.code == 2
+        assert "holds no documents" in refused.err
+        assert not store.exists()
+    assert fledge("tokenize", text, "--tokenizer", tokenizer, "-o", store, "--quiet").code == 0
+    wrong = fledge("tokenize", text, "--tokenizer", text, "-o", tmp_path / "other")
+    assert wrong.code == 2
+    assert "--tokenizer" in wrong.err
+    assert "a tokenizer was expected there" in wrong.err

@@ -27,6 +27,6 @@ def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     pytest.importorskip("pythonbible_akjv")
     ran = run_page(PAGE, tmp_path, replace={"--budget 10m": SMALL}, environment={"OMP_NUM_THREADS": "1"}, timeout=280)
-    assert len(ran) == 4
-    for name in ("rates", "parts", "models"):
+    assert len(ran) == 6
+    for name in ("rates", "batches", "parts", "models", "tokenizers"):
         assert (tmp_path / "runs" / name / "report.html").is_file()

@@ -6,7 +6,9 @@ import re
 from html.parser import HTMLParser
 
 from fledge.experiments.page import Page
+from fledge.experiments.tokenizers import report_tokenizers
 from fledge.plot import curves
+from fledge.tokenizer.compare import Measurement
 
 
 def sample() -> Page:
@@ -45,3 +47,25 @@ def test_equal_plots_are_equal_bytes() -> None:
 def test_a_page_is_written_whole(tmp_path) -> None:
     assert sample().write(tmp_path / "report.html").read_text().endswith("</html>\n")
     assert sample().write(tmp_path / "report.md").read_text().startswith("# Loss")
+
+
+def test_the_figures_of_markdown_lie_beside_it(tmp_path) -> None:
+    text = sample().write(tmp_path / "report.md").read_text()
+    assert "![Curves](figure-1.svg)" in text
+    assert "<svg" in (tmp_path / "figure-1.svg").read_text()
+
+
+def test_compared_tokenizers_are_a_report_too(tmp_path) -> None:
+    measured = [
+        Measurement("small", "stories", 1000, 400, 0.1, 16),
+        Measurement("large", "stories", 1000, 250, 0.2, 16),
+        Measurement("small", "news", 500, 200, 0.1, 16),
+        Measurement("large", "news", 500, 220, 0.2, 16),
+    ]
+    report = report_tokenizers(measured, tmp_path, "fledge tokenizer compare …").read_text()
+    assert "On stories, large makes the longest tokens: 4.00 bytes each, 60% more than small (2.50)." in report
+    assert "On news, small" in report
+    assert "fledge tokenizer compare" in report
+    assert (tmp_path / "figure-1.svg").is_file()
+    assert (tmp_path / "report.md").is_file()
+    assert (tmp_path / "outcomes.csv").read_text().splitlines()[1].startswith("small,stories,1000,400,0.1,16,2.5,")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
+from torch.nn import functional
 
 from fledge.config import ModelConfig
 from fledge.generation.prepare import prepare
-from fledge.generation.step import Stepper
+from fledge.generation.step import Product, Stepper
 from fledge.model import build_model
 
 SHAPES = [
@@ -48,14 +52,56 @@ def test_equal_to_the_model(shape: dict[str, object], prepared: bool) -> None:
         assert state.lengths.tolist() == [length] * 3
 
 
+@pytest.mark.parametrize("rows", range(1, 9))
+def test_products_of_a_few_rows(rows: int) -> None:
+    torch.manual_seed(rows)
+    weight, bias, x, residual = (torch.randn(*shape) for shape in ((301, 77), (301,), (rows, 77), (rows, 301)))
+    ours, theirs = Product(weight, bias)(x, residual), functional.linear(x, weight, bias) + residual
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    every_other = torch.randn(rows, 154)[:, ::2]  # what does not lie in one piece
+    torch.testing.assert_close(
+        Product(weight)(every_other), functional.linear(every_other, weight), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_more_rows_than_the_native_products_take_go_through_the_model() -> None:
+    model = build_model(ModelConfig(layers=1, width=32, heads=2), 50, 8).eval()
+    stepper = Stepper.make(model)
+    assert stepper is not None
+    assert stepper.fits(model.init_state(8))
+    assert not stepper.fits(model.init_state(9))
+    with pytest.raises(ValueError, match="1 to 8 rows"):
+        Product(torch.randn(4, 4))(torch.randn(9, 4))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_threads_and_forks() -> None:
+    """Products on several Python threads at once, and in a child that has none of its parent's threads."""
+    weight, x = torch.randn(600, 400), torch.randn(1, 400)
+    product, wanted = Product(weight), functional.linear(x, weight)
+    product.threads = 2
+
+    def right() -> bool:
+        return all(torch.allclose(product(x), wanted, atol=1e-4) for _ in range(200))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(lambda _: right(), range(4)))
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if right() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_other_architectures_take_their_own_way() -> None:
     model = build_model(ModelConfig(architecture="gru", width=16, layers=1), 10, 8)
     assert Stepper.make(model) is None
 
 
-def test_preparing_changes_no_value_and_no_saved_tensor() -> None:
-    model = build_model(ModelConfig(layers=1, width=128, heads=4), 1024, 16)
+@pytest.mark.parametrize("architecture", ["transformer", "gru", "bdh"])
+def test_preparing_changes_no_value_and_no_saved_tensor(architecture: str) -> None:
+    model = build_model(ModelConfig(architecture=architecture, layers=1, width=128, heads=4, multiplier=4), 1024, 16)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    address = model.head_weight.data_ptr()
     prepare(model)
-    assert not model.head_weight.is_contiguous()
+    assert model.head_weight.data_ptr() != address  # moved, or laid out anew
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())

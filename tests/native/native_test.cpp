@@ -1,7 +1,9 @@
 // The native core's own tests, run under AddressSanitizer and UBSan by run-sanitized.sh.
+#include <cmath>
 #include <cstdio>
 
 #include "checks.hpp"
+#include "decode.hpp"
 #include "random_text.hpp"
 
 using namespace fledge_test;
@@ -124,6 +126,63 @@ void test_long_pretoken() {
 
 }  // namespace
 
+std::vector<float> random_floats(std::mt19937_64& random, std::size_t count) {
+    std::vector<float> values(count);
+    for (float& value : values) value = static_cast<float>(random() % 2001) / 1000 - 1;
+    return values;
+}
+
+bool close(float found, double wanted) { return std::abs(found - wanted) <= 1e-4 * (1 + std::abs(wanted)); }
+
+// Products and attention of decoding against sums in double precision, for every number of rows, sizes that fill no
+// vector, and more threads than work.
+void test_decoding(std::mt19937_64& random) {
+    for (int round = 0; round < 120; ++round) {
+        const std::size_t rows = 1 + random() % most_rows, inputs = 1 + random() % 200, outputs = 1 + random() % 400;
+        const auto weight = random_floats(random, outputs * inputs), x = random_floats(random, rows * inputs);
+        const auto bias = random_floats(random, outputs), residual = random_floats(random, rows * outputs);
+        const bool biased = random() % 2, added = random() % 2;
+        std::vector<float> out(rows * outputs);
+        const Product product{weight.data(), biased ? bias.data() : nullptr, outputs, inputs};
+        product(x.data(), added ? residual.data() : nullptr, out.data(), rows, 1 + random() % 4);
+        for (std::size_t row = 0; row < rows; ++row) {
+            for (std::size_t output = 0; output < outputs; ++output) {
+                double sum = (biased ? bias[output] : 0) + (added ? residual[row * outputs + output] : 0);
+                for (std::size_t i = 0; i < inputs; ++i) sum += double{weight[output * inputs + i]} * x[row * inputs + i];
+                require(close(out[row * outputs + output], sum), "a product equals its sum", "");
+            }
+        }
+    }
+    for (int round = 0; round < 60; ++round) {
+        const std::size_t rows = 1 + random() % 3, key_heads = 1 + random() % 3, heads = key_heads * (1 + random() % 3);
+        const std::size_t size = 1 + random() % 70, capacity = 1 + random() % 90, used = 1 + random() % capacity;
+        const std::size_t stride = heads * size + random() % 5;
+        const auto queries = random_floats(random, rows * stride);
+        const auto keys = random_floats(random, rows * key_heads * capacity * size);
+        const auto values = random_floats(random, rows * key_heads * capacity * size);
+        std::vector<float> out(rows * heads * size);
+        const Attention attend{heads, key_heads, size, capacity, 0.3F};
+        attend(queries.data(), stride, keys.data(), values.data(), used, out.data(), rows, 1 + random() % 3);
+        for (std::size_t place = 0; place < rows * heads; ++place) {
+            const std::size_t row = place / heads, head = place % heads;
+            const std::size_t first = (row * key_heads + head / (heads / key_heads)) * capacity * size;
+            double total = 0;
+            std::vector<double> sums(size);
+            for (std::size_t key = 0; key < used; ++key) {
+                double score = 0;
+                for (std::size_t i = 0; i < size; ++i) {
+                    score += double{queries[row * stride + head * size + i]} * keys[first + key * size + i];
+                }
+                total += std::exp(0.3 * score);
+                for (std::size_t i = 0; i < size; ++i) sums[i] += std::exp(0.3 * score) * values[first + key * size + i];
+            }
+            for (std::size_t i = 0; i < size; ++i) {
+                require(close(out[place * size + i], sums[i] / total), "attention equals its softmax", "");
+            }
+        }
+    }
+}
+
 int main() {
     std::mt19937_64 random(20260101);
     for (const char* text : {"", " ", "a", "  ", "\n", "'s", "it's", "a  b", "a \n b", "x\n\n  y", "1234567", "\xC2\xA0\xC2\xA0x", "\xE2\x80", "HelloWORLDFoo's"}) {
@@ -137,6 +196,7 @@ int main() {
     test_long_pretoken();
     test_threads(random);
     test_many_words();
+    test_decoding(random);
     require(count_invalid(bytes_of("a\xFF\xE2\x80\x9C\xE2\x80z\xED\xA0\x80")) == 6, "invalid bytes are counted", "");
     std::puts("native tests passed");
 }

@@ -7,7 +7,7 @@ build="${BUILD:-$here/../../build/sanitized}"
 mkdir -p "$build"
 compiler="${CXX:-c++}"
 flags="-std=c++20 -O1 -g -Wall -Wextra -Wpedantic -Werror -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
-sources="$core/count.cpp $core/encoder.cpp $core/trainer.cpp"
+sources="$core/count.cpp $core/encoder.cpp $core/trainer.cpp $core/decode.cpp"
 # shellcheck disable=SC2086
 "$compiler" $flags -I"$core" "$here/native_test.cpp" $sources -pthread -o "$build/native_test"
 # shellcheck disable=SC2086

@@ -133,6 +133,34 @@ def test_a_signal_finishes_the_step_saves_and_says_so(tmp_path: Path, number: si
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+def test_a_second_ctrl_c_raises_and_names_the_last_checkpoint(tmp_path: Path) -> None:
+    """In a program of one's own it is an exception like any Ctrl-C; what was saved stays."""
+
+    def twice(step: int, loss: float) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1)
+
+    with pytest.raises(KeyboardInterrupt, match=r"The last checkpoint is .*step-00000004: go on with"):
+        run(settings(training={"steps": 500}), tmp_path / "run", on_evaluation=twice)
+    assert load_checkpoint(tmp_path / "run").path.name == "step-00000004"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_an_event_loop_that_listens_to_signals_is_not_disturbed(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    before = signal.set_wakeup_fd(write)
+    try:
+        run(settings(training={"steps": 2}), tmp_path / "run")
+        assert signal.set_wakeup_fd(before) == write
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(read)
+        os.close(write)
+
+
 def test_the_time_limit_is_kept(tmp_path: Path) -> None:
     start = time.monotonic()
     result = run(settings(training={"steps": 100_000}), tmp_path / "run", time_limit=4.0)
@@ -155,6 +183,28 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(tmp_path: Path, monkeypatch:
     with pytest.raises(FledgeError, match=r"Step 8 could not be saved .*checkpoint of step 4 is whole.*--resume"):
         run(settings(), tmp_path / "run")
     assert load_checkpoint(tmp_path / "run").path.name == "step-00000004"
+
+
+def test_a_disk_too_small_for_the_checkpoints_is_seen_before_the_first_step(tmp_path: Path, monkeypatch: Any) -> None:
+    """Room for one is not enough where several are kept; what is kept already needs no more room."""
+    import shutil
+
+    usage = shutil.disk_usage(tmp_path)
+    config = settings(training={"keep_last": 2, "save_every": 4, "steps": 12})
+    run(config, tmp_path / "run")
+    size = sum(path.stat().st_size for path in load_checkpoint(tmp_path / "run").path.rglob("*") if path.is_file())
+    for free, refused in ((0, True), (size + 1_000_000, True), (3 * (size + 1_000_000), False)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda place, free=free: usage._replace(free=free))
+        folder = tmp_path / f"run-{free}"
+        if refused:
+            with pytest.raises(FledgeError, match="Training keeps 3 checkpoints at a time .* needs about .* free"):
+                run(config, folder)
+            assert not (folder / "checkpoints").exists()
+        else:
+            run(config, folder)
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: usage._replace(free=2 * (size + 1_000_000)))
+    longer = settings(training={"keep_last": 2, "save_every": 4, "steps": 20})
+    assert run(longer, tmp_path / "run", resume=True).step == 20
 
 
 def test_a_checkpoint_written_in_the_background_is_that_of_its_step(tmp_path: Path, monkeypatch: Any) -> None:

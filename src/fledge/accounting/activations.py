@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fledge.accounting.parameters import RECURRENT_GATES, inner_size
+from fledge.accounting.parameters import RECURRENT_GATES
 from fledge.config import ModelConfig
 
 FP32 = 4
@@ -51,7 +51,7 @@ def backward_work(config: ModelConfig, tokens: int, size: int, keep: bool = Fals
     """What a layer's backward pass holds besides: gradients of what it is working on."""
     if config.architecture == "transformer":
         times = 2 if config.feed_forward == "swiglu" else 1
-        yield "gradients of a layer", tokens * size * times * inner_size(config)
+        yield "gradients of a layer", tokens * size * times * config.inner_size
     elif config.architecture == "bdh":
         alive = 1 + 2 / config.heads if keep else 2 + 3 / config.heads
         yield "neurons at work", alive * tokens * _neurons(config) * size
@@ -79,7 +79,7 @@ def _transformer(config: ModelConfig, tokens: int, size: int, flash: bool, kerne
     else:
         yield "queries, keys, values", numbers * 3 * width * FP32
         yield "attention's scores and output", numbers * (heads * tokens * FP32 + width * size)
-    yield "feed-forward", numbers * inner_size(config) * size * (3 if config.feed_forward == "swiglu" else 2)
+    yield "feed-forward", numbers * config.inner_size * size * (3 if config.feed_forward == "swiglu" else 2)
     if config.dropout:
         yield "dropout", numbers * width * (size + 2)
     if normed and config.norm_place == "pre":

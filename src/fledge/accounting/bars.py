@@ -32,7 +32,7 @@ def draw_shares(accounts: Mapping[str, Account], context_lengths: Sequence[int])
     """The same as stacked bars, each 100 % wide, grouped by context length."""
     rows = shares(accounts, context_lengths)
     components = list(dict.fromkeys(c for row in rows for c in _shares(row)))
-    colours = dict(zip(components, SERIES, strict=False))
+    colours = {component: SERIES[number % len(SERIES)] for number, component in enumerate(components)}
     left = 40 + max(text_width(str(row["name"]), 13, bold=True) for row in rows)
     drawing = Drawing()
     drawing.text(24, 36, "Where the FLOPs of a forward pass go", "title", "start")
@@ -76,7 +76,7 @@ def readable_flops(flops: float, digits: int = 3) -> str:
     '4.51 TFLOP'
     """
     for unit in ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP"):
-        if flops < 1000:
+        if float(f"{flops:.{digits}g}") < 1000:
             return f"{flops:.{digits}g} {unit}"
         flops /= 1000
     return f"{flops:.{digits}g} ZFLOP"

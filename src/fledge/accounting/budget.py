@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
+from math import isfinite, sqrt
+
+from fledge.errors import FledgeError
 
 TOKENS_PER_PARAMETER = 20  # Hoffmann et al. 2022, "Training Compute-Optimal Large Language Models"
-ADAMW_FLOPS = 14  # per parameter: 3 for the mean, 4 for the square, 5 for the update, 2 for the decay
-DAY = 86_400.0
+DAY, YEAR = 86_400.0, 365.25 * 86_400
 
 
 @dataclass(frozen=True)
 class Time:
-    """The time that `flops` take at a peak of which a share (the MFU) is used."""
+    """The time of training on `tokens`: of its products at a share `mfu` of the peak, or of its memory traffic at the
+    full bandwidth where that takes longer (`bound` says which of them).
+    """
 
-    flops: float
+    seconds: float
     tokens: float
     peak: float
     mfu: float
-
-    @property
-    def seconds(self) -> float:
-        return self.flops / (self.peak * self.mfu)
+    bound: str
 
     @property
     def days(self) -> float:
@@ -33,6 +33,8 @@ class Time:
 
     def cost(self, price_per_hour: float) -> float:
         """In the currency of the price."""
+        if not (isfinite(price_per_hour) and price_per_hour >= 0):
+            raise FledgeError(f"price = {price_per_hour:g} is not allowed: it is a number per hour, 0 or more.")
         return self.seconds / 3600 * price_per_hour
 
 
@@ -68,10 +70,19 @@ def optimum(flops: float) -> Optimum:
 
 def readable_time(seconds: float) -> str:
     """
-    >>> readable_time(95), readable_time(3 * 86400)
-    ('1.6 minutes', '3.0 days')
+    >>> readable_time(95), readable_time(3 * 86400), readable_time(6000 * 86400)
+    ('1.6 minutes', '3.0 days', '6,000.0 days (16.4 years)')
     """
-    for unit, size in (("years", 365.25 * DAY), ("days", DAY), ("hours", 3600.0), ("minutes", 60.0)):
-        if seconds >= (2 * size if unit == "years" else 1.5 * size):
-            return f"{seconds / size:,.1f} {unit}"
+    for unit, size in (("days", DAY), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 1.5 * size:
+            years = f" ({seconds / YEAR:,.1f} years)" if seconds >= 2 * YEAR else ""
+            return f"{seconds / size:,.1f} {unit}{years}"
     return f"{seconds:.1f} seconds" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+
+
+def readable_share(share: float) -> str:
+    """
+    >>> readable_share(0.4), readable_share(0.00042)
+    ('40%', '0.042%')
+    """
+    return f"{share:.0%}" if share >= 0.00995 else f"{100 * share:.2g}%"

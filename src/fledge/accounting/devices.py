@@ -9,8 +9,13 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from math import inf
+from typing import TYPE_CHECKING
 
 from fledge.errors import FledgeError, nearest
+
+if TYPE_CHECKING:
+    import torch
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
@@ -33,6 +38,8 @@ class Device:
     memory: float
     bandwidth: float
     source: str
+    measured: bool = False
+    "Whether the peaks are what products reached here, not what a data sheet promises."
 
     def peak(self, precision: str) -> float | None:
         """FLOP/s of matrix products in a precision; tf32 is fp32 where there is no tensor unit for it."""
@@ -113,15 +120,16 @@ _NAMED: tuple[tuple[tuple[str, ...], str], ...] = (
 
 
 def find_device(name: str) -> Device:
-    """A device by its short name, by the driver's name for it, or `auto` for the one in this machine.
+    """A device by its short name, by the driver's name for it, or `auto` or `cpu` for that of this machine.
 
     >>> find_device("h200").bandwidth
     4800000000000.0
     """
-    if name == "auto":
-        return this_device()
+    if name.lower() in ("auto", "cpu"):
+        return this_device() if name.lower() == "auto" else measured_cpu()
     if (device := match(name)) is None:
-        raise FledgeError(f"There is no device {name!r} in the table. {nearest(name.lower(), [*DEVICES, 'auto'])}")
+        known = nearest(name.lower(), [*DEVICES, "auto", "cpu"])
+        raise FledgeError(f"There is no device {name!r} in the table. {known}")
     return device
 
 
@@ -173,25 +181,73 @@ def measured_cpu() -> Device:
     """This CPU, measured for about a second: the best of several 1024³ fp32 products and 64 MB copies."""
     import torch
 
-    size = 1024
-    left, right = torch.randn(size, size), torch.randn(size, size)
-    source, target = torch.randn(1 << 24), torch.empty(1 << 24)
-    product = _best(lambda: torch.mm(left, right))
-    copy = _best(lambda: target.copy_(source))
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    threads = torch.get_num_threads()
+    source, target = torch.ones(1 << 24), torch.empty(1 << 24)
+    copy = _best(lambda: target.copy_(source), 0.4)
     return Device(
         "cpu",
-        f"this CPU ({threads} thread{'s' * (threads > 1)})",
-        {"fp32": 2 * size**3 / product},
-        float(memory),
+        _cpu_title(),
+        {"fp32": measured_peak(torch.device("cpu"), "fp32", 1024, 0.4)},
+        _cpu_memory(),
         2 * source.numel() * source.element_size() / copy,
         "measured now: a 1024³ matrix product and a 64 MB copy",
+        measured=True,
     )
 
 
-def _best(work: Callable[[], object], seconds: float = 0.4) -> float:
-    """The shortest time of a call, over some tenths of a second."""
+def training_device(place: torch.device, precision: str) -> Device:
+    """What training runs on: a GPU's row of the table, with the memory it has; for all else, some measured products.
+
+    The measurement takes some tens of milliseconds and draws no random numbers; no bandwidth is known then.
+    """
+    import torch
+
+    if place.type == "cuda":
+        properties = torch.cuda.get_device_properties(place)
+        device, size = gpu(properties.name, float(properties.total_memory)), 4096
+        if device.peak(precision) is not None:
+            return device
+    else:
+        title = _cpu_title() if place.type == "cpu" else place.type
+        device, size = Device(place.type, title, {}, _cpu_memory(), inf, ""), 512
+    rate = measured_peak(place, precision, size, 0.05)
+    return replace(device, peaks={precision: rate}, source=f"measured now: a {size}³ matrix product", measured=True)
+
+
+def gpu(name: str, memory: float) -> Device:
+    """A GPU as its driver names it, with the memory it has; one that is not in the table has no known peaks."""
+    known = match(name)
+    return replace(known, memory=memory) if known else Device(name.lower(), name, {}, memory, inf, "its driver")
+
+
+def measured_peak(place: torch.device, precision: str, size: int, seconds: float) -> float:
+    """FLOP/s of the best of several products of two square matrices on a device of this machine."""
+    import torch
+
+    kinds = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    matrix = torch.full((size, size), 0.5, dtype=kinds.get(precision, torch.float32), device=place)
+    wait = {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}.get(place.type, lambda: None)
+
+    def multiply() -> None:
+        torch.mm(matrix, matrix)
+        wait()
+
+    return 2 * size**3 / _best(multiply, seconds)
+
+
+def _cpu_title() -> str:
+    import torch
+
+    threads = torch.get_num_threads()
+    return f"this CPU ({threads} thread{'s' * (threads > 1)})"
+
+
+def _cpu_memory() -> float:
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
+def _best(work: Callable[[], object], seconds: float) -> float:
+    """The shortest time of a call, after two to warm up."""
+    work()
     work()
     best, until = float("inf"), time.perf_counter() + seconds
     while time.perf_counter() < until:

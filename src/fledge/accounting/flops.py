@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from fledge.accounting.parameters import RECURRENT_GATES, inner_size
+from fledge.accounting.parameters import RECURRENT_GATES
 from fledge.config import ModelConfig
 
 
@@ -56,7 +56,7 @@ def _transformer(config: ModelConfig, vocabulary_size: int, tokens: int) -> Iter
     width, layers, heads = config.width, config.layers, config.heads
     head_size = width // heads
     kv_width = head_size * (config.kv_heads or heads)
-    inner = inner_size(config)
+    inner = config.inner_size
     yield Product("q_proj", "attention projections", tokens, width, width, layers)
     yield Product("k_proj", "attention projections", tokens, width, kv_width, layers)
     yield Product("v_proj", "attention projections", tokens, width, kv_width, layers)

@@ -5,56 +5,72 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fledge.accounting.bars import readable_flops
-from fledge.accounting.devices import peak_flops
+from fledge.accounting.budget import readable_share
 from fledge.accounting.ledger import DEFAULT_MFU, Account
 from fledge.files import readable_bytes
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """A step's FLOPs, the peak of the memory, and the speed, where the device's peak is known."""
+    """A step's FLOPs over all processes, the memory of each, the speed of all, and what the speed was reckoned from."""
 
     step_flops: float
     memory: float
-    tokens_per_second: float | None
+    tokens_per_second: float
     mfu: float
+    basis: str
+    processes: int = 1
+    own_memory: bool = True
+    "Whether the device tells what it holds; a CPU tells the size of the process alone."
 
     def sentence(self) -> str:
         """For before the first step."""
-        speed = ""
-        if self.tokens_per_second is not None:
-            speed = f", {self.tokens_per_second:,.0f} tokens/s at {self.mfu:.0%} of the device's peak"
-        memory = readable_bytes(self.memory)
-        return f"Expected: {readable_flops(self.step_flops)} a step, {memory} of memory{speed}."
+        each = " in each process" if self.processes > 1 else ""
+        return (
+            f"Expected: {readable_flops(self.step_flops)} a step, {readable_bytes(self.memory)} of memory{each}, "
+            f"{self.tokens_per_second:,.0f} tokens/s at {readable_share(self.mfu)} of {self.basis}."
+        )
 
-    def held_against(self, memory: float, tokens_per_second: float | None = None) -> str:
-        """For after the last step, beside what was measured."""
-        text = f"Memory was {readable_bytes(memory)}, {_off(memory, self.memory)} expected"
-        if tokens_per_second is not None and self.tokens_per_second is not None:
-            share = self.mfu * tokens_per_second / self.tokens_per_second
-            off = _off(tokens_per_second, self.tokens_per_second)
-            text += f"; speed was {tokens_per_second:,.0f} tokens/s, {off} expected"
-            text += f": {share:.0%} of the device's peak"
-        return text + "."
+    def held_against(self, memory: float | None, tokens_per_second: float) -> str:
+        """For after the last step, beside what was measured; no `memory` where the program had needed more before."""
+        text = "Memory stayed below what the program had used before training; "
+        if memory is not None:
+            was = "The process grew by" if not self.own_memory else "Memory was"
+            text = f"{was} {readable_bytes(memory)}, {_off(memory, self.memory)} expected; "
+        share = readable_share(self.mfu * tokens_per_second / self.tokens_per_second)
+        off = _off(tokens_per_second, self.tokens_per_second)
+        return f"{text}speed was {tokens_per_second:,.0f} tokens/s, {off} expected: {share} of {self.basis}."
 
 
-def forecast(account: Account, device_name: str, batch_size: int, mfu: float = DEFAULT_MFU) -> Forecast:
-    """Of steps of `batch_size` windows, of which `account.batch` are on the device at once.
+def forecast(account: Account, processes: int = 1, mfu: float = DEFAULT_MFU) -> Forecast:
+    """Of steps of `account.windows` windows on `account.device`, or on one such device for each of the processes.
 
     >>> from fledge.accounting import SHAPES, account
-    >>> found = forecast(account(SHAPES["small"].model, 50_257, 1_024, batch=32), "NVIDIA H200", 512)
+    >>> found = forecast(account(SHAPES["small"].model, 50_257, 1_024, batch=32, device="h200"))
     >>> round(found.tokens_per_second), round(found.step_flops / 1e12)
-    (386407, 537)
+    (386407, 34)
     """
-    peak = peak_flops(device_name, account.precision)
-    speed = peak * mfu / account.flops_per_token if peak else None
-    return Forecast(batch_size * account.step_flops / account.batch, account.memory.total, speed, mfu)
+    bound, device = account.bound(processes=processes), account.device
+    assert device is not None
+    seconds = max(bound.product_seconds / mfu, bound.traffic_seconds)
+    basis = "the device's peak" if processes == 1 else f"the peak of {processes} devices"
+    if device.measured:
+        rate = readable_flops(processes * (device.peak(account.precision) or 0.0))
+        basis = f"the {rate}/s that matrix products reached here before training"
+    speed = account.windows * account.context_length / seconds
+    return Forecast(
+        account.step_flops, account.memory.total, speed, mfu, basis, processes, device.name not in ("cpu", "mps")
+    )
 
 
 def _off(measured: float, expected: float) -> str:
     """
-    >>> _off(11, 10), _off(9, 10)
-    ('10% more than', '10% less than')
+    >>> _off(11, 10), _off(9, 10), _off(35, 10), _off(2, 10)
+    ('10% more than', '10% less than', '3.5 times what was', '20% of what was')
     """
     change = measured / expected - 1
+    if change >= 1:
+        return f"{1 + change:,.1f} times what was"
+    if change < -0.5:
+        return f"{readable_share(1 + change)} of what was"
     return f"{abs(change):.0%} {'more' if change > 0 else 'less'} than"

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from math import ceil, isfinite
+from numbers import Integral
 
-from fledge.accounting.activations import FP32, activations
-from fledge.accounting.budget import ADAMW_FLOPS, Bound, Time
+from fledge.accounting.activations import FP32, activations, recomputed
+from fledge.accounting.budget import Bound, Time
 from fledge.accounting.devices import Device, find_device
 from fledge.accounting.flops import Product, list_products
-from fledge.accounting.memory import ACTIVATION_BYTES, Memory, optimizer_numbers, training_memory
+from fledge.accounting.memory import ACTIVATION_BYTES, OPTIMIZERS, Memory, optimizer_numbers, training_memory
 from fledge.accounting.parameters import Parameters, list_parameters
+from fledge.accounting.updates import elementwise_flops, product_flops
 from fledge.config import ModelConfig
-from fledge.errors import FledgeError
+from fledge.errors import FledgeError, nearest
 
 DEFAULT_MFU = 0.4
 
@@ -30,6 +33,25 @@ class Account:
     recompute: bool = False
     flash: bool = True
     device: Device | None = None
+    step_batch: int | None = None
+    "Windows of a whole step, where it takes several batches; none for one batch a step."
+    shards: int = 1
+    "Processes that weights, gradients and state are spread over."
+
+    def __post_init__(self) -> None:
+        """What can be known to be wrong is refused here, before anything is reckoned or printed."""
+        for name in ("vocabulary_size", "context_length", "batch", "shards", "step_batch"):
+            value = getattr(self, name)
+            if value is None and name == "step_batch":
+                continue
+            if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+                raise FledgeError(f"{name} = {value!r} is not allowed: it is a whole number, 1 or more.")
+        if self.precision not in ACTIVATION_BYTES:
+            raise FledgeError(
+                f"precision = {self.precision!r} is not allowed. {nearest(str(self.precision), ACTIVATION_BYTES)}"
+            )
+        if self.optimizer not in OPTIMIZERS:
+            raise FledgeError(f"optimizer = {self.optimizer!r} is not allowed. {nearest(self.optimizer, OPTIMIZERS)}")
 
     @cached_property
     def parameters(self) -> Parameters:
@@ -50,7 +72,9 @@ class Account:
             optimizer=self.optimizer,
             recompute=self.recompute,
             flash=self.flash,
-            device_memory=self.device.memory if self.device else 80e9,
+            device_memory=self.device.memory if self.device else None,
+            cpu=self.device is not None and self.device.name == "cpu",
+            shards=self.shards,
         )
 
     @property
@@ -69,9 +93,14 @@ class Account:
         return (self.forward_flops + self.backward_flops) / self.context_length
 
     @property
+    def windows(self) -> int:
+        """Of one optimizer step: its batch, or the batches whose gradients it adds up."""
+        return self.step_batch or self.batch
+
+    @property
     def step_flops(self) -> int:
-        """Of one training step: forward and backward of the whole batch."""
-        return self.batch * (self.forward_flops + self.backward_flops)
+        """Of one optimizer step: forward and backward of all its windows."""
+        return self.windows * (self.forward_flops + self.backward_flops)
 
     @property
     def recomputed_flops(self) -> int:
@@ -82,8 +111,13 @@ class Account:
 
     @property
     def optimizer_flops(self) -> int:
-        """Of one AdamW update; elementwise, and so small beside the products that no account counts it."""
-        return ADAMW_FLOPS * self.parameters.total
+        """Of one update: elementwise, and with Muon the products of Newton and Schulz."""
+        return elementwise_flops(self.optimizer, self.parameters) + self.optimizer_product_flops
+
+    @property
+    def optimizer_product_flops(self) -> int:
+        """The matrix products of one update: Muon's; none with other optimizers."""
+        return product_flops(self.optimizer, self.parameters)
 
     @property
     def flops_by_component(self) -> dict[str, int]:
@@ -101,27 +135,52 @@ class Account:
         """The same with as much of the batch as fits the device at once, which is what training takes."""
         if self.device is None:
             return self
-        return replace(self, batch=max(1, min(self.batch, self.memory.largest_batch(self.device.memory))))
+        fits = max(1, min(self.batch, self.memory.largest_batch(self.device.memory)))
+        return replace(self, batch=fits, step_batch=self.windows)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the batch fits the memory of the device, where one is named."""
+        return self.device is None or self.memory.total <= self.device.memory
 
     def time(self, tokens: float, mfu: float = DEFAULT_MFU, device: Device | str | None = None) -> Time:
-        """The time to train on so many tokens, using a share `mfu` of the device's peak."""
-        if not 0 < mfu <= 1:
-            raise FledgeError(f"mfu = {mfu} is not allowed: it is a share of the peak, above 0 and at most 1.")
-        return Time(tokens * self.flops_per_token, tokens, self._peak(device), mfu)
+        """The time to train on so many tokens.
 
-    def bound(self, device: Device | str | None = None) -> Bound:
-        """Whether products or memory traffic set the floor of a training step.
-
-        Traffic: activations are written and read once; weights are read twice; the optimizer reads and writes
-        weights and state and reads gradients.
+        Products take a share `mfu` of the device's peak, those of recomputation and of Muon too; where moving
+        what they need through the memory takes longer, that is the time.
         """
-        found = self._device(device)
+        if not (isfinite(tokens) and tokens > 0):
+            raise FledgeError(f"tokens = {tokens:g} is not allowed: it is a number above 0.")
+        if not 0 < mfu <= 1:
+            raise FledgeError(f"mfu = {mfu:g} is not allowed: it is a share of the peak, above 0 and at most 1.")
+        bound = self.bound(device)
+        products = bound.product_seconds / mfu
+        steps = tokens / (self.windows * self.context_length)
+        return Time(
+            steps * max(products, bound.traffic_seconds),
+            tokens,
+            self._peak(device),
+            mfu,
+            "compute" if products >= bound.traffic_seconds else "memory",
+        )
+
+    def bound(self, device: Device | str | None = None, processes: int = 1) -> Bound:
+        """The two floors of a training step, its windows shared by so many processes with a device each.
+
+        Products: the model's, those of recomputation, and the optimizer's. Traffic: activations are written and
+        read once; weights are read twice for each batch; the optimizer reads and writes weights and state and
+        reads gradients.
+        """
+        found, windows = self._device(device), self.windows / processes
+        work = self.forward_flops + self.backward_flops + self.recomputed_flops
         weights = FP32 * self.parameters.total
         state = FP32 * optimizer_numbers(self.optimizer, self.parameters)
         size = ACTIVATION_BYTES[self.precision]
-        kept = self.batch * sum(b for _, b in activations(self.config, self.context_length, size, self.flash))
-        traffic = 2 * kept + 2 * weights + 4 * weights + 2 * state
-        return Bound(self.step_flops / self._peak(device), traffic / found.bandwidth)
+        saved = recomputed if self.recompute else partial(activations, flash=self.flash)
+        kept = windows * sum(count for _, count in saved(self.config, self.context_length, size))
+        traffic = 2 * kept + 2 * weights * ceil(windows / self.batch) + 4 * weights + 2 * state
+        products = windows * work + self.optimizer_product_flops
+        return Bound(products / self._peak(device), traffic / found.bandwidth)
 
     def _device(self, device: Device | str | None) -> Device:
         found = find_device(device) if isinstance(device, str) else device or self.device

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from math import ceil
+from functools import cached_property
 
 from fledge.accounting.activations import (
     FP32,
@@ -26,15 +26,22 @@ from fledge.errors import FledgeError, nearest
 
 ACTIVATION_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 OPTIMIZERS = ("adamw", "sgd", "muon")
+ASSUMED_MEMORY = 80e9
+"Of the device, where none is named: it sets how many logits the loss works on at once."
+MOST = 1 << 40  # windows
 
 
 @dataclass(frozen=True)
 class Part:
-    """One use of memory: `per_window` bytes for each window and `constant` bytes besides."""
+    """One use of memory: `per_window` bytes for each window and `constant` bytes besides.
+
+    `shrinks` marks what a larger batch may hold less of: it is cut into more chunks, or computed again.
+    """
 
     name: str
     per_window: float = 0.0
     constant: float = 0.0
+    shrinks: bool = False
 
     def at(self, batch: int) -> float:
         return self.per_window * batch + self.constant
@@ -42,28 +49,72 @@ class Part:
 
 @dataclass(frozen=True)
 class Moment:
-    """A time in the step at which much is held, and what."""
+    """A time in the step at which much is held, and what: slope·batch + intercept bytes."""
 
     name: str
     parts: tuple[Part, ...]
 
+    @cached_property
+    def slope(self) -> float:
+        return sum(part.per_window for part in self.parts)
+
+    @cached_property
+    def intercept(self) -> float:
+        return sum(part.constant for part in self.parts)
+
     def at(self, batch: int) -> float:
-        return sum(part.at(batch) for part in self.parts)
+        return self.slope * batch + self.intercept
+
+    def floor(self, batch: int) -> float:
+        """What this batch and all larger ones hold at least."""
+        return self.at(batch) - sum(part.at(batch) for part in self.parts if part.shrinks)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Neighbouring batches, `first` to `last`, for which training keeps and chunks alike: the same moments."""
+
+    first: int
+    last: int
+    moments: tuple[Moment, ...]
+
+    def at(self, batch: int) -> float:
+        return max(moment.at(batch) for moment in self.moments)
+
+    def largest_batch(self, memory: float, last: int) -> int:
+        """Up to `last`, where `first` fits: within a stretch the peak only grows."""
+        return _last(lambda batch: self.at(batch) <= memory, self.first, last)
+
+
+@dataclass(frozen=True)
+class Formula:
+    """The peak as slope·batch + intercept, exact for the batches from `first` to `last`."""
+
+    slope: float
+    intercept: float
+    first: int
+    last: int
+
+    def at(self, batch: int) -> float:
+        return self.slope * batch + self.intercept
 
 
 @dataclass(frozen=True)
 class Memory:
-    """The moments at which a step of `batch` windows may be fullest. Around it, the peak is slope·batch + intercept.
+    """The moments at which a step of `batch` windows may be fullest.
 
-    `moments_of` gives the moments of any batch: with its size, training chooses what it keeps and what it chunks.
+    `stretch_of` gives those of any batch on a device of so many bytes: training chooses by both what it keeps and
+    how it chunks. Without a `device_memory`, a device of `ASSUMED_MEMORY` is taken; for `largest_batch`, one of
+    just the memory that is asked for.
     """
 
-    moments_of: Callable[[int], tuple[Moment, ...]]
+    stretch_of: Callable[[int, float], Stretch]
     batch: int
+    device_memory: float | None = None
 
     @property
     def moments(self) -> tuple[Moment, ...]:
-        return self.moments_of(self.batch)
+        return self._stretch.moments
 
     @property
     def fullest(self) -> Moment:
@@ -76,31 +127,65 @@ class Memory:
 
     @property
     def total(self) -> float:
-        return self.at(self.batch)
+        return self.fullest.at(self.batch)
 
     @property
     def slope(self) -> float:
         """Bytes per window: the a of a·batch + b."""
-        return sum(part.per_window for part in self.parts)
+        return self.fullest.slope
 
     @property
     def intercept(self) -> float:
         """Bytes at any batch: the b of a·batch + b."""
-        return sum(part.constant for part in self.parts)
+        return self.fullest.intercept
+
+    @property
+    def formula(self) -> Formula:
+        """a·batch + b with the batches around this one for which it is the peak to the byte."""
+        stretch, fullest = self._stretch, self.fullest
+
+        def holds(batch: int) -> bool:
+            return fullest.at(batch) == stretch.at(batch)
+
+        # Where one straight line lies above the others is one interval.
+        first = -_last(lambda batch: holds(-batch), -self.batch, -stretch.first)
+        last = _last(holds, self.batch, stretch.last)
+        return Formula(fullest.slope, fullest.intercept, first, last)
 
     def at(self, batch: int) -> float:
         """The peak of a step of another size."""
-        return max(moment.at(batch) for moment in self.moments_of(batch))
+        return self.stretch_of(batch, self.device_memory or ASSUMED_MEMORY).at(batch)
 
     def largest_batch(self, memory: float) -> int:
-        """Windows that fit into this many bytes; 0 when not even one does."""
-        low, high = 0, 1
-        while self.at(high) <= memory and high < 1 << 40:
-            low, high = high, high * 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.at(middle) <= memory else (low, middle)
-        return low
+        """The most windows that fit into this many bytes; 0 when not even one does."""
+        device = self.device_memory or memory
+
+        def may_fit(batch: int) -> bool:
+            return max(moment.floor(batch) for moment in self.stretch_of(batch, device).moments) <= memory
+
+        batch = _last(may_fit, 0, MOST) if may_fit(1) else 0
+        while batch:
+            stretch = self.stretch_of(batch, device)
+            if stretch.at(stretch.first) <= memory:
+                return stretch.largest_batch(memory, batch)
+            batch = stretch.first - 1
+        return 0
+
+    @property
+    def _stretch(self) -> Stretch:
+        return self.stretch_of(self.batch, self.device_memory or ASSUMED_MEMORY)
+
+
+def _last(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """The last number up to `high` for which it still holds, as it does for `low`."""
+    step = 1
+    while low + step <= high and holds(low + step):
+        low, step = low + step, 2 * step
+    high = min(high, low + step - 1)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low
 
 
 def training_memory(
@@ -113,62 +198,84 @@ def training_memory(
     optimizer: str = "adamw",
     recompute: bool = False,
     flash: bool = True,
-    device_memory: float = 80e9,
+    device_memory: float | None = None,
+    cpu: bool = False,
+    shards: int = 1,
 ) -> Memory:
-    """What our training holds: in the loss, as the forward pass ends, as the backward pass begins, and as it ends."""
+    """What our training holds: in the loss, as the forward pass ends, as the backward pass begins, and as it ends.
+
+    `shards` is the number of processes over which weights, gradients and state are spread, where they are.
+    """
     if precision not in ACTIVATION_BYTES:
         raise FledgeError(f"precision = {precision!r} is not allowed. {nearest(precision, ACTIVATION_BYTES)}")
-    size, kernels = ACTIVATION_BYTES[precision], precision == "bf16"
+    size, kernels = ACTIVATION_BYTES[precision], precision == "bf16" and not cpu
     # Autocast runs recurrent layers in fp16, which our loss kernel does not take.
     recurrent = config.architecture in RECURRENT_KEPT
     rows = padded(vocabulary_size)
     parameters = list_parameters(config, rows, context_length)
+    state = optimizer_numbers(optimizer, parameters)
     held = [
-        Part("parameters", constant=FP32 * parameters.total),
-        Part("gradients", constant=FP32 * parameters.total),
-        Part("optimizer state", constant=FP32 * optimizer_numbers(optimizer, parameters)),
+        Part("parameters", constant=FP32 * parameters.total / shards),
+        Part("gradients", constant=FP32 * parameters.total / shards),
+        Part("optimizer state", constant=FP32 * state / shards),
     ]
-    copied = sum(tensor.count for tensor in parameters.tensors if _inner_matrix(tensor))
+    if shards > 1:
+        held.append(Part("one layer and the rest, whole", constant=2 * FP32 * _whole(parameters)))
+    copied = sum(tensor.count for tensor in parameters.tensors if inner_matrix(tensor))
     copies = [Part(f"{precision} copies of the matrices", constant=size * copied)] if size < FP32 else []
     whole = _parts(activations(config, context_length, size, flash, kernels))
     saved = _parts(recomputed(config, context_length, size)) if recompute else whole
     layer = [Part("one layer's activations", sum(part.per_window for part in whole) / config.layers)]
     head = rows * config.width
+    head_copies = (FP32 + 2 * size) * head if size < FP32 or not cpu else FP32 * head
     hidden = Part("hidden states and their gradients", 2 * context_length * config.width * size)
+    neurons = kept_neurons(config, context_length, size) if kernels else 0.0
 
-    def moments(batch: int) -> tuple[Moment, ...]:
-        neurons = kept_neurons(config, context_length, size)
-        keep = kernels and 0 < neurons * batch <= device_memory / 4
-        kept = [*copies, *saved, *([Part("neurons", neurons)] if keep else [])]
+    def stretch(batch: int, device: float) -> Stretch:
+        most = int(device / 4 // neurons) if neurons else 0  # windows whose neurons are kept
+        keep = 0 < batch <= most
+        kept = [*copies, *saved, *([Part("neurons", neurons, shrinks=True)] if keep else [])]
         backward = _parts(backward_work(config, context_length, size, keep))
-        in_loss = [
-            Part("the head's gradient and copies", constant=(FP32 + 2 * size) * head),
-            _logits(batch, context_length, rows, size, device_memory if kernels and not recurrent else 0),
-        ]
+        chunk, each = _chunk(size, cpu, device if kernels and not recurrent else 0)
+        chunks = -(-batch * context_length * rows // chunk)
+        logits = Part(
+            "logits" if chunks == 1 else f"logits, in {chunks} chunks",
+            context_length * rows * each / chunks,
+            shrinks=True,
+        )
+        in_loss = [Part("the head's gradient and copies", constant=head_copies), logits]
         begins = [*(layer if recompute else []), Part("the head's gradient", constant=2 * FP32 * head)]
-        ends = Part("gradients on their way", constant=FP32 * parameters.total)
-        return (
+        ends = Part("gradients on their way", constant=FP32 * parameters.total / shards)
+        work = _parts(forward_work(config, context_length, size, keep))
+        moments = (
             Moment("in the loss", (*held, *kept, hidden, *in_loss)),
-            Moment(
-                "as the forward pass ends", (*held, *kept, *_parts(forward_work(config, context_length, size, keep)))
-            ),
+            Moment("as the forward pass ends", (*held, *kept, *work)),
             Moment("as the backward pass begins", (*held, *kept, hidden, *begins, *backward)),
             Moment("as the backward pass ends", (*held, *layer, *backward, ends)),
         )
+        first = (chunks - 1) * chunk // (context_length * rows) + 1
+        last = chunks * chunk // (context_length * rows)
+        return Stretch(max(first, most + 1) if batch > most else first, min(last, most) if keep else last, moments)
 
-    return Memory(moments, batch)
+    return Memory(stretch, batch, device_memory)
 
 
-def _logits(batch: int, tokens: int, rows: int, size: int, device_memory: float) -> Part:
-    """The fused loss works in equal chunks: large ones and in place where a GPU has our kernels.
+def _chunk(size: int, cpu: bool, kernel_memory: float) -> tuple[int, int]:
+    """The fused loss works in equal chunks: at most so many logits at once, and so many bytes for each.
 
-    Elsewhere a chunk is held four times in fp32 and three times as a mask. A chunk is freed only when the next is made.
+    In place where a GPU has our kernels, with chunks by the memory of the device, and on a CPU. Elsewhere a chunk is
+    held four times in fp32 and three times as a mask. A chunk is freed before the next is made.
     """
-    chunk, each = (min(1 << 30, device_memory // 64), size) if device_memory else (1 << 26, size + 4 * FP32 + 3)
-    logits = batch * tokens * rows
-    if logits <= chunk:
-        return Part("logits", tokens * rows * each)
-    return Part("two chunks of logits", constant=logits / ceil(logits / chunk) * (each + size))
+    if cpu:
+        return 1 << 21, FP32
+    if kernel_memory:
+        return max(1, min(1 << 30, int(kernel_memory // 64))), size
+    return 1 << 26, size + 4 * FP32 + 3
+
+
+def _whole(parameters: Parameters) -> float:
+    """Numbers of one layer and of all that is in none: what is gathered from the shards at a time."""
+    return sum(t.count / (t.times if t.name.startswith("layers.") else 1) for t in parameters.tensors)
 
 
 def _parts(sizes: Iterable[tuple[str, float]]) -> list[Part]:
@@ -187,9 +294,10 @@ def optimizer_numbers(optimizer: str, parameters: Parameters) -> int:
         raise FledgeError(f"optimizer = {optimizer!r} is not allowed. {nearest(optimizer, OPTIMIZERS)}")
     if optimizer == "sgd":
         return parameters.total
-    inner = sum(t.count for t in parameters.tensors if _inner_matrix(t)) if optimizer == "muon" else 0
+    inner = sum(t.count for t in parameters.tensors if inner_matrix(t)) if optimizer == "muon" else 0
     return 2 * parameters.total - inner
 
 
-def _inner_matrix(tensor: Parameter) -> bool:
+def inner_matrix(tensor: Parameter) -> bool:
+    """Neither a vector nor an embedding nor the head: what is copied to a narrow precision, and Muon's share."""
     return len(tensor.shape) > 1 and tensor.component not in (*LOOKED_UP, "head")

@@ -53,20 +53,11 @@ def list_parameters(config: ModelConfig, vocabulary_size: int, context_length: i
     return Parameters(tuple(_lister(config.architecture)(config, vocabulary_size, context_length)))
 
 
-def inner_size(config: ModelConfig) -> int:
-    """The feed-forward's inner size: as set, or the one that keeps its parameters at 8·width²."""
-    if config.hidden is not None:
-        return config.hidden
-    if config.feed_forward == "swiglu":
-        return max(64, round(8 * config.width / 3 / 64) * 64)
-    return 4 * config.width
-
-
 def _transformer(config: ModelConfig, vocabulary_size: int, context_length: int) -> Iterator[Parameter]:
     width, layers = config.width, config.layers
     head_size = width // config.heads
     kv_width = head_size * (config.kv_heads or config.heads)
-    inner = inner_size(config)
+    inner = config.inner_size
 
     def norm(name: str, component: str, size: int, times: int) -> Iterator[Parameter]:
         if config.norm != "none":

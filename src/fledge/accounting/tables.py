@@ -3,29 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fledge.accounting.bars import readable_flops
-from fledge.accounting.budget import TOKENS_PER_PARAMETER, optimum, readable_time
+from fledge.accounting.budget import TOKENS_PER_PARAMETER, optimum, readable_share, readable_time
 from fledge.accounting.devices import PRECISIONS, Device
-from fledge.accounting.ledger import Account
-from fledge.accounting.memory import Memory
+from fledge.accounting.ledger import DEFAULT_MFU, Account
+from fledge.accounting.memory import ASSUMED_MEMORY, MOST, Formula, Memory
 from fledge.accounting.textbook import textbook
+from fledge.accounting.updates import TITLES
 from fledge.files import readable_bytes
 
 
-def account_values(account: Account, tokens: float, mfu: float, price: float | None = None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Plan:
+    """What a time is reckoned for: the tokens, the share of the peak and where it comes from, the price of an hour."""
+
+    tokens: float
+    mfu: float = DEFAULT_MFU
+    mfu_from: str = "assumed"
+    price: float | None = None
+
+
+def account_values(account: Account, plan: Plan) -> dict[str, Any]:
     """All that an account says, as values that JSON can hold: FLOPs of one window, memory in bytes."""
+    tokens = plan.tokens
     best = optimum(tokens * account.flops_per_token)
     values: dict[str, Any] = {
         "model": account.config.model_dump(mode="json"),
         "vocabulary_size": account.vocabulary_size,
         "context_length": account.context_length,
         "batch": account.batch,
+        "step_batch": account.windows,
         "precision": account.precision,
         "optimizer": account.optimizer,
         "recompute": account.recompute,
@@ -50,6 +65,7 @@ def account_values(account: Account, tokens: float, mfu: float, price: float | N
         "recomputed_flops": account.recomputed_flops,
         "step_flops": account.step_flops,
         "optimizer_flops": account.optimizer_flops,
+        "optimizer_product_flops": account.optimizer_product_flops,
         "memory": _memory_values(account.memory),
         "tokens": tokens,
         "chinchilla": {
@@ -62,26 +78,32 @@ def account_values(account: Account, tokens: float, mfu: float, price: float | N
         notes = textbook(account.config, account.vocabulary_size, account.context_length)
         values["textbook_memory"] = _memory_values(notes.memory(account.batch))
     if account.device is not None:
-        time, bound = account.time(tokens, mfu), account.bound()
+        time, bound = account.time(tokens, plan.mfu), account.bound()
         values["device"] = device_values(account.device)
         values["largest_batch"] = account.memory.largest_batch(account.device.memory)
+        values["fits"] = account.fits
         values["time"] = {
-            "mfu": mfu,
+            "mfu": plan.mfu,
+            "mfu_from": plan.mfu_from,
             "seconds": time.seconds,
             "days": time.days,
             "tokens_per_second": time.tokens_per_second,
             "bound": bound.name,
-            "cost": None if price is None else time.cost(price),
+            "bound_at_this_mfu": time.bound,
+            "cost": None if plan.price is None else time.cost(plan.price),
         }
     return values
 
 
 def _memory_values(memory: Memory) -> dict[str, Any]:
+    formula = memory.formula
     return {
         "total": memory.total,
         "moment": memory.fullest.name,
         "per_window": memory.slope,
         "constant": memory.intercept,
+        "exact_from_batch": formula.first,
+        "exact_to_batch": formula.last,
         "parts": [
             {"name": part.name, "per_window": part.per_window, "constant": part.constant} for part in memory.parts
         ],
@@ -99,13 +121,11 @@ def device_values(device: Device) -> dict[str, Any]:
     }
 
 
-def show_account(
-    console: Console, account: Account, title: str, tokens: float, mfu: float, price: float | None = None
-) -> None:
+def show_account(console: Console, account: Account, title: str, plan: Plan) -> None:
     """The account as a page: parameters, products, memory, time."""
-    config = account.config
+    config, tokens = account.config, plan.tokens
     console.print(
-        f"\n[bold]{title}[/bold]: {config.architecture}, {config.layers} layers, {config.width} wide, "
+        f"\n[bold]{escape(title)}[/bold]: {config.architecture}, {config.layers} layers, {config.width} wide, "
         f"vocabulary {account.vocabulary_size:,}, context {account.context_length:,}\n"
     )
     console.print(_parameter_table(account))
@@ -113,8 +133,8 @@ def show_account(
     console.print(
         f"The backward pass takes {account.backward_flops:,}. "
         f"Training costs {readable_flops(account.flops_per_token)} a token, forward and backward; "
-        f"a step of {account.batch} × {account.context_length:,} tokens {readable_flops(account.step_flops)}"
-        f" (and AdamW's own arithmetic {readable_flops(account.optimizer_flops)}).\n"
+        f"a step of {account.windows:,} × {account.context_length:,} tokens {readable_flops(account.step_flops)}"
+        f" (and {TITLES[account.optimizer]}'s own arithmetic {readable_flops(account.optimizer_flops)}).\n"
     )
     if account.recomputed_flops:
         console.print(
@@ -124,9 +144,12 @@ def show_account(
     title = f"Memory of a training step at its fullest, {account.memory.fullest.name}: {account.precision}"
     _show_memory(console, account.memory, title)
     if account.device is None:
-        console.print("Name a device for the largest batch, time and cost: --device h200, or --device auto.\n")
+        console.print(
+            f"Name a device for the largest batch, time and cost: --device h200, or --device auto. Without one, "
+            f"the logits are cut as on a GPU of {readable_bytes(ASSUMED_MEMORY)}.\n"
+        )
     else:
-        _show_time(console, account, tokens, mfu, price)
+        _show_time(console, account, plan)
     best = optimum(tokens * account.flops_per_token)
     console.print(
         f"Hint: by the rule of {TOKENS_PER_PARAMETER} tokens per parameter (Hoffmann et al. 2022) this size "
@@ -234,29 +257,56 @@ def _show_memory(console: Console, memory: Memory, title: str) -> None:
         style="bold",
     )
     console.print(table)
+    formula = memory.formula
     console.print(
-        f"bytes = {memory.slope:,.0f}·batch + {memory.intercept:,.0f}"
-        f" = {memory.slope / 1e9:.3f} GB·batch + {memory.intercept / 1e9:.3f} GB\n",
+        f"bytes = {formula.slope:,.0f}·batch + {formula.intercept:,.0f}"
+        f" = {formula.slope / 1e9:.3f} GB·batch + {formula.intercept / 1e9:.3f} GB, {_range(formula)}\n",
         highlight=False,
     )
 
 
-def _show_time(console: Console, account: Account, tokens: float, mfu: float, price: float | None) -> None:
+def _range(formula: Formula) -> str:
+    """The batches for which a formula is exact."""
+    if formula.first == formula.last:
+        return f"for a batch of {formula.first:,}"
+    if formula.last >= MOST // 2:
+        return f"from a batch of {formula.first:,} on"
+    return f"for batches of {formula.first:,} to {formula.last:,}"
+
+
+def _show_time(console: Console, account: Account, plan: Plan) -> None:
     device = account.device
     assert device is not None
-    time, bound = account.time(tokens, mfu), account.bound()
+    time, bound = account.time(plan.tokens, plan.mfu), account.bound()
     console.print(
-        f"[bold]{device.title}[/bold]: {readable_flops(time.peak, 4)}/s {account.precision}, "
+        f"[bold]{escape(device.title)}[/bold]: {readable_flops(time.peak, 4)}/s {account.precision}, "
         f"{readable_bytes(device.memory)}, {device.bandwidth / 1e9:,.0f} GB/s. Source: {device.source}."
     )
-    console.print(f"Largest batch in its memory: {account.memory.largest_batch(device.memory):,} windows.")
+    largest = account.memory.largest_batch(device.memory)
+    if not largest:
+        console.print(
+            f"It does not fit: one window needs {readable_bytes(account.memory.at(1))}, and there are "
+            f"{readable_bytes(device.memory)}. What follows is for a device like this one with enough memory."
+        )
+    else:
+        limit = account.memory.at(largest)
+        console.print(f"Largest batch in its memory: {largest:,} windows, {readable_bytes(limit)}.")
+        if account.batch > largest:
+            console.print(
+                f"A batch of {account.batch:,} does not fit: training takes it in parts of up to {largest:,}."
+            )
     console.print(
-        f"A step is {bound.name}-bound: its products take at least {readable_time(bound.product_seconds)}, "
-        f"its memory traffic at least {readable_time(bound.traffic_seconds)}."
+        f"A step of {account.windows:,} windows is {bound.name}-bound: its products take at least "
+        f"{readable_time(bound.product_seconds)}, its memory traffic at least {readable_time(bound.traffic_seconds)}."
     )
-    cost = f", {time.cost(price):,.2f} at {price:g} an hour" if price is not None else ""
+    cost = f", {time.cost(plan.price):,.2f} at {plan.price:g} an hour" if plan.price is not None else ""
+    share = f"at {readable_share(plan.mfu)} of the peak ({plan.mfu_from})"
+    if time.bound == "memory":
+        share = f"at the memory's bandwidth, which is slower than {readable_share(plan.mfu)} of the peak"
+    elif account.recomputed_flops:
+        share += ", what is recomputed included"
     console.print(
-        f"{_count(tokens)} tokens at {mfu:.0%} of the peak: {readable_time(time.seconds)} "
+        f"{_count(plan.tokens)} tokens {share}: {readable_time(time.seconds)} "
         f"({time.tokens_per_second:,.0f} tokens/s){cost}.\n"
     )
 

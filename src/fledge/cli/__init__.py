@@ -1,24 +1,27 @@
 """The command line: one module per verb; each parses, calls the library and prints. No logic lives here.
 
 A module defines either `app`, a Typer group of several commands, or one function named like the module.
-Heavy imports belong inside the functions, so that `fledge --help` answers at once.
+Heavy imports belong inside the functions, so that `fledge --help` answers at once, and so that a Ctrl-C in the first
+moments finds `main` at work and is answered like any other.
 """
 
 from __future__ import annotations
 
 import errno
 import importlib
+import os
 import sys
 import warnings
-from typing import Annotated
+from typing import TYPE_CHECKING, NoReturn
 
-import typer
-
-from fledge import __version__
 from fledge.errors import FledgeError
+
+if TYPE_CHECKING:
+    import typer
 
 VERBS = (
     "demo",
+    "start",
     "corpus",
     "tokenizer",
     "tokenize",
@@ -32,14 +35,22 @@ VERBS = (
     "sweep",
     "ablate",
     "compare",
+    "workbook",
+    "kaggle",
     "serve",
     "bench",
     "doctor",
 )
 
+STOPPED = "stopped. What is whole stays so; the same command goes on where it can, and else begins again."
+
 
 def build() -> typer.Typer:
     """The whole command line, with every verb in the order in which a person meets them."""
+    import typer
+
+    from fledge.cli.root import root
+
     app = typer.Typer(
         name="fledge",
         help="From raw text to a small language model you can trust.\n\nStart with: fledge demo",
@@ -59,35 +70,27 @@ def build() -> typer.Typer:
     return app
 
 
-def print_version(wanted: bool) -> None:
-    if wanted:
-        print(f"fledge {__version__}")
-        raise typer.Exit()
-
-
-def root(
-    version: Annotated[
-        bool,
-        typer.Option("--version", help="Print the version and exit.", callback=print_version, is_eager=True),
-    ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback when something goes wrong.")] = False,
-) -> None:
-    """The options of every verb; `main` acts on --debug, so that it may stand anywhere on the line."""
-
-
 def main() -> None:
     """Run the command line; a person's mistake is one sentence and exit code 2, never a traceback."""
     debug = "--debug" in sys.argv
     warnings.showwarning = warn
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
-        build()(args=arguments, prog_name="fledge")
+        from fledge.cli.usage import invoke
+
+        code = invoke(build(), arguments)
+        sys.stdout.flush()
     except FledgeError as error:
         fail(error, str(error), debug)
     except KeyboardInterrupt as error:
-        fail(error, "stopped.", debug, code=130)
+        fail(error, str(error) or STOPPED, debug, code=130)
+    except EOFError as error:
+        fail(error, "the input ended before it was complete.", debug)
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and nobody_reads():
+            sys.exit(141)  # as every program does whose reader is gone
         fail(error, os_sentence(error), debug)
+    sys.exit(code)
 
 
 def warn(message: Warning | str, category: type[Warning], *where: object, **more: object) -> None:
@@ -95,11 +98,28 @@ def warn(message: Warning | str, category: type[Warning], *where: object, **more
     print(f"fledge: {message}", file=sys.stderr)
 
 
-def fail(error: BaseException, sentence: str, debug: bool, code: int = 2) -> None:
+def fail(error: BaseException, sentence: str, debug: bool, code: int = 2) -> NoReturn:
     if debug:
-        raise error
+        import traceback
+
+        traceback.print_exception(error)
     print(f"fledge: {sentence}", file=sys.stderr)
     sys.exit(code)
+
+
+def nobody_reads() -> bool:
+    """Whether who read the output is gone, as with `| head`; if so, nothing more is written, not even at the end."""
+    import select
+
+    gone = select.poll()
+    for stream in (sys.stdout, sys.stderr):
+        gone.register(stream.fileno(), 0)  # asks for errors alone
+    if not gone.poll(0):
+        return False
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(nowhere, stream.fileno())
+    return True
 
 
 def os_sentence(error: OSError) -> str:
@@ -112,11 +132,11 @@ def os_sentence(error: OSError) -> str:
             return f"there is no file or folder{where}. Check the path."
         case errno.EACCES | errno.EPERM:
             return f"reading or writing{where} is not permitted. Check the rights of the file and its folder."
+        case errno.EEXIST:
+            return f"{where.strip()} is there already, and is in the way. Choose another name."
         case errno.EISDIR:
             return f"{where.strip()} is a folder, and a file is needed here."
         case errno.ENOTDIR:
             return f"{where.strip()} lies below a file, and a folder is needed here."
-        case errno.EPIPE:
-            return "the program that read the output went away."
         case _:
             return f"{error.strerror or error}{where and ':'}{where}."

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from fledge.cli.experiment import Budget, Changes, EngineName, Parallel
+
 
 def ablate(
     recipe: Annotated[str, typer.Argument(help="A packaged recipe, or a TOML file.")],
@@ -15,20 +17,34 @@ def ablate(
         typer.Option(help="architecture, windows, vocabulary, fit or tied; may be given more than once."),
     ] = None,
     arm: Annotated[list[str] | None, typer.Option(help="An arm of your own: 'name: a.b=c d.e=f'.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a setting.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The experiment's folder; runs/RECIPE-ablate by default.")] = None,
+    set_: Changes = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The experiment's folder; runs/RECIPE-ablate by default.")
+    ] = None,
     seeds: Annotated[int, typer.Option(help="Seeds per arm.", min=1)] = 1,
-    budget: Annotated[str | None, typer.Option(help="Time for all of it, such as 15m; turned into steps once.")] = None,
+    budget: Budget = None,
+    engine: EngineName = "local",
+    parallel: Parallel = 1,
 ) -> None:
     """Run a recipe with one part changed at a time, at equal data and seeds, and report the differences."""
     from fledge.cli.experiment import command_line, finish, seconds_of
     from fledge.config import load_recipe
     from fledge.experiments.ablate import ablate as run_ablation
     from fledge.experiments.ablate import parse_arm
+    from fledge.experiments.engines import Engine
 
     config = load_recipe(recipe, set_ or [])
     arms = [parse_arm(text) for text in arm or []]
     groups = group or ([] if arms else ["architecture"])
-    folder = out or Path("runs") / f"{config.name}-ablate"
-    _, _, report = run_ablation(config, folder, groups, arms, seeds, seconds_of(budget), command_line(), budget or "")
+    _, _, report = run_ablation(
+        config,
+        out or Path("runs") / f"{config.name}-ablate",
+        groups,
+        arms,
+        seeds,
+        seconds_of(budget),
+        command_line(),
+        budget or "",
+        Engine(engine, parallel),
+    )
     finish(report)

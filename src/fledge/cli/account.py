@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,10 @@ from typer.core import TyperGroup
 
 if TYPE_CHECKING:
     from fledge.accounting import Account
+    from fledge.accounting.tables import Plan
     from fledge.config import RunConfig
+
+SVG, MERMAID = (".svg",), (".mmd", ".mermaid")
 
 
 class _ShowByDefault(TyperGroup):
@@ -43,11 +47,13 @@ def show(
     batch: Annotated[int | None, typer.Option(min=1, help="Windows at once; the recipe's own unless given.")] = None,
     context: Context = None,
     vocabulary: Vocabulary = None,
-    precision: Annotated[str | None, typer.Option(help="fp32, tf32, bf16 or fp16.")] = None,
+    precision: Annotated[str | None, typer.Option(help="auto, fp32, tf32, bf16 or fp16.")] = None,
     recompute: Annotated[bool | None, typer.Option(help="Recompute activations in the backward pass.")] = None,
     flash: Annotated[bool, typer.Option(help="Attention that keeps no T×T scores.")] = True,
     memory: Annotated[str, typer.Option(help="real: what our training holds; textbook: the notes' list.")] = "real",
-    device: Annotated[str | None, typer.Option(help="A device such as h200 or a100, or auto for this one.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="A device such as h200 or a100; auto for this one, cpu for its CPU.")
+    ] = None,
     tokens: Annotated[
         float | None, typer.Option(min=1, help="Tokens to train on; the recipe's own unless given.")
     ] = None,
@@ -59,16 +65,15 @@ def show(
     json: Json = False,
 ) -> None:
     """Parameters, FLOPs, memory and time of one model."""
-    import json as json_module
-
     from rich.console import Console
 
-    from fledge.accounting.ledger import DEFAULT_MFU
     from fledge.accounting.tables import account_values, show_account, show_textbook
+    from fledge.accounting.textbook import textbook
     from fledge.errors import FledgeError
 
     if memory not in ("real", "textbook"):
         raise FledgeError(f"--memory {memory} is not allowed. Choose real or textbook.")
+    check_numbers(tokens=tokens, mfu=mfu, price=price)
     run, vocabulary_size = open_target(target, settings or (), vocabulary)
     found = make_account(
         run,
@@ -80,17 +85,28 @@ def show(
         recompute=recompute,
         flash=flash,
     )
-    tokens = tokens or planned_tokens(run, found)
-    if mfu is None:
-        mfu = measured_mfu(target, found) or DEFAULT_MFU
-    if json:
-        print(json_module.dumps(account_values(found, tokens, mfu, price), indent=2, ensure_ascii=False))
-        return
-    console = Console()
     if memory == "textbook":
-        show_textbook(console, found)
+        textbook(run.model, vocabulary_size, found.context_length)  # refuses what it is not for
+        ignored: dict[str, Any] = {"--precision": precision, "--recompute": recompute, "--no-flash": not flash}
+        ignored |= {"--tokens": tokens, "--mfu": mfu, "--price": price}
+        say_ignored(ignored, "the notes' list, which is of fp32 training with nothing fused or recomputed")
+    elif found.device is None:
+        say_ignored({"--mfu": mfu, "--price": price}, "an account without a device. Name one: --device h200")
+    try:
+        plan = make_plan(target, run, found, tokens, mfu, price)
+        text = json_text(account_values(found, plan))  # all is reckoned, or refused, before a line is printed
+    except FledgeError:
+        raise
+    except (OverflowError, ValueError):  # a number that no float holds, or that is infinite
+        raise FledgeError(
+            f"The numbers of {target} are beyond reckoning. Choose a smaller model, batch or number of tokens."
+        ) from None
+    if json:
+        print(text)
+    elif memory == "textbook":
+        show_textbook(Console(), found)
     else:
-        show_account(console, found, target, tokens, mfu, price)
+        show_account(Console(), found, target, plan)
 
 
 @app.command("compare")
@@ -105,40 +121,36 @@ def compare(
     json: Json = False,
 ) -> None:
     """Shares of the FLOPs by component, across models and context lengths."""
-    import json as json_module
-
     from rich.console import Console
 
     from fledge.accounting.bars import draw_shares, shares
     from fledge.accounting.tables import show_shares
-    from fledge.files import atomic_write
 
+    if output:
+        check_drawing(output, SVG)
     accounts = {name: make_account(*open_target(name, settings or (), vocabulary)) for name in targets}
-    contexts = contexts or [1_024, 16_384]
+    contexts = list(dict.fromkeys(contexts or [1_024, 16_384]))
     rows = shares(accounts, contexts)
+    if output:
+        save_drawing(output, draw_shares(accounts, contexts))
     if json:
-        print(json_module.dumps(rows, indent=2))
+        print(json_text(rows))
     else:
         show_shares(Console(), rows)
-    if output:
-        with atomic_write(output) as file:
-            file.write(draw_shares(accounts, contexts).encode())
-        if not json:
+        if output:
             print(f"Drawn in {output}")
 
 
 @app.command("devices")
 def devices(json: Json = False) -> None:
     """The table of devices: peaks, memory, bandwidth, and where each is printed."""
-    import json as json_module
-
     from rich.console import Console
 
     from fledge.accounting.devices import DEVICES
     from fledge.accounting.tables import device_values, show_devices
 
     if json:
-        print(json_module.dumps([device_values(device) for device in DEVICES.values()], indent=2))
+        print(json_text([device_values(device) for device in DEVICES.values()]))
     else:
         show_devices(Console(), DEVICES.values())
 
@@ -147,9 +159,17 @@ def open_target(target: str, settings: Any, vocabulary: int | None) -> tuple[Run
     """The settings and the vocabulary size of a recipe, a TOML file, a bundle's folder or a named shape."""
     from fledge.accounting import SHAPES
     from fledge.config import RunConfig, load_recipe, override_config, parse, recipe_names
-    from fledge.errors import FledgeError
+    from fledge.errors import FledgeError, nearest
 
     size: int | None
+    if not target.strip():
+        raise FledgeError(
+            f"An empty name is no model. Name a recipe ({', '.join(recipe_names())}), a TOML file, a bundle, or a "
+            f"shape ({', '.join(SHAPES)})."
+        )
+    names = [*recipe_names(), *SHAPES]
+    if target not in names and not (Path(target).exists() or "/" in target or target.endswith((".toml", ".json"))):
+        raise FledgeError(f"There is no recipe or shape called {target!r}. {nearest(target.lower(), names)}")
     if target in SHAPES and target not in recipe_names():
         shape = SHAPES[target]
         run = RunConfig.model_validate(
@@ -185,19 +205,116 @@ def planned_tokens(run: RunConfig, account: Account) -> float:
     return float(run.steps * run.training.batch_size * run.tokens.context_length)
 
 
-def measured_mfu(target: str, account: Account) -> float | None:
-    """What the run in a folder reached of the device's peak, from the speed in its metrics."""
-    if account.device is None or not Path(target, "metrics.csv").is_file():
-        return None
+def make_plan(
+    target: str, run: RunConfig, account: Account, tokens: float | None, mfu: float | None, price: float | None
+) -> Plan:
+    """What the time is reckoned for, and what its share of the peak rests on: given, measured in the run, assumed."""
+    from fledge.accounting.ledger import DEFAULT_MFU
+    from fledge.accounting.tables import Plan
+
+    tokens = tokens or planned_tokens(run, account)
+    if mfu is not None:
+        return Plan(tokens, mfu, "as given", price)
+    share, why_not = measured_share(target, run, account)
+    if share is not None:
+        return Plan(tokens, share, f"as the run in {target} reached", price)
+    if why_not:
+        warnings.warn(f"{why_not} {DEFAULT_MFU:.0%} of the peak is assumed; --mfu sets another share.")
+    return Plan(tokens, DEFAULT_MFU, "assumed", price)
+
+
+def measured_share(target: str, run: RunConfig, account: Account) -> tuple[float | None, str]:
+    """What the run in a folder reached of the device's peak, by the speed in its metrics.
+
+    It holds for the device and the shape of that run alone; for others, None and the reason.
+    """
+    from dataclasses import replace
     from statistics import median
 
+    from fledge.accounting.devices import match
+    from fledge.bundle.load import find_bundle
+    from fledge.bundle.manifest import read_manifest
+    from fledge.config import RunConfig, parse
     from fledge.training import read_metrics
 
-    speeds = [
-        float(row["tokens_per_second"]) for row in read_metrics(Path(target, "metrics.csv")) if row["tokens_per_second"]
-    ]
-    peak = account.device.peak(account.precision)
-    return median(speeds) * account.flops_per_token / peak if speeds and peak else None
+    path = Path(target, "metrics.csv")
+    if account.device is None or not path.is_file():
+        return None, ""
+    manifest = read_manifest(find_bundle(target))
+    before = parse(RunConfig, manifest.config, where=target)
+    on_cpu = before.training.device == "cpu"
+    name = "cpu" if on_cpu else str(manifest.machine.get("device", "unknown"))
+    known = match(name)
+    if (known.name if known else name) != account.device.name:
+        return None, f"The speed in {path} is of another device ({name}) and says nothing of {account.device.title}."
+    ways = {
+        "model": before.model == run.model and manifest.model.vocabulary_size == account.vocabulary_size,
+        "context length": before.tokens.context_length == account.context_length,
+        "precision": before.training.precision in ("auto", account.precision),
+        "recomputation": before.training.recompute == account.recompute,
+        "optimizer": before.optimizer.name == account.optimizer,
+    }
+    if changed := [way for way, same in ways.items() if not same]:
+        return None, f"The speed in {path} is of another {' and '.join(changed)} and says nothing of this one."
+    speeds = [float(row["tokens_per_second"]) for row in read_metrics(path) if row["tokens_per_second"]]
+    if not speeds:
+        return None, f"There is no speed in {path} yet."
+    whole = replace(account, step_batch=before.training.batch_size)
+    seconds = whole.windows * whole.context_length / median(speeds)
+    share = whole.bound().product_seconds / seconds
+    if not 0 < share <= 1:
+        return None, f"The speed in {path} is more than one {account.device.title} can reach: of several, or busy now."
+    return share, ""
+
+
+def check_numbers(**values: float | None) -> None:
+    """Options whose bounds a number type does not know: finite, and for a share of the peak, above 0."""
+    from math import isfinite
+
+    from fledge.errors import FledgeError
+
+    for name, value in values.items():
+        if value is not None and (not isfinite(value) or (name == "mfu" and value == 0)):
+            allowed = "a share of the peak, above 0 and at most 1" if name == "mfu" else "a finite number"
+            raise FledgeError(f"--{name} {value:g} is not allowed: it is {allowed}.")
+
+
+def say_ignored(options: dict[str, Any], what: str) -> None:
+    """Options that were given and change nothing are named, once."""
+    if given := [name for name, value in options.items() if value not in (None, False)]:
+        warnings.warn(f"{', '.join(given)} {'have' if len(given) > 1 else 'has'} no effect on {what}.")
+
+
+def json_text(values: Any) -> str:
+    """Strictly JSON: what is no number in it is refused rather than written."""
+    import json
+
+    return json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def check_drawing(path: Path, suffixes: tuple[str, ...]) -> None:
+    """Refuse a place where no drawing can be written before anything is drawn or printed."""
+    from fledge.errors import FledgeError
+
+    if path.is_dir():
+        raise FledgeError(f"{path} is a folder. Name a file in it: {path / ('model' + suffixes[0])}")
+    if path.suffix.lower() not in suffixes:
+        raise FledgeError(
+            f"-o {path}: a drawing is written as {' or '.join(suffixes)}. Try {path.with_suffix(suffixes[0])}"
+        )
+
+
+def save_drawing(path: Path, text: str) -> None:
+    """The file whole or not at all; what the system refuses is said of the file that was asked for."""
+    from fledge.errors import FledgeError
+    from fledge.files import atomic_write
+
+    try:
+        with atomic_write(path) as file:
+            file.write(text.encode())
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise FledgeError(f"{path} can't be written: {reason}. Choose another place with -o.") from None
 
 
 def make_account(
@@ -215,15 +332,14 @@ def make_account(
     from fledge.accounting import account
     from fledge.accounting.devices import best_precision, find_device
 
-    found = find_device(device) if device else None
-    if precision is None and run.training.precision != "auto":
-        precision = run.training.precision
+    found = find_device(device) if device is not None else None
+    precision = run.training.precision if precision is None else precision.lower()
     whole = account(
         run.model,
         vocabulary_size,
         context or run.tokens.context_length,
         batch=batch or run.training.micro_batch or run.training.batch_size,
-        precision=precision or best_precision(found),
+        precision=best_precision(found) if precision == "auto" else precision,
         optimizer=run.optimizer.name,
         recompute=run.training.recompute if recompute is None else recompute,
         flash=flash,

@@ -7,14 +7,20 @@ from typing import Annotated
 
 import typer
 
+from fledge.cli.places import destination, trained
+
 app = typer.Typer(
     no_args_is_help=True,
     help="Look at, check, pack and exchange bundles.\n\nStart with: fledge bundle show runs/NAME",
 )
 
 Place = Annotated[
-    Path, typer.Argument(metavar="BUNDLE", help="A bundle, a run (its newest checkpoint), or a packed bundle.")
+    Path,
+    typer.Argument(
+        metavar="BUNDLE", help="A bundle, a run (its newest checkpoint), or a packed bundle.", callback=trained
+    ),
 ]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="The same, named as on every other verb.")]
 
 
 @app.command()
@@ -74,7 +80,10 @@ def diff(first: Place, second: Place) -> None:
 @app.command()
 def pack(
     bundle: Place,
-    target: Annotated[Path, typer.Argument(help="The file to write: .zip, or .tar.zst for a smaller one.")],
+    target: Annotated[
+        Path | None, typer.Argument(help="The file to write: .zip, or .tar.zst for a smaller one.")
+    ] = None,
+    out: Out = None,
     training: Annotated[bool, typer.Option(help="Keep what is needed to go on training.")] = True,
 ) -> None:
     """Put a bundle into one file, which loads as it is."""
@@ -82,14 +91,16 @@ def pack(
     from fledge.bundle.archive import pack as pack_bundle
     from fledge.files import readable_bytes
 
-    pack_bundle(find_bundle(bundle), target, training)
-    print(f"{target}: {readable_bytes(target.stat().st_size)}. Use it as it is: fledge generate {target}")
+    file = destination(target, out, "fledge bundle pack")
+    pack_bundle(find_bundle(bundle), file, training)
+    print(f"{file}: {readable_bytes(file.stat().st_size)}. Use it as it is: fledge generate {file}")
 
 
 @app.command("export")
 def export_(
-    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle, a run or a packed bundle.")],
-    target: Annotated[Path, typer.Argument(help="The folder (huggingface) or file (gguf) to write.")],
+    bundle: Place,
+    target: Annotated[Path | None, typer.Argument(help="The folder (huggingface) or file (gguf) to write.")] = None,
+    out: Out = None,
     format: Annotated[str, typer.Option(help="huggingface or gguf.")] = "huggingface",
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; as it is, unless given.")] = None,
 ) -> None:
@@ -97,18 +108,25 @@ def export_(
     from fledge.bundle import load_bundle
     from fledge.bundle.exchange import export_bundle
 
-    export_bundle(load_bundle(bundle), target, format, dtype)
-    print(f"{target} is written.")
+    place = destination(target, out, "fledge bundle export")
+    export_bundle(load_bundle(bundle), place, format, dtype)
+    print(f"{place} is written.")
 
 
 @app.command("import")
 def import_(
     source: Annotated[Path, typer.Argument(help="A Hugging Face folder with a Llama or GPT-2 model.")],
-    target: Annotated[Path, typer.Argument(help="The bundle to make.")],
+    target: Annotated[Path | None, typer.Argument(help="The bundle to make.")] = None,
+    out: Out = None,
     tokenizer: Annotated[Path | None, typer.Option(help="A tokenizer, where the folder has none that fits.")] = None,
 ) -> None:
     """Make a bundle of a model that another program saved. Pickled weights are refused."""
     from fledge.bundle.exchange import import_bundle
+    from fledge.errors import FledgeError
+    from fledge.run import is_run
 
-    import_bundle(source, target, tokenizer)
-    print(f"{target} is a bundle. Try it: fledge generate {target}")
+    if is_run(source) or (source / "bundle.json").is_file():
+        raise FledgeError(f"{source} is fledge's own: use it as it is, such as with fledge generate {source}")
+    place = destination(target, out, "fledge bundle import")
+    import_bundle(source, place, tokenizer)
+    print(f"{place} is a bundle. Try it: fledge generate {place}")

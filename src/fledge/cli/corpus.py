@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -14,8 +14,8 @@ Sources = Annotated[
     typer.Argument(help="Files, folders, globs, addresses, - for standard input, or a corpus (akjv)."),
 ]
 Format = Annotated[
-    str,
-    typer.Option("--format", help="auto, text, files, lines, jsonl, parquet: how documents lie in the source."),
+    Literal["auto", "text", "files", "lines", "jsonl", "parquet", "akjv"],
+    typer.Option("--format", help="How documents lie in the source; told by its name unless given."),
 ]
 Separator = Annotated[str, typer.Option(help="What stands between documents in a text file.")]
 Field = Annotated[str, typer.Option(help="The JSONL field or Parquet column that holds the text.")]
@@ -30,7 +30,7 @@ SkipBad = Annotated[bool, typer.Option(help="Skip broken JSON lines, and count t
 @app.command()
 def fetch(
     name: Annotated[str, typer.Argument(help="A named corpus, or an http(s) address; `list` shows the names.")],
-    out: Annotated[Path | None, typer.Option(help="The folder to put it into.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The folder to put it into.")] = None,
     quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
 ) -> None:
     """Fetch a public corpus: resumed where it stopped, verified at the end."""

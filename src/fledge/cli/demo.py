@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="The run's folder.")] = Path("runs/akjv-demo"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="The run's folder.")] = Path("runs/akjv-demo"),
     set_: Annotated[list[str], typer.Option("--set", metavar="a.b=c", help="Change a setting of the recipe.")] = [],  # noqa: B006
 ) -> None:
     """Text → tokenizer → tokens → model → training → bundle → verses → report, on this machine, in a few minutes.
@@ -63,7 +63,7 @@ def walk(console: Console, run: Run, out: Path, again: str) -> None:
         f"{run.config.steps:,} steps of {run.config.training.batch_size} × {run.config.tokens.context_length} tokens",
     )
     begun = (out / "checkpoints").is_dir() and any((out / "checkpoints").glob("step-*/bundle.json"))
-    result = run.train(resume=load_checkpoint(out) if begun else None)
+    result = run.train(resume=load_checkpoint(out) if begun else None, leave=True)
     if result.stopped:
         console.print(
             f"\nStopped at step {result.step:,} of {result.steps:,}. The model so far is whole: fledge generate {out}\n"

@@ -19,7 +19,8 @@ def diagram(
     context: Context = None,
     vocabulary: Vocabulary = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="File to write; NAME.svg (or .mmd) unless given.")
+        Path | None,
+        typer.Option("-o", "--output", help="File to write, .svg or .mmd (Mermaid); NAME.svg unless given."),
     ] = None,
     mermaid: Annotated[bool, typer.Option("--mermaid", help="Mermaid text instead of SVG.")] = False,
     house: Annotated[bool, typer.Option("--house", help="Draw fledge's rooms and their imports.")] = False,
@@ -28,22 +29,26 @@ def diagram(
 
     Start with: fledge diagram tinystories -o model.svg
     """
-    from fledge.accounting.diagram import draw_chart, draw_house, model_chart, write_mermaid
-    from fledge.cli.account import open_target
+    from fledge.accounting.diagram import draw_chart, draw_house, house_mermaid, model_chart, write_mermaid
+    from fledge.cli.account import MERMAID, SVG, check_drawing, open_target, save_drawing
     from fledge.errors import FledgeError
-    from fledge.files import atomic_write
 
     if house == (target is not None):
         raise FledgeError("Name one thing to draw: a recipe, a bundle or a shape, or --house for fledge itself.")
+    given = {"--set": settings, "--context": context, "--vocabulary": vocabulary}
+    if house and (useless := [name for name, value in given.items() if value]):
+        raise FledgeError(f"{', '.join(useless)} changes a model, and --house draws fledge itself. Leave it out.")
+    if output is not None:
+        check_drawing(output, MERMAID if mermaid else SVG + MERMAID)
+        mermaid = output.suffix.lower() in MERMAID
     if house:
-        text, name = draw_house(), "house"
+        text, name = house_mermaid() if mermaid else draw_house(), "house"
     else:
         assert target is not None
         run, size = open_target(target, settings or (), vocabulary)
-        name = Path(target).stem if Path(target).exists() else target
+        name = Path(target).resolve().stem if Path(target).exists() else target
         chart = model_chart(run.model, size, context or run.tokens.context_length, name)
         text = write_mermaid(chart) if mermaid else draw_chart(chart)
-    output = output or Path(f"{name}.{'mmd' if mermaid and not house else 'svg'}")
-    with atomic_write(output) as file:
-        file.write(text.encode())
+    output = output or Path(f"{name}{(MERMAID if mermaid else SVG)[0]}")
+    save_drawing(output, text)
     print(f"Drawn in {output}")

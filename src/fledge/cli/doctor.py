@@ -10,7 +10,10 @@ import shutil
 import sys
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+
+from fledge.cli.extras import install_command
 
 CORE = ("torch", "numpy", "safetensors", "pydantic", "typer", "rich", "matplotlib")
 EXTRAS = {
@@ -49,7 +52,7 @@ def doctor() -> None:
         table.add_row("GPU", "none: training runs on the CPU")
     for extra, modules in EXTRAS.items():
         missing = [module for module in modules if importlib.util.find_spec(module) is None]
-        table.add_row(f"\\[{extra}]", f"missing: pip install 'fledge\\[{extra}]'" if missing else "present")
+        table.add_row(escape(f"[{extra}]"), escape(f"missing: {install_command(extra)}") if missing else "present")
     Console().print(table)
 
 

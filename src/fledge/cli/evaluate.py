@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+from fledge.cli.places import device_named, trained, writable
 
 if TYPE_CHECKING:
     from fledge.evaluation import Evaluation
@@ -13,12 +15,14 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    bundles: Annotated[list[Path], typer.Argument(metavar="BUNDLE...", help="Bundles, runs, or packed bundles.")],
+    bundles: Annotated[
+        list[Path], typer.Argument(metavar="BUNDLE...", help="Bundles, runs, or packed bundles.", callback=trained)
+    ],
     text: Annotated[
         list[str] | None, typer.Option(help="A text file, folder or corpus (akjv); may be given more than once.")
     ] = None,
     tokens: Annotated[Path | None, typer.Option(help="A token store made with the bundle's tokenizer.")] = None,
-    split: Annotated[str, typer.Option(help="The part of the store: train or validation.")] = "validation",
+    split: Annotated[Literal["train", "validation"], typer.Option(help="The part of the store.")] = "validation",
     stride: Annotated[
         int | None,
         typer.Option(min=1, help="Tokens between windows: less is slower, with more context for each token."),
@@ -26,7 +30,9 @@ def evaluate(
     alone: Annotated[bool, typer.Option("--alone", help="Predict each document without those before it.")] = False,
     max_tokens: Annotated[int | None, typer.Option(min=2, help="With --tokens: only so many, from the start.")] = None,
     worst: Annotated[int, typer.Option(min=0, help="Print this many documents with the highest loss.")] = 0,
-    plot: Annotated[Path | None, typer.Option(help="Write loss against position in context, as SVG.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write loss against position in context, as SVG.", callback=writable)
+    ] = None,
     tasks: Annotated[list[str] | None, typer.Option(help="Tasks of lm_eval, instead of a text.")] = None,
     task_folder: Annotated[Path | None, typer.Option(help="Where further tasks of lm_eval are described.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="With --tasks: only so many examples.")] = None,
@@ -37,10 +43,10 @@ def evaluate(
     from fledge.bundle import load_bundle
     from fledge.errors import FledgeError
     from fledge.evaluation.compare import compare_on_store, compare_on_texts, position_plot
-    from fledge.generation import best_device
     from fledge.tokens import TokenStore
 
-    loaded = {str(path): load_bundle(path, device=device or best_device()) for path in bundles}
+    chosen = device_named(device)
+    loaded = {str(path): load_bundle(path, device=chosen) for path in bundles}
     if tasks:
         from fledge.evaluation.harness import run_tasks
 

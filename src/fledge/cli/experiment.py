@@ -1,10 +1,25 @@
-"""What the verbs that run experiments share: the command as typed, a budget in seconds, the last lines."""
+"""What the verbs that run experiments share: options, the command as typed, a budget in seconds, the last lines."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+Changes = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a setting.")]
+Budget = Annotated[str | None, typer.Option(help="Time for all of it, such as 15m; turned into steps once.")]
+EngineName = Annotated[
+    Literal["local", "ray"],
+    typer.Option(
+        "--engine", help="Processes on this machine, or tasks on a Ray cluster (RAY_ADDRESS, or a local one)."
+    ),
+]
+Parallel = Annotated[
+    int, typer.Option(min=1, help="Trials at once, with the threads divided among them; the numbers are the same.")
+]
 
 
 def command_line() -> str:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fledge.cli.places import device_named, trained
+
 if TYPE_CHECKING:
     from fledge.bundle import Bundle
     from fledge.config import SamplingConfig
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def generate(
-    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle, a run, or a packed bundle.")],
+    bundle: Annotated[
+        Path, typer.Argument(metavar="BUNDLE", help="A bundle, a run, or a packed bundle.", callback=trained)
+    ],
     prompt: Annotated[
         list[str] | None, typer.Option("--prompt", "-p", help="A text to go on from; may be given more than once.")
     ] = None,
@@ -46,7 +50,7 @@ def generate(
     from fledge.bundle import load_bundle
     from fledge.config import SamplingConfig, parse
     from fledge.errors import FledgeError
-    from fledge.generation import best_device, prepare
+    from fledge.generation import prepare
 
     options = {
         "temperature": temperature,
@@ -63,7 +67,7 @@ def generate(
     parse(SamplingConfig, given, where="fledge generate")  # a wrong option is refused before anything is loaded
     if prompt and file:
         raise FledgeError("Give the prompt with --prompt or with --file, not with both.")
-    loaded = load_bundle(bundle, device=device or best_device())
+    loaded = load_bundle(bundle, device=device_named(device))
     prepare(loaded.model)
     settings = parse(SamplingConfig, {**loaded.config.sampling.model_dump(), **given})
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()

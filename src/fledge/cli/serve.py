@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from fledge.cli.extras import install_command
 from fledge.errors import FledgeError
 
 SHORTEST_TOKEN = 16
@@ -39,7 +40,7 @@ def serve(
     except ModuleNotFoundError as error:
         if error.name not in ("fastapi", "uvicorn", "starlette"):
             raise
-        raise FledgeError("The page needs two more packages: pip install 'fledge[web]'") from None
+        raise FledgeError(f"The page needs two more packages: {install_command('web')}") from None
 
     if token == "new":
         token = secrets.token_urlsafe(24)

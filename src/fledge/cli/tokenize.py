@@ -22,7 +22,7 @@ from fledge.cli.corpus import (
 def tokenize(
     source: Sources,
     tokenizer: Annotated[str, typer.Option(help="A tokenizer's folder or file (fledge tokenizer train makes one).")],
-    out: Annotated[str, typer.Option(help="The store's folder; with --engine ray, any fsspec address.")],
+    out: Annotated[str, typer.Option("--out", "-o", help="The store's folder; with --engine ray, any fsspec address.")],
     format: Format = "auto",
     separator: Separator = "<|endoftext|>",
     field: Field = "text",
@@ -39,12 +39,12 @@ def tokenize(
     from fledge.corpus import Corpus
     from fledge.errors import FledgeError, nearest
     from fledge.files import readable_bytes
-    from fledge.tokenizer import load_tokenizer
+    from fledge.run import no_leftovers, open_tokenizer
     from fledge.tokens import write_store
 
     if engine not in ("local", "ray"):
         raise FledgeError(f"--engine {engine} is not known. {nearest(engine, ['local', 'ray'])}")
-    loaded = load_tokenizer(tokenizer)
+    loaded = open_tokenizer(tokenizer, "--tokenizer")
     corpus = Corpus.open(
         *source,
         format=format,
@@ -60,7 +60,8 @@ def tokenize(
 
         manifest = write_store_on_ray(corpus, loaded, out, progress=not quiet, restart=restart)
     else:
-        store = write_store(corpus, loaded, Path(out), threads, progress=not quiet, restart=restart)
+        with no_leftovers(Path(out)):
+            store = write_store(corpus, loaded, Path(out), threads, progress=not quiet, restart=restart)
         manifest = store.manifest
     for name, facts in manifest["splits"].items():
         ratio = f"{facts['source_bytes'] / facts['tokens']:.2f} bytes a token" if facts["tokens"] else "empty"

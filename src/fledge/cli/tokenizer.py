@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from fledge.cli.places import destination
 from fledge.errors import FledgeError
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ Format = Annotated[
 @app.command()
 def train(
     sources: Sources,
-    out: Annotated[Path, typer.Option(help="The folder to make.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to make.", show_default=False)],
     vocab_size: Annotated[
         int,
         typer.Option(min=0, help="Ids in all. 0 goes on until no pair occurs twice, or no piece is left out."),
@@ -195,10 +196,10 @@ def inspect(
     """List what a vocabulary is made of, and what a text uses of it."""
     from rich.console import Console
 
-    from fledge.tokenizer import load_tokenizer
+    from fledge.run import open_tokenizer
     from fledge.tokenizer.inspect import usage, vocabulary_facts
 
-    loaded = load_tokenizer(tokenizer)
+    loaded = open_tokenizer(tokenizer, "TOKENIZER")
     facts = vocabulary_facts(loaded, longest)
     used = None
     if corpus:
@@ -226,6 +227,12 @@ def compare(
     limit: Annotated[float, typer.Option(min=0, help="Megabytes of each source to read; 0 for all.")] = 64.0,
     threads: Threads = None,
     as_json: Json = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Write a report into this folder too: HTML, Markdown, CSV, SVG.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Measure bytes per token and speed of every tokenizer on every source, and the time for 825 GB."""
     from rich.console import Console
@@ -237,6 +244,11 @@ def compare(
     corpora = {name: _corpus(source) for name, source in _short_names(sources).items()}
     most = int(limit * 1e6) or None
     measured = measure(_load_named(tokenizer), corpora, limit=most, threads=threads)
+    if out is not None:
+        from fledge.cli.experiment import command_line
+        from fledge.experiments.tokenizers import report_tokenizers
+
+        print(f"The report: {report_tokenizers(measured, out, command_line())}", file=sys.stderr)
     if as_json:
         print(json.dumps([one.record() for one in measured], indent=2, ensure_ascii=False))
         return
@@ -306,16 +318,18 @@ def encode(
     tokenizer: TokenizerPath,
     text: Annotated[str | None, typer.Argument(help="The text; standard input if none.", show_default=False)] = None,
     file: Annotated[Path | None, typer.Option(help="Encode this file into --out.", show_default=False)] = None,
-    out: Annotated[Path | None, typer.Option(help="A file of raw little-endian ids.", show_default=False)] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="A file of raw little-endian ids.", show_default=False)
+    ] = None,
     special: Special = "recognise",
     threads: Threads = None,
 ) -> None:
     """Turn text into ids: printed, or written as a file that numpy.memmap reads."""
-    from fledge.tokenizer import load_tokenizer
+    from fledge.run import open_tokenizer
 
     if (file is None) != (out is None) or (file is not None and text is not None):
         raise FledgeError("give a text, or both --file and --out.")
-    loaded = load_tokenizer(tokenizer)
+    loaded = open_tokenizer(tokenizer, "TOKENIZER")
     if file is not None and out is not None:
         if file.is_dir() or not file.exists():
             raise FledgeError(f"{file} is {'a folder' if file.exists() else 'not there'}; --file names one text file.")
@@ -335,9 +349,9 @@ def decode(
     file: Annotated[Path | None, typer.Option(help="A file of raw ids instead.", show_default=False)] = None,
 ) -> None:
     """Turn ids back into text; bytes that are not UTF-8 come out as they went in."""
-    from fledge.tokenizer import load_tokenizer
+    from fledge.run import open_tokenizer
 
-    loaded = load_tokenizer(tokenizer)
+    loaded = open_tokenizer(tokenizer, "TOKENIZER")
     if file is not None:
         import numpy as np
 
@@ -360,7 +374,12 @@ def decode(
 @app.command()
 def convert(
     tokenizer: TokenizerPath,
-    out: Annotated[Path, typer.Argument(help="The folder to make, or a .tiktoken file.", show_default=False)],
+    target: Annotated[
+        Path | None, typer.Argument(help="The folder to make, or a .tiktoken file.", show_default=False)
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The same, named as on every other verb.", show_default=False)
+    ] = None,
     to: Annotated[
         Literal["huggingface", "gpt2", "tiktoken"],
         typer.Option(help="tokenizer.json; vocab.json with merges.txt; or a rank file."),
@@ -376,9 +395,10 @@ def convert(
     """Read a tokenizer of any format and write it in another."""
     from fledge.tokenizer import export_tokenizer, load_tokenizer
 
-    _require_new(out)
+    place = destination(target, out, "fledge tokenizer convert")
+    _require_new(place)
     loaded = load_tokenizer(tokenizer, pattern=pattern, special_tokens=_special_ids(special))
-    for path in export_tokenizer(loaded, out, to):
+    for path in export_tokenizer(loaded, place, to):
         print(path)
 
 
@@ -397,7 +417,9 @@ def _special_ids(given: list[str] | None) -> dict[str, int] | None:
 @app.command()
 def fetch(
     name: Annotated[str, typer.Argument(help="gpt2, cl100k or o200k.", show_default=False)],
-    out: Annotated[Path | None, typer.Option(help="Save it as a folder too.", show_default=False)] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Save it as a folder too.", show_default=False)
+    ] = None,
 ) -> None:
     """Download a published vocabulary once; its name then stands for it wherever a tokenizer is asked for."""
     from fledge.files import atomic_folder
@@ -424,9 +446,9 @@ def _require_new(out: Path) -> None:
 
 
 def _load_named(paths: list[str]) -> dict[str, Tokenizer]:
-    from fledge.tokenizer import load_tokenizer
+    from fledge.run import open_tokenizer
 
-    return {name: load_tokenizer(path) for name, path in _short_names(paths).items()}
+    return {name: open_tokenizer(path, "--tokenizer") for name, path in _short_names(paths).items()}
 
 
 def _short_names(paths: list[str]) -> dict[str, str]:

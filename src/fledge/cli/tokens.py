@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+
+from fledge.cli.places import writable
 
 app = typer.Typer(help="Check, show and import token stores.", no_args_is_help=True)
 
@@ -27,18 +29,20 @@ def check(store: Store) -> None:
 def show(
     store: Store,
     window: Annotated[int | None, typer.Option(min=0, help="Decode this window; none for a summary.")] = None,
-    split: Annotated[str, typer.Option(help="train or validation.")] = "train",
+    split: Annotated[Literal["train", "validation"], typer.Option(help="The part of the store.")] = "train",
     policy: Annotated[str, typer.Option(help="stream, packed, slide-in, slide-through, full, aligned, …")] = "packed",
     context_length: Annotated[int, typer.Option(min=1, help="Tokens in a window.")] = 64,
     best_fit: Annotated[bool, typer.Option(help="For packed: fill windows by best fit.")] = False,
-    mask: Annotated[Path | None, typer.Option(help="Draw the attention mask into this .svg or .png file.")] = None,
+    mask: Annotated[
+        Path | None, typer.Option(help="Draw the attention mask into this .svg or .png file.", callback=writable)
+    ] = None,
     tokenizer: Annotated[Path | None, typer.Option(help="The tokenizer, if the store holds none.")] = None,
 ) -> None:
     """Print what is in a store; with --window, a window's text, its documents and its attention mask."""
     from rich.console import Console
 
     from fledge.config import TokensConfig, parse
-    from fledge.tokenizer import load_tokenizer
+    from fledge.run import open_tokenizer
     from fledge.tokens import TokenStore, make_windows
     from fledge.tokens.show import draw_picture, draw_text, view_window
 
@@ -53,7 +57,7 @@ def show(
         waste = f", {facts['waste']:.1%} padding" if "waste" in facts else ""
         console.print(f"{facts['windows']:,} windows of {context_length} tokens in {split} ({policy}){waste}")
         return
-    loaded = load_tokenizer(tokenizer) if tokenizer else opened.tokenizer
+    loaded = open_tokenizer(tokenizer, "--tokenizer") if tokenizer else opened.tokenizer
     view = view_window(opened, loaded, split, config, window or 0)
     console.print(f"window {view.number:,} of {view.count:,} ({split}, {policy})", markup=False)
     for stretch in view.stretches:
@@ -74,7 +78,7 @@ def show(
 def import_(
     file: Annotated[Path, typer.Argument(help="Raw little-endian ids, as nanoGPT's train.bin.")],
     tokenizer: Annotated[Path, typer.Option(help="The tokenizer that wrote the ids.")],
-    out: Annotated[Path, typer.Option(help="The new store's folder.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The new store's folder.")],
     validation: Annotated[Path | None, typer.Option(help="A file of held-out ids, as nanoGPT's val.bin.")] = None,
     width: Annotated[int | None, typer.Option(help="Bytes of an id in the files: 2 or 4.")] = None,
     quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
@@ -83,12 +87,12 @@ def import_(
     from rich.console import Console
 
     from fledge.errors import FledgeError
-    from fledge.tokenizer import load_tokenizer
+    from fledge.run import open_tokenizer
     from fledge.tokens.adopt import import_tokens
 
     if width not in (None, 2, 4):
         raise FledgeError(f"--width {width} is not a width of ids: 2 or 4 bytes.")
-    store = import_tokens(file, load_tokenizer(tokenizer), out, validation, width, progress=not quiet)
+    store = import_tokens(file, open_tokenizer(tokenizer, "--tokenizer"), out, validation, width, progress=not quiet)
     _summary(Console(highlight=False), store)
 
 

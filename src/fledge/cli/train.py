@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from fledge.cli.places import trained
 
 if TYPE_CHECKING:
     from fledge.bundle import Bundle
@@ -23,12 +26,14 @@ def train(
         list[str] | None,
         typer.Option("--set", metavar="A.B=C", help="Change a setting, such as model.layers=6."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder; runs/NAME where none is given.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The run's folder; runs/NAME where none is given.")
+    ] = None,
     resume: Annotated[Path | None, typer.Option(help="The folder of a run to go on with.")] = None,
     at: Annotated[int | None, typer.Option(help="With --resume: go on from the checkpoint of this step.")] = None,
     from_: Annotated[
         Path | None,
-        typer.Option("--from", help="A bundle whose weights and tokenizer the new run starts from."),
+        typer.Option("--from", help="A bundle whose weights and tokenizer the new run starts from.", callback=trained),
     ] = None,
     time_limit: Annotated[str | None, typer.Option(help="Stop, saved, within this time, such as 8h50m.")] = None,
     profile: Annotated[
@@ -36,7 +41,10 @@ def train(
     ] = False,
     quiet: Annotated[bool, typer.Option(help="Print the result only.")] = False,
 ) -> None:
-    """Train a model. Ctrl-C finishes the step, saves, and says how to go on."""
+    """Train a model. Ctrl-C finishes the step, saves, and says how to go on; a second one stops at once.
+
+    Stopped or killed, the same command goes on where it was.
+    """
     from fledge.errors import FledgeError
     from fledge.training import join_ranks, parse_duration
 
@@ -55,6 +63,7 @@ def train(
         from fledge.run import Run
 
         run = Run(recipe, out, overrides=set_ or [], quiet=quiet)
+        checkpoint = begun(run)
     else:
         raise FledgeError(
             "Name a recipe, such as: fledge train akjv-demo. Or go on with a run: fledge train --resume runs/NAME"
@@ -64,7 +73,7 @@ def train(
         with ranks.main_first():
             _ = run.tokens
         left = None if limit is None else limit - (time.monotonic() - started)
-        result = run.train(resume=checkpoint, time_limit=left, profile=profile)
+        result = run.train(resume=checkpoint, time_limit=left, profile=profile, leave=True)
         if ranks.main:
             summarise(result)
 
@@ -82,6 +91,27 @@ def resumed(folder: Path, at: int | None, overrides: list[str], quiet: bool) -> 
     if os.environ.get("RANK", "0") == "0":  # of several processes, the first writes
         write_json(run.folder / CONFIG, run.config.model_dump(mode="json"))
     return run, checkpoint
+
+
+def begun(run: Run) -> Bundle | None:
+    """The checkpoint to go on from, where the same command was stopped before; other settings are refused."""
+    from fledge.bundle.load import checkpoints
+    from fledge.training import load_checkpoint
+
+    if not checkpoints(run.folder):
+        return None
+    run.claim()
+    checkpoint = load_checkpoint(run.folder)
+    if not run.quiet and os.environ.get("RANK", "0") == "0":
+        step, steps = int(checkpoint.path.name.removeprefix("step-")), run.config.steps
+        print(
+            f"{run.folder} was begun before with the same settings: going on from step {step} of {steps}."
+            if step < steps
+            else f"{run.folder} is complete already. To train it further: "
+            f"fledge train --resume {run.folder} --set training.steps={2 * steps}",
+            file=sys.stderr,
+        )
+    return checkpoint
 
 
 def fine_tuned(recipe: str | None, source: Path, overrides: list[str], out: Path | None, quiet: bool) -> Run:
@@ -119,7 +149,8 @@ def summarise(result: TrainingResult) -> None:
         parts.append(f"validation loss {result.validation_loss:.4f}")
     if result.bits_per_byte is not None:
         parts.append(f"{result.bits_per_byte:.4f} bits per byte")
-    parts.append(f"{result.tokens_per_second:,.0f} tokens/s")
+    if result.tokens_per_second:
+        parts.append(f"{result.tokens_per_second:,.0f} tokens/s")
     print(", ".join(parts))
     print(f"bundle: {result.checkpoint}")
     if result.stopped is not None:

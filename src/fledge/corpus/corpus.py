@@ -257,7 +257,7 @@ class Corpus:
             count = self._count()[0]
             texts = "one document" if count == 1 else f"only {count} documents"
             warnings.warn(
-                f"{self.name} holds {texts}: {self.options.validation_fraction:.0%} of the text is held out "
+                f"{self.name} holds {texts}: {100 * self.options.validation_fraction:g}% of the text is held out "
                 "for validation "
                 f"as contiguous blocks cut at line ends. (With {ENOUGH} documents or more, whole documents "
                 "are held out.)"

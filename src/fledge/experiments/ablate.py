@@ -8,11 +8,19 @@ from pathlib import Path
 from fledge.config import RunConfig, override_config
 from fledge.errors import FledgeError, nearest
 from fledge.experiments import findings
+from fledge.experiments.engines import ONE_BY_ONE, Engine, run_trials
 from fledge.experiments.plan import Arm, Plan, make_plan
-from fledge.experiments.trials import Outcome, by_arm, run_trials
+from fledge.experiments.timing import Clock, Cost, pacer
+from fledge.experiments.trials import Outcome, by_arm, plan_trials
 
 BASE = "as it is"
 GROUPS = ("architecture", "windows", "vocabulary", "fit", "tied")
+QUESTIONS: dict[tuple[str, ...], str] = {
+    ("windows",): "Which way of laying windows on documents trains {name} best?",
+    ("vocabulary",): "Which vocabulary size suits {name}?",
+    ("fit",): "Does it help {name} to fit the tokenizer on the held-out text too?",
+    ("tied",): "Should {name} use its embedding as its head too?",
+}
 
 
 def group_arms(group: str, config: RunConfig) -> list[Arm]:
@@ -74,21 +82,34 @@ def ablate(
     budget: float | None = None,
     command: str = "",
     budget_text: str = "",
+    engine: Engine = ONE_BY_ONE,
 ) -> tuple[Plan, list[Outcome], Path]:
     """Run every arm with every seed and write the report; `budget` is seconds for all of it."""
     every = [Arm(BASE), *(arm for group in groups for arm in group_arms(group, config)), *arms]
     for arm in every:
         override_config(config, arm.changes)  # a mistake in the last arm is found before the first is run
-    seconds = budget / (len(every) * seeds) if budget else None
-    question = f"What is each part of {config.name} worth?"
-    plan = make_plan("ablate", question, config, every, seeds, seconds, budget_text, folder)
-    outcomes = list(run_trials(plan, folder))
+    question = QUESTIONS.get(tuple(groups) if not arms else (), "What is each part of {name} worth?")
+    question = question.format(name=config.name)
+
+    def costs(settings: RunConfig, clock: Clock) -> list[Cost]:
+        return [clock.cost(override_config(settings, arm.changes)) for arm in every] * seeds
+
+    pace = pacer(budget, budget_text, engine.parallel, folder, costs)
+    plan = make_plan("ablate", question, config, every, seeds, folder, pace, budget_text, engine.parallel)
+    windows = any("tokens.policy" in change for arm in every for change in arm.changes)
+    outcomes = list(run_trials(plan_trials(plan, alone=windows), folder, engine))
     metric = (
         "bits_per_byte" if any("tokenizer." in change for arm in every for change in arm.changes) else "validation_loss"
     )
     page = findings.begin(plan, answer(plan, outcomes, metric))
     findings.add_arms(page, plan, outcomes, metric, BASE)
+    if windows:
+        page.paragraph(
+            "Ways to lay windows are compared on the same text, each held-out document by itself, whatever windows an "
+            "arm was trained on. The curves below are on each arm's own windows: do not hold them against each other."
+        )
     findings.add_curves(page, plan, outcomes, folder)
+    findings.add_given_up(page, outcomes)
     findings.add_setup(page, plan, command)
     return plan, outcomes, findings.write(page, outcomes, folder)
 
@@ -105,4 +126,6 @@ def answer(plan: Plan, outcomes: Sequence[Outcome], metric: str) -> str:
         elif (value := findings.difference(found, base, metric)) is not None:
             losses.append((value.mean, f"{arm.name} {value.mean:+.3f}"))
     ordered = [text for _, text in sorted(losses, reverse=True)]
-    return f"Change in {findings.METRICS[metric]} against the recipe as it is (more is worse): {', '.join(ordered)}."
+    chance = " One seed each: small differences may be chance." if len(plan.seeds) == 1 else ""
+    changes = ", ".join(ordered)
+    return f"Change in {findings.METRICS[metric]} against the recipe as it is (more is worse): {changes}.{chance}"

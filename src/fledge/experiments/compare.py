@@ -14,11 +14,13 @@ from fledge.accounting import Account
 from fledge.config import RunConfig, load_recipe, override_config, parse, recipe_names
 from fledge.errors import FledgeError, nearest
 from fledge.experiments import findings
-from fledge.experiments.match import Match, steps_of, with_parameters
+from fledge.experiments.engines import ONE_BY_ONE, Engine, run_trials
+from fledge.experiments.match import Match, with_parameters
 from fledge.experiments.page import Page
-from fledge.experiments.plan import Arm, Plan, make_plan, steps_for
+from fledge.experiments.plan import Arm, Plan, make_plan, with_shared_data
 from fledge.experiments.statistics import Estimate, apart, estimate
-from fledge.experiments.trials import Outcome, by_arm, describe, run_trial
+from fledge.experiments.timing import EVALUATIONS, Clock, Cost, pacer
+from fledge.experiments.trials import Outcome, Trial, by_arm, unigram_loss
 from fledge.plot import curves
 
 RATES = (0.3, 1.0, 3.0)
@@ -64,26 +66,33 @@ def compare(
     command: str = "",
     budget_text: str = "",
     prompt: str = "",
+    engine: Engine = ONE_BY_ONE,
 ) -> tuple[Plan, list[Outcome], Path]:
     """Tune every arm over the same small grid with the first seed, then run its best rate with the others."""
     if len(names) < 2 or len(set(names)) < len(names):
         raise FledgeError("A comparison takes two or more different recipes or architectures, such as: bdh gpt2.")
     vocabulary_size = shared_vocabulary(base, folder)
     configs = sized([arm_config(name, base) for name in names], match, vocabulary_size)
-    trials = len(names) * (len(RATES) + seeds - 1)
-    seconds = budget / trials if budget else None
     arms = [
         Arm(f"{name} ×{rate:g}", changes(base, config, rate))
         for name, config in zip(names, configs, strict=True)
         for rate in RATES
     ]
     question = f"Which predicts {', '.join(base.corpus.source)} best at equal {match}: {', '.join(names)}?"
-    plan = make_plan("compare", question, base, arms, seeds, seconds, budget_text, folder)
-    steps = arm_steps(plan, names, configs, match, vocabulary_size, seconds, folder)
-    outcomes = run_arms(plan, names, steps, folder)
+
+    def costs(settings: RunConfig, clock: Clock) -> list[Cost]:
+        each = [clock.cost(override_config(settings, arm.changes)) for arm in arms[:: len(RATES)]]
+        shares = step_shares(configs, match, vocabulary_size, [cost.step for cost in each])
+        scaled = [cost._replace(step=cost.step * share) for cost, share in zip(each, shares, strict=True)]
+        return scaled * (len(RATES) + seeds - 1)
+
+    pace = pacer(budget, budget_text, engine.parallel, folder, costs)
+    plan = make_plan("compare", question, base, arms, seeds, folder, pace, budget_text, engine.parallel)
+    steps = arm_steps(plan, names, configs, match, vocabulary_size, folder)
+    outcomes = run_arms(plan, names, steps, folder, engine)
     chosen = best_rates(outcomes, names, plan.seeds[0])
     finals = [outcome for outcome in outcomes if outcome.arm in chosen.values()]
-    unigram = unigram_loss(base, folder)
+    unigram = unigram_loss(with_shared_data(base, folder))
     page = findings.begin(plan, verdict(finals, chosen, unigram))
     add_table(page, finals, chosen, match, unigram)
     for x, read in (("tokens", 1.0), ("seconds", 1.0)):
@@ -99,13 +108,13 @@ def compare(
         curves(lines, "training FLOPs", "validation loss, nats per token"), "Validation loss against FLOPs, first seed."
     )
     add_tuning(page, outcomes, names, plan.seeds[0])
+    findings.add_given_up(page, outcomes)
     findings.add_samples(page, plan, finals, folder, prompt)
     findings.add_setup(page, plan, command)
     return plan, outcomes, findings.write(page, outcomes, folder)
 
 
 def shared_vocabulary(base: RunConfig, folder: Path) -> int:
-    from fledge.experiments.plan import with_shared_data
     from fledge.tokens import TokenStore
 
     store = with_shared_data(base, folder).tokens.store
@@ -135,14 +144,20 @@ def changes(base: RunConfig, config: RunConfig, rate: float) -> tuple[str, ...]:
     return tuple(found)
 
 
+def step_shares(
+    configs: Sequence[RunConfig], match: Match, vocabulary_size: int, seconds: Sequence[float]
+) -> list[float]:
+    """Steps of each arm for one of the first: equal tokens, FLOPs, or time where a step takes `seconds`."""
+    if match == "time":
+        return [seconds[0] / each for each in seconds]
+    if match == "flops":
+        accounts = [Account(config.model, vocabulary_size, config.tokens.context_length) for config in configs]
+        return [accounts[0].flops_per_token / account.flops_per_token for account in accounts]
+    return [1.0] * len(configs)
+
+
 def arm_steps(
-    plan: Plan,
-    names: Sequence[str],
-    configs: list[RunConfig],
-    match: Match,
-    vocabulary_size: int,
-    seconds: float | None,
-    folder: Path,
+    plan: Plan, names: Sequence[str], configs: list[RunConfig], match: Match, vocabulary_size: int, folder: Path
 ) -> dict[str, int]:
     """Steps of each arm: the plan's, or what the same FLOPs or the same time give; kept with the plan."""
     from fledge.files import read_json, write_json
@@ -150,37 +165,33 @@ def arm_steps(
     kept = folder / "steps.json"
     if kept.is_file():
         return {str(name): int(value) for name, value in read_json(kept).items()}
+    seconds = [1.0] * len(configs)
+    if match == "time":
+        base, clock = parse(RunConfig, plan.config), Clock(folder)
+        seconds = [clock.cost(override_config(base, arm.changes)).step for arm in plan.arms[:: len(RATES)]]
+    shares = step_shares(configs, match, vocabulary_size, seconds)
     steps = int(plan.facts["steps"])
-    first = configs[0]
-    tokens = steps * first.training.batch_size * first.tokens.context_length
-    flops = Account(first.model, vocabulary_size, first.tokens.context_length).flops_per_token * tokens
-    found = {}
-    for name, config in zip(names, configs, strict=True):
-        if match == "time" and seconds is not None:
-            found[name] = steps_for(config, seconds, folder)
-        else:
-            found[name] = steps_of(config, match, vocabulary_size, tokens, flops)
+    found = {name: max(1, round(steps * share)) for name, share in zip(names, shares, strict=True)}
     write_json(kept, found)
     return found
 
 
-def run_arms(plan: Plan, names: Sequence[str], steps: dict[str, int], folder: Path) -> list[Outcome]:
+def run_arms(
+    plan: Plan, names: Sequence[str], steps: dict[str, int], folder: Path, engine: Engine = ONE_BY_ONE
+) -> list[Outcome]:
+    """Every rate of every arm with the first seed, then the best of each with the others."""
     base = parse(RunConfig, plan.config)
-    by_name = {name: [arm for arm in plan.arms if arm.name.rpartition(" ×")[0] == name] for name in names}
 
-    def run(arm: Arm, name: str, seed: int) -> Outcome:
-        length = [f"training.steps={steps[name]}", f"training.evaluate_every={max(1, steps[name] // 10)}"]
-        outcome = run_trial(arm.name, override_config(base, [*arm.changes, *length, f"training.seed={seed}"]), folder)
-        print(describe(outcome), flush=True)
-        return outcome
+    def trial(arm: Arm, seed: int) -> Trial:
+        count = steps[arm.name.rpartition(" ×")[0]]
+        length = [f"training.steps={count}", f"training.evaluate_every={max(1, count // EVALUATIONS)}"]
+        return Trial(arm.name, override_config(base, [*arm.changes, *length, f"training.seed={seed}"]))
 
-    outcomes = [run(arm, name, plan.seeds[0]) for name in names for arm in by_name[name]]
-    chosen = best_rates(outcomes, names, plan.seeds[0])
-    for seed in plan.seeds[1:]:
-        for name in names:
-            if name in chosen:
-                outcomes.append(run(next(arm for arm in by_name[name] if arm.name == chosen[name]), name, seed))
-    return outcomes
+    first, total = plan.seeds[0], len(plan.arms) + len(names) * (len(plan.seeds) - 1)
+    outcomes = list(run_trials([trial(arm, first) for arm in plan.arms], folder, engine, total=total))
+    chosen = best_rates(outcomes, names, first).values()
+    again = [trial(arm, seed) for seed in plan.seeds[1:] for arm in plan.arms if arm.name in chosen]
+    return outcomes + list(run_trials(again, folder, engine, len(outcomes), total))
 
 
 def best_rates(outcomes: Sequence[Outcome], names: Sequence[str], seed: int) -> dict[str, str]:
@@ -195,17 +206,6 @@ def best_rates(outcomes: Sequence[Outcome], names: Sequence[str], seed: int) -> 
         if found:
             chosen[name] = min(found, key=lambda outcome: outcome.validation_loss or math.inf).arm
     return chosen
-
-
-def unigram_loss(base: RunConfig, folder: Path) -> float:
-    """What counting tokens achieves on the same validation text."""
-    from fledge.evaluation import baselines
-    from fledge.experiments.plan import with_shared_data
-    from fledge.tokens import TokenStore
-
-    store = TokenStore.open(with_shared_data(base, folder).tokens.store or "")
-    train, validation = (store.split(name).verify().tokens for name in ("train", "validation"))
-    return baselines(train, validation, store.vocabulary_size).unigram
 
 
 def estimates(finals: Sequence[Outcome], chosen: dict[str, str]) -> dict[str, Estimate]:
@@ -278,7 +278,7 @@ def add_table(page: Page, finals: Sequence[Outcome], chosen: dict[str, str], mat
         "tokens/s",
         "rate ×",
     ]
-    page.table(head, sorted(rows, key=lambda row: str(row[4])))
+    page.table(head, sorted(rows, key=lambda row: float(str(row[4]).split()[0])))
     page.paragraph(
         f"Matched: {match}. ± is the 95 % interval of the mean over the seeds. Counting tokens alone (unigram) gives "
         f"{unigram:.3f} nats per token: an arm above that has learned nothing."
@@ -294,6 +294,12 @@ def add_tuning(page: Page, outcomes: Sequence[Outcome], names: Sequence[str], se
             result = "diverged" if outcome.validation_loss is None else f"{outcome.validation_loss:.4f}"
             rows.append((name, f"× {rate}", result))
     page.table(["arm", "learning rate, of its recipe's", "nats per token, first seed"], rows)
+    chosen = best_rates(outcomes, names, seed)
+    edges = [name for name, arm in chosen.items() if arm.rpartition("×")[2] in (f"{RATES[0]:g}", f"{RATES[-1]:g}")]
+    if edges:
+        page.paragraph(
+            f"For {' and '.join(edges)} the best rate is at the end of the grid: one beyond it might do better still."
+        )
 
 
 def curve(

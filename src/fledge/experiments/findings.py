@@ -17,6 +17,7 @@ from fledge.experiments.trials import Outcome, by_arm
 from fledge.files import atomic_write
 from fledge.plot import Curve, curves
 
+MOST_CURVES = 10
 METRICS = {"validation_loss": "nats per token", "bits_per_byte": "bits per byte"}
 
 
@@ -50,6 +51,18 @@ def add_setup(page: Page, plan: Plan, command: str) -> None:
         f"fledge {__version__}, torch {version('torch')}, Python {platform.python_version()}, "
         f"{platform.system()} {platform.machine()}."
     )
+
+
+def add_given_up(page: Page, outcomes: Sequence[Outcome]) -> None:
+    """The trials that were not run to their end, and why: a diverged one is a result, a pruned one a saving."""
+    rows = [
+        (f"{outcome.arm}, seed {outcome.seed}", outcome.status, f"{outcome.step:,}", outcome.why)
+        for outcome in outcomes
+        if outcome.status != "complete"
+    ]
+    if rows:
+        page.heading("Not run to the end")
+        page.table(["trial", "", "step", "why"], rows)
 
 
 def arm_values(outcomes: Sequence[Outcome], metric: str) -> list[float]:
@@ -122,18 +135,27 @@ def difference_text(found: Sequence[Outcome], base: dict[int, Outcome], metric: 
 
 
 def add_curves(page: Page, plan: Plan, outcomes: Sequence[Outcome], folder: Path, x: str = "tokens") -> None:
-    """Validation loss of the first seed of each arm as it trained."""
-    lines = {
+    """Validation loss of the first seed of each arm as it trained; of many arms, those that came furthest down."""
+    found = {
         outcome.arm: points
         for outcome in outcomes
         if outcome.seed == plan.seeds[0] and (points := read_curve(folder / outcome.folder, x))[0]
     }
-    if lines:
-        page.heading("Curves")
-        page.figure(
-            curves(lines, x, "validation loss, nats per token"),
-            f"Validation loss against {x}, seed {plan.seeds[0]}.",
-        )
+    if not found:
+        return
+    best = sorted(found, key=lambda name: min(found[name][1]))[:MOST_CURVES]
+    ceiling = 1.2 * max(found[best[0]][1])  # a diverged loss would flatten all others
+    lines = {
+        name: ([a for a, b in zip(xs, ys, strict=True) if b <= ceiling], [b for b in ys if b <= ceiling])
+        for name, (xs, ys) in found.items()
+        if name in best
+    }
+    page.heading("Curves")
+    left_out = f" The best {len(best)} of {len(found)} arms." if len(best) < len(found) else ""
+    page.figure(
+        curves(lines, x, "validation loss, nats per token"),
+        f"Validation loss against {x}, seed {plan.seeds[0]}.{left_out}",
+    )
 
 
 def read_curve(run: Path, x: str) -> Curve:

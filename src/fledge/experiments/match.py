@@ -64,14 +64,5 @@ def count(model: ModelConfig, config: RunConfig, vocabulary_size: int) -> int:
     return Account(model, vocabulary_size, config.tokens.context_length).parameters.total
 
 
-def steps_of(config: RunConfig, match: Match, vocabulary_size: int, tokens: int, flops: float) -> int:
-    """Steps that give every arm the same tokens, or the same FLOPs of training."""
-    each = config.training.batch_size * config.tokens.context_length
-    if match == "flops":
-        account = Account(config.model, vocabulary_size, config.tokens.context_length)
-        return max(1, round(flops / (account.flops_per_token * each)))
-    return max(1, round(tokens / each))
-
-
 def _with(model: ModelConfig, **changes: object) -> ModelConfig:
     return model.model_copy(update=changes)

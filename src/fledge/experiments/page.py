@@ -36,6 +36,8 @@ details > summary { cursor: pointer; color: var(--accent); }
 @media print { body { max-width: none; padding: 0; } details { display: block; } }
 """
 
+FIGURE = "figure-{number}.svg"
+
 
 @dataclass
 class Page:
@@ -44,6 +46,7 @@ class Page:
     title: str
     lead: str = ""
     parts: list[tuple[str, str]] = field(default_factory=list)
+    drawings: list[str] = field(default_factory=list)
 
     def heading(self, text: str) -> None:
         self.parts.append((f"<h2>{html.escape(text)}</h2>", f"## {text}"))
@@ -70,13 +73,14 @@ class Page:
         self.parts.append((f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>", "\n".join(lines)))
 
     def figure(self, svg: str, caption: str) -> None:
-        """An SVG drawing set inline, so that the page stays one file."""
+        """An SVG drawing: set inline in HTML, so that the page stays one file, and a file beside the Markdown."""
         drawing = svg[svg.index("<svg") :]
+        self.drawings.append(svg)
         self.parts.append(
             (
                 f'<figure role="img" aria-label="{html.escape(caption, quote=True)}">{drawing}'
                 f"<figcaption>{html.escape(caption)}</figcaption></figure>",
-                f"*{caption}*",
+                f"![{caption}]({FIGURE.format(number=len(self.drawings))})\n\n*{caption}*",
             )
         )
 
@@ -103,7 +107,10 @@ class Page:
         return "\n\n".join([f"# {self.title}", self.lead, *(part for _, part in self.parts)]) + "\n"
 
     def write(self, path: Path) -> Path:
-        """As HTML or, where the name ends in `.md`, as Markdown."""
+        """As HTML or, where the name ends in `.md`, as Markdown with its figures beside it."""
+        for number, drawing in enumerate(self.drawings if path.suffix == ".md" else [], 1):
+            with atomic_write(path.parent / FIGURE.format(number=number)) as file:
+                file.write(drawing.encode())
         with atomic_write(path) as file:
             file.write((self.markdown() if path.suffix == ".md" else self.html()).encode())
         return path

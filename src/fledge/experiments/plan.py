@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fledge.config import RunConfig, override_config
 from fledge.errors import FledgeError
 from fledge.files import read_json, write_json
+from fledge.run import differences
+
+if TYPE_CHECKING:
+    from fledge.experiments.timing import Pace
 
 PLAN = "plan.json"
 DATA = "data"
 TIMING = "timing"
-WARM_STEPS, TIMED_STEPS = 3, 8
 
 
 @dataclass(frozen=True)
@@ -56,15 +58,11 @@ class Plan:
             write_json(folder / PLAN, asdict(self))
             return self
         stored = Plan.read(folder)
-        mine, theirs = ({**asdict(plan), "facts": None} for plan in (self, stored))
-        for values in (mine, theirs):  # a budget in time becomes steps once, and the stored number holds
-            values["config"] = {
-                **values["config"],
-                "training": {**values["config"]["training"], "steps": None, "tokens": None},
-            }
-        if json.loads(json.dumps(mine)) != json.loads(json.dumps(theirs)):
+        mine, theirs = (json.loads(json.dumps(asdict(plan))) for plan in (self, stored))
+        if mine != theirs:
             raise FledgeError(
-                f"{folder} holds another experiment ({stored.kind}: {stored.question}). Name another folder with --out."
+                f"{folder} holds another experiment ({stored.kind}: {stored.question}; "
+                f"{'; '.join(differences(theirs, mine)[:3])}). Name another folder with --out."
             )
         return stored
 
@@ -75,30 +73,46 @@ def make_plan(
     config: RunConfig,
     arms: Sequence[Arm],
     seeds: int,
-    seconds_each: float | None,
-    budget_text: str,
     folder: Path,
+    pace: Callable[[RunConfig], Pace] | None = None,
+    budget_text: str = "",
+    parallel: int = 1,
 ) -> Plan:
-    """The plan, with a time budget turned into steps by measuring this machine once."""
-    steps = config.steps
+    """The plan. With a budget, `pace` turns it into steps by measuring this machine, and the stored plan keeps them.
+
+    So are the threads of each trial kept, of which the bits depend: the machine's, divided by those that run at once.
+    """
+    import torch
+
+    from fledge.experiments.timing import EVALUATIONS, Pace, check_corpus
+
+    threads = config.training.threads or max(1, torch.get_num_threads() // parallel)
+    config = override_config(config, [f"training.threads={threads}"])
+    found = Pace(config.steps, config.training.evaluate_windows)
     if (folder / PLAN).is_file():
-        steps = Plan.read(folder).facts["steps"]
-    elif seconds_each is not None:
-        steps = steps_for(config, seconds_each, folder)
-    often = max(1, steps // 10)
+        stored = Plan.read(folder)
+        kept = stored.config["training"]
+        config = override_config(config, [f"training.threads={kept['threads']}"])
+        if budget_text and stored.facts.get("budget") == budget_text:
+            found = Pace(stored.facts["steps"], kept["evaluate_windows"])
+    else:
+        if pace is not None:
+            found = pace(config)
+        check_corpus(config, found.steps if pace is not None else 0, folder)
     settings = override_config(
         config,
         [
             "training.tokens=none",
-            f"training.steps={steps}",
-            f"training.evaluate_every={often}",
+            f"training.steps={found.steps}",
+            f"training.evaluate_every={max(1, found.steps // EVALUATIONS)}",
+            f"training.evaluate_windows={found.evaluate_windows}",
             "training.save_every=0",
             "training.sample_every=0",
-            f"training.log_every={max(1, steps // 100)}",
-            f"schedule.warmup_steps={min(config.schedule.warmup_steps, steps // 10)}",
+            f"training.log_every={max(1, found.steps // 100)}",
+            f"schedule.warmup_steps={min(config.schedule.warmup_steps, found.steps // 10)}",
         ],
     )
-    facts = {"steps": steps, "budget": budget_text}
+    facts = {"steps": found.steps, "budget": budget_text}
     plan = Plan(kind, question, settings.model_dump(mode="json"), tuple(arms), tuple(range(seeds)), facts)
     return plan.settle(folder)
 
@@ -118,30 +132,3 @@ def with_shared_data(config: RunConfig, folder: Path) -> RunConfig:
     write_store(run.corpus, run.tokenizer, place / "tokens", progress=False)
     tokens = config.tokens.model_copy(update={"store": str((place / "tokens").absolute())})
     return config.model_copy(update={"tokens": tokens})
-
-
-def steps_for(config: RunConfig, seconds: float, folder: Path) -> int:
-    """The steps this machine takes in a time, from a few measured ones; some of it goes to evaluation and saving."""
-    import torch
-
-    from fledge.loss import head_loss
-    from fledge.run import Run
-    from fledge.training.device import choose_device
-    from fledge.training.optimizers import build_optimizer
-
-    run = Run(with_shared_data(config, folder), folder / TIMING, quiet=True)
-    device = torch.device(choose_device(config.training.device))
-    model = run.model.to(device)
-    optimizer = build_optimizer(model, config.optimizer)
-    batch = run.windows("train").batch(range(config.training.batch_size)).to(device)
-    started = 0.0
-    for step in range(WARM_STEPS + TIMED_STEPS):
-        if step == WARM_STEPS:
-            started = time.monotonic()
-        hidden, _ = model.hidden(batch.inputs_BT, model.plan(batch))
-        loss, count = head_loss(model, hidden, batch.targets_BT)
-        (loss / count).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        optimizer.zero()
-        float(loss.detach())
-    return max(10, int(0.85 * seconds / ((time.monotonic() - started) / TIMED_STEPS)))

@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 import platform
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fledge.experiments.page import Page
+from fledge.experiments.recipe import Choice, toml
 from fledge.files import read_json, write_json
 from fledge.plot import curves
 
@@ -33,29 +35,44 @@ class RunReport(NamedTuple):
     samples: list[tuple[str, str]]
 
 
-def report_run(run: Run, result: TrainingResult, prompts: tuple[str, ...] = PROMPTS) -> RunReport:
-    """Evaluate the trained model on the whole validation split, sample from it, and write the page into its folder."""
-    baselines = run_baselines(run)
-    evaluation = run.evaluate()
+def report_run(
+    run: Run,
+    result: TrainingResult,
+    prompts: tuple[str, ...] = PROMPTS,
+    *,
+    choices: Sequence[Choice] = (),
+    most_tokens: int | None = None,
+) -> RunReport:
+    """Evaluate the trained model on the validation split, sample from it, and write the page into its folder.
+
+    `choices` are told with their reasons; of a large text, `most_tokens` held-out ones are evaluated.
+    """
+    baselines = run_baselines(run, most_tokens)
+    evaluation = run.evaluate(max_tokens=most_tokens)
     samples = [(prompt, text.text) for prompt, text in zip(prompts, run.generate(list(prompts)), strict=True)]
     page = Page(run.config.name, lead(run, result, evaluation))
     add_answer(page, run, evaluation, baselines)
     add_curves(page, run, baselines)
     add_samples(page, run, samples)
+    add_choices(page, choices)
     add_costs(page, run, result)
     add_settings(page, run)
     return RunReport(page.write(run.folder / "report.html"), evaluation, baselines, samples)
 
 
-def run_baselines(run: Run) -> dict[str, float]:
-    """Nats per token of the n-gram models on this run's validation tokens, computed once and kept."""
+def run_baselines(run: Run, most_tokens: int | None = None) -> dict[str, float]:
+    """Nats per token of the n-gram models on this run's validation tokens, computed once and kept.
+
+    With `most_tokens`, they are held against so many of them, and counted on a hundred times as many at most.
+    """
     from fledge.evaluation import baselines
 
     kept = run.folder / BASELINES
     if not kept.is_file():
         store = run.tokens
         train, validation = (store.split(name).verify().tokens for name in ("train", "validation"))
-        found = baselines(train, validation, run.tokenizer.vocab_size)
+        counted = None if most_tokens is None else 100 * most_tokens
+        found = baselines(train[:counted], validation[:most_tokens], run.tokenizer.vocab_size)
         write_json(kept, {"unigram": found.unigram, "bigram": found.bigram, "trigram": found.trigram})
     return {str(name): float(value) for name, value in read_json(kept).items()}
 
@@ -88,7 +105,8 @@ def add_answer(page: Page, run: Run, evaluation: Evaluation, baselines: dict[str
         verdict = f"The model beats every n-gram baseline on held-out text: the {best} by {margin:.2f} nats."
     elif beaten:
         verdict = (
-            f"The model beats the {' and the '.join(beaten)}, and not yet the {best}: train longer (fledge train akjv)."
+            f"The model beats the {' and the '.join(beaten)}, and not yet the {best}: train longer"
+            f"{' (fledge train akjv)' if run.config.name == 'akjv-demo' else ''}."
         )
     else:
         verdict = "The model is no better than counting tokens: it has not learned yet. Train longer."
@@ -122,6 +140,14 @@ def add_samples(page: Page, run: Run, samples: list[tuple[str, str]]) -> None:
     )
     for prompt, text in samples:
         page.quote(f"{prompt}▸{text}" if prompt else f"▸{text}")
+
+
+def add_choices(page: Page, choices: Sequence[Choice]) -> None:
+    """Every setting that was chosen for this text, this time and this machine."""
+    if choices:
+        page.heading("What was chosen, and why")
+        rows = [(", ".join(f"{key} = {toml(value)}" for key, value in c.values.items()), c.why) for c in choices]
+        page.table(["settings", "because"], rows)
 
 
 def add_costs(page: Page, run: Run, result: TrainingResult) -> None:

@@ -11,6 +11,9 @@ from fledge.config import setting_paths
 from fledge.errors import FledgeError, nearest
 
 LARGEST_GRID = 2000
+MAX = "max"
+"In a list of batch sizes: the largest that this machine takes, found when the sweep begins."
+BATCH = "training.batch_size"
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,8 @@ def parse_axis(text: str) -> Axis:
     """
     >>> parse_axis("optimizer.learning_rate=1e-3..1e-1:log:3").values
     (0.001, 0.01, 0.1)
-    >>> parse_axis("training.batch_size=1,8,64").values
-    (1, 8, 64)
+    >>> parse_axis("training.batch_size=1,8,64,max").values
+    (1, 8, 64, 'max')
     """
     key, equals, spec = text.partition("=")
     key = key.strip()
@@ -52,7 +55,10 @@ def parse_axis(text: str) -> Axis:
     if key not in known:
         raise FledgeError(f"--over {text!r}: there is no setting {key}. {nearest(key, known)}")
     if ".." not in spec:
-        return Axis(key, tuple(_value(part) for part in spec.split(",")))
+        values = tuple(_value(part) for part in spec.split(","))
+        if MAX in values and key != BATCH:
+            raise FledgeError(f"--over {text!r}: only {BATCH} has a largest value that can be found.")
+        return Axis(key, values)
     bounds, *options = spec.split(":")
     low_text, _, high_text = bounds.partition("..")
     low, high = _number(low_text, text), _number(high_text, text)

@@ -8,16 +8,18 @@ and unfinished ones resumed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from fledge.config import RunConfig, override_config, parse
 from fledge.experiments.plan import Plan, with_shared_data
+from fledge.experiments.watch import OUTCOME, GivenUp, Watch
 from fledge.files import read_json, write_json
 
-OUTCOME = "outcome.json"
+if TYPE_CHECKING:
+    from fledge.run import Run
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Outcome:
 
     arm: str
     seed: int
-    status: Literal["complete", "diverged"]
+    status: Literal["complete", "diverged", "pruned"]
     step: int
     tokens: int
     parameters: int
@@ -38,65 +40,97 @@ class Outcome:
     memory: int | None = None
     why: str = ""
     folder: str = ""
+    reached: float | None = None
+    "The last validation loss of a trial that was not run to its end."
 
 
-def run_trials(plan: Plan, folder: Path, quiet: bool = False) -> Iterator[Outcome]:
+class Trial(NamedTuple):
+    """An arm with a seed, and the trials that it is held against while it runs (none: it is not pruned).
+
+    With `alone`, its result is the loss on each held-out document by itself, whatever windows it was trained on.
+    """
+
+    arm: str
+    config: RunConfig
+    rivals: tuple[str, ...] = ()
+    alone: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return slug(f"{self.arm}-seed{self.config.training.seed}")
+
+
+def plan_trials(plan: Plan, alone: bool = False) -> list[Trial]:
     """Every arm with every seed; seeds outermost, so that an early stop leaves all arms comparable."""
     base = parse(RunConfig, plan.config)
-    total, done = len(plan.arms) * len(plan.seeds), 0
-    for seed in plan.seeds:
-        for arm in plan.arms:
-            done += 1
-            config = override_config(base, [*arm.changes, f"training.seed={seed}"])
-            outcome = run_trial(arm.name, config, folder)
-            if not quiet:
-                print(f"{done}/{total} {describe(outcome)}", flush=True)
-            yield outcome
+    return [
+        Trial(arm.name, override_config(base, [*arm.changes, f"training.seed={seed}"]), alone=alone)
+        for seed in plan.seeds
+        for arm in plan.arms
+    ]
 
 
-def run_trial(name: str, config: RunConfig, folder: Path) -> Outcome:
+def with_rivals(trials: Sequence[Trial], before: Sequence[Trial] = ()) -> list[Trial]:
+    """The trials, each held against the earlier ones of its seed; `before` are those of earlier rounds."""
+    found: list[Trial] = []
+    for trial in trials:
+        earlier = [other for other in (*before, *found) if other.config.training.seed == trial.config.training.seed]
+        found.append(trial._replace(rivals=tuple(other.name for other in earlier)))
+    return found
+
+
+def run_trial(trial: Trial, folder: Path) -> Outcome:
     """One run to its end, or its outcome where it has been run before."""
     from fledge.accounting import Account
     from fledge.bundle.load import checkpoints
     from fledge.run import Run
     from fledge.training import Diverged, load_checkpoint
 
-    place = folder / "trials" / slug(f"{name}-seed{config.training.seed}")
+    place = folder / "trials" / trial.name
     if (place / OUTCOME).is_file():
         return Outcome(**read_json(place / OUTCOME))
-    config = with_shared_data(config, folder)
+    config = with_shared_data(trial.config, folder)
     run = Run(config, place, quiet=True)
     account = Account(config.model, run.tokenizer.vocab_size, config.tokens.context_length)
     facts: dict[str, Any] = {
-        "arm": name,
+        "arm": trial.arm,
         "seed": config.training.seed,
         "parameters": account.parameters.total,
         "folder": str(place.relative_to(folder)),
     }
+    rivals = tuple(folder / "trials" / name for name in trial.rivals)
+    watch = Watch(place, config.steps, config.schedule.warmup_steps, unigram_loss(config), rivals)
+
+    def ended(status: Literal["diverged", "pruned"], step: int, why: str, reached: float | None = None) -> Outcome:
+        tokens = step * config.training.batch_size * config.tokens.context_length
+        flops = account.flops_per_token * tokens
+        return Outcome(status=status, step=step, tokens=tokens, flops=flops, why=why, reached=reached, **facts)
+
     try:
-        result = run.train(resume=load_checkpoint(place) if checkpoints(place) else None)
+        result = run.train(resume=load_checkpoint(place) if checkpoints(place) else None, on_evaluation=watch)
     except Diverged as error:
-        tokens = error.step * config.training.batch_size * config.tokens.context_length
-        outcome = Outcome(
-            status="diverged",
-            step=error.step,
-            tokens=tokens,
-            flops=account.flops_per_token * tokens,
-            why=str(error),
-            **facts,
-        )
+        outcome = ended("diverged", error.step, str(error))
+    except GivenUp as reason:
+        outcome = ended(reason.status, reason.step, reason.why, reason.loss)
     else:
         if result.stopped:
             raise KeyboardInterrupt
-        outcome = Outcome(
-            status="complete",
-            step=result.step,
-            tokens=result.tokens,
-            flops=account.flops_per_token * result.tokens,
-            seconds=result.seconds,
-            **measured(place),
-            **facts,
-        )
+        measures = measured(place)
+        if why := watch.divergence(result.step, measures["validation_loss"]):
+            outcome = ended("diverged", result.step, why, measures["validation_loss"])
+        else:
+            if trial.alone:
+                measures.update(loss_alone(run))
+            outcome = Outcome(
+                status="complete",
+                step=result.step,
+                tokens=result.tokens,
+                flops=account.flops_per_token * result.tokens,
+                seconds=result.seconds,
+                **measures,
+                **facts,
+            )
     write_json(place / OUTCOME, asdict(outcome))
     return outcome
 
@@ -119,11 +153,28 @@ def measured(run: Path) -> dict[str, Any]:
     }
 
 
+def loss_alone(run: Run) -> dict[str, float | None]:
+    """On the first held-out documents, each by itself: as many tokens as an evaluation while training sees."""
+    most = run.config.training.evaluate_windows * run.config.tokens.context_length
+    found = run.evaluate(documents="alone", max_tokens=most)
+    return {"validation_loss": found.loss, "bits_per_byte": found.bits_per_byte}
+
+
+def unigram_loss(config: RunConfig) -> float:
+    """What counting tokens achieves on the same validation text, in nats per token."""
+    from fledge.evaluation import KneserNey
+    from fledge.tokens import TokenStore
+
+    store = TokenStore.open(config.tokens.store or "")
+    train, validation = (store.split(name).verify().tokens for name in ("train", "validation"))
+    return KneserNey(train, store.vocabulary_size, 1).loss(validation)
+
+
 def describe(outcome: Outcome) -> str:
     """One trial in a line."""
     name = f"{outcome.arm} (seed {outcome.seed})"
-    if outcome.status == "diverged":
-        return f"{name}: diverged at step {outcome.step}"
+    if outcome.status != "complete":
+        return f"{name}: {outcome.status} at step {outcome.step}"
     return (
         f"{name}: validation loss {outcome.validation_loss:.4f}, {outcome.tokens:,} tokens in {outcome.seconds:,.0f} s"
     )

@@ -17,7 +17,7 @@ from fledge.config import SamplingConfig
 from fledge.errors import FledgeError
 from fledge.generation.burst import Bursts
 from fledge.generation.prepare import is_prepared
-from fledge.generation.sampling import choose, uniforms
+from fledge.generation.sampling import choose, row_by_row, uniforms
 from fledge.generation.step import Stepper
 from fledge.generation.text import TextStream
 
@@ -289,7 +289,8 @@ class Session:
 
     def _note(self, rows: list[int], logits: Tensor, chosen: Tensor) -> None:
         """Keep each choice's log-probability, and the likeliest tokens where they are wanted."""
-        logprobs = logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(dim=-1)
+        everything = row_by_row(lambda row: torch.log_softmax(row, dim=-1), logits)
+        logprobs = everything.gather(1, chosen[:, None])[:, 0]
         for row, logprob in zip(rows, logprobs.tolist(), strict=True):
             if logprob != logprob:
                 raise FledgeError(
@@ -299,7 +300,7 @@ class Session:
                 self.results[row].logprobs.append(logprob)
         if not self.alternatives:
             return
-        best, ids = torch.log_softmax(logits, dim=-1).topk(min(self.alternatives, logits.shape[-1]))
+        best, ids = everything.topk(min(self.alternatives, logits.shape[-1]))
         for row, values, names in zip(rows, best.tolist(), ids.tolist(), strict=True):
             if self.results[row].stopped == "length":
                 self.results[row].alternatives.append([Alternative(*pair) for pair in zip(names, values, strict=True)])

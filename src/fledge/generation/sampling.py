@@ -6,6 +6,7 @@ row's text depends on neither the batch it stands in nor the device's generator.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -62,15 +63,14 @@ def candidates(logits_BV: Tensor, config: SamplingConfig) -> Candidates:
 
 def _nucleus(scores: Tensor, ids: Tensor | None, share: float) -> Candidates:
     """The likeliest tokens up to and with the one that reaches `share`; the likeliest always stays."""
-    total = scores.logsumexp(dim=-1, keepdim=True)
+    probabilities = torch.softmax(scores, dim=-1)
     if ids is None:
         shortlist = min(SHORTLIST, scores.shape[-1])
         best, ids = torch.topk(scores, shortlist)
         on_device = scores.device.type == "cuda"  # looking at the sum would make the processor wait for the GPU
-        if on_device or (best - total).exp().sum(dim=-1).min() < share:
+        if on_device or probabilities.gather(-1, ids).sum(dim=-1).min() < share:
             best, ids = torch.sort(scores, dim=-1, descending=True, stable=True)
-        scores = best
-    probabilities = (scores - total).exp()
+        scores, probabilities = best, probabilities.gather(-1, ids)
     before = probabilities.cumsum(dim=-1) - probabilities
     before[..., 0] = 0
     return Candidates(scores.masked_fill(before >= share, -torch.inf), ids)
@@ -84,10 +84,18 @@ def draw(found: Candidates, uniforms_B: Tensor) -> Tensor:
     return (place if found.ids is None else found.ids.gather(-1, place)).squeeze(-1)
 
 
+def row_by_row(function: Callable[[Tensor], Tensor], scores_BV: Tensor) -> Tensor:
+    """The function of all rows. On a CPU one at a time: for more, torch would wake its threads, which then get in the
+    way of those that decode."""
+    if scores_BV.device.type != "cpu":
+        return function(scores_BV)
+    return torch.cat([function(row_1V) for row_1V in torch.split(scores_BV, 1)])
+
+
 def choose(logits_BV: Tensor, config: SamplingConfig, uniforms_B: Tensor, seen_BV: Tensor | None = None) -> Tensor:
     """The next id of each row; temperature 0 takes the likeliest, the lowest id among equals."""
     if seen_BV is not None:
         logits_BV = penalise(logits_BV, seen_BV, config.repetition_penalty)
     if config.temperature == 0:
-        return logits_BV.argmax(dim=-1)
+        return row_by_row(lambda row: row.argmax(dim=-1), logits_BV)
     return draw(candidates(logits_BV, config), uniforms_B)

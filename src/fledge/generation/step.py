@@ -1,8 +1,8 @@
 """One token through a Transformer on the CPU, in as few operations as it takes.
 
 At one token a call the floor is the weights' way through memory, and what torch spends on each small operation comes on
-top of it. This is the mathematics of `model.hidden` and `model.head` on the same state, for rows of equal length;
-whatever does not fit goes through the model itself.
+top of it. This is the mathematics of `model.hidden` and `model.head` on the same state, for up to eight rows of equal
+length, the products and the attention by the native core; whatever does not fit goes through the model itself.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fledge import _core
 from fledge.model.layers import FeedForward, LayerNorm, RMSNorm, rotation, sinusoids
 from fledge.model.transformer import Block, Transformer
 
@@ -22,19 +23,39 @@ if TYPE_CHECKING:
     from fledge.model import Model, State
 
 Map = Callable[[Tensor], Tensor]
+MOST_ROWS = 8  # of the native products; beyond, the model's own are faster
 
 
 class Layer(NamedTuple):
     """One block, taken apart: plain functions and tensors cost less to reach than modules."""
 
     norm1: Map
-    qkv: Map
+    qkv: Product
     query_norm: Map | None
     key_norm: Map | None
-    add_output: Callable[[Tensor, Tensor], Tensor]
+    output: Product
     norm2: Map
     inner: Map
-    add_inner: Callable[[Tensor, Tensor], Tensor]
+    outer: Product
+
+
+class Product:
+    """x · weightᵀ (+ bias) (+ residual) for a few rows, at the speed at which the weights come from memory."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self.weight = weight.detach().contiguous()
+        self.bias = None if bias is None else bias.detach().contiguous()
+        self.outputs, inputs = self.weight.shape
+        bias_at = 0 if self.bias is None else self.bias.data_ptr()
+        self.native = _core.Product(self.weight.data_ptr(), bias_at, self.outputs, inputs)
+        self.threads = torch.get_num_threads()
+
+    def __call__(self, x_BK: Tensor, residual_BN: Tensor | None = None) -> Tensor:
+        x_BK, rows = x_BK.contiguous(), x_BK.shape[0]
+        out_BN = torch.empty(rows, self.outputs)
+        residual_at = 0 if residual_BN is None else residual_BN.data_ptr()
+        self.native(x_BK.data_ptr(), residual_at, out_BN.data_ptr(), rows, self.threads)
+        return out_BN
 
 
 class Stepper:
@@ -47,9 +68,11 @@ class Stepper:
         attention = blocks[0].attn
         self.heads, self.kv_heads, self.head_size = attention.heads, attention.kv_heads, attention.head_size
         self.scale = 1 / math.sqrt(self.head_size)
+        self.threads = torch.get_num_threads()
         self.pre_norm = self.config.norm_place == "pre"
         self.layers = [_take_apart(block) for block in blocks]
         self.final_norm = _norm(model.ln_final)
+        self.head = Product(model.head_weight[: model.vocabulary_size])
         self.turns: Tensor | None = None
         if self.config.position == "rope":
             self.turns = torch.complex(model.cosines_TP, model.sines_TP)
@@ -63,8 +86,9 @@ class Stepper:
         return None
 
     def fits(self, state: State) -> bool:
-        """Whether the next token stands at the same place in all rows, and is computed as it is."""
-        return state.even and not torch.is_autocast_enabled("cpu")
+        """Whether the next token stands at the same place in all of a few rows, and is computed as it is."""
+        exact = not torch.is_autocast_enabled("cpu") and state.tensors["layers.0.keys"].dtype == torch.float32
+        return state.even and state.batch_size <= MOST_ROWS and exact
 
     def __call__(self, state: State, tokens_B: Tensor) -> Tensor:
         """The scores after one more token a row; the state goes on by that token."""
@@ -76,14 +100,14 @@ class Stepper:
             keys, values = state.tensors[f"layers.{number}.keys"], state.tensors[f"layers.{number}.values"]
             if self.pre_norm:
                 mixed = self._attend(layer, layer.norm1(x_BD), turn, keys, values, slot, used)
-                x_BD = layer.add_output(x_BD, mixed)
-                x_BD = layer.add_inner(x_BD, layer.inner(layer.norm2(x_BD)))
+                x_BD = layer.output(mixed, x_BD)
+                x_BD = layer.outer(layer.inner(layer.norm2(x_BD)), x_BD)
             else:
                 mixed = self._attend(layer, x_BD, turn, keys, values, slot, used)
-                x_BD = layer.norm1(layer.add_output(x_BD, mixed))
-                x_BD = layer.norm2(layer.add_inner(x_BD, layer.inner(x_BD)))
+                x_BD = layer.norm1(layer.output(mixed, x_BD))
+                x_BD = layer.norm2(layer.outer(layer.inner(x_BD), x_BD))
         state.advance(1)
-        return self.model.head(self.final_norm(x_BD))
+        return self.head(self.final_norm(x_BD))
 
     def _enter(self, tokens_B: Tensor, place: int) -> tuple[Tensor, Tensor | None]:
         """The embeddings at this place, and its rotary angles as complex numbers: turning a pair is one product."""
@@ -113,46 +137,33 @@ class Stepper:
             q_k_BHK = torch.view_as_real(pairs * turn).flatten(-2)
         keys.select(2, slot).copy_(q_k_BHK[:, self.heads :])
         values.select(2, slot).copy_(heads_BHK[:, turned:])
-        queries_BHTK = q_k_BHK[:, : self.heads].unsqueeze(2)
-        out_BHTK = functional.scaled_dot_product_attention(
-            queries_BHTK,
-            keys.narrow(2, 0, used),
-            values.narrow(2, 0, used),
-            scale=self.scale,
-            enable_gqa=self.heads != self.kv_heads,
+        out_BD = torch.empty(batch, self.heads * self.head_size)
+        attend = _core.Attention(self.heads, self.kv_heads, self.head_size, keys.shape[2], self.scale)
+        attend(
+            q_k_BHK.data_ptr(),
+            q_k_BHK.stride(0),
+            keys.data_ptr(),
+            values.data_ptr(),
+            used,
+            out_BD.data_ptr(),
+            batch,
+            self.threads,
         )
-        return out_BHTK.reshape(batch, -1)
+        return out_BD
 
 
 def _take_apart(block: Block) -> Layer:
     attention, feed_forward = block.attn, block.ffn
     return Layer(
         norm1=_norm(block.ln1),
-        qkv=_linear(attention.qkv.weight, attention.qkv.bias),
+        qkv=Product(attention.qkv.weight, attention.qkv.bias),
         query_norm=_norm(attention.q_norm) if attention.qk_norm else None,
         key_norm=_norm(attention.k_norm) if attention.qk_norm else None,
-        add_output=_added_linear(attention.output_proj),
+        output=Product(attention.output_proj.weight, attention.output_proj.bias),
         norm2=_norm(block.ln2),
         inner=_inner(feed_forward),
-        add_inner=_added_linear(feed_forward.w2),
+        outer=Product(feed_forward.w2.weight, feed_forward.w2.bias),
     )
-
-
-def _linear(weight: Tensor, bias: Tensor | None) -> Map:
-    matrix = weight.detach().t()
-    if bias is None:
-        return lambda x: torch.mm(x, matrix)
-    fixed = bias.detach()
-    return lambda x: torch.addmm(fixed, x, matrix)
-
-
-def _added_linear(module: nn.Linear) -> Callable[[Tensor, Tensor], Tensor]:
-    """residual + x · weight (+ bias), with the sum taken inside the product."""
-    matrix = module.weight.detach().t()
-    if module.bias is None:
-        return lambda residual, x: torch.addmm(residual, x, matrix)
-    fixed = module.bias.detach()
-    return lambda residual, x: torch.addmm(residual + fixed, x, matrix)
 
 
 def _norm(module: nn.Module) -> Map:
@@ -176,7 +187,7 @@ def _norm(module: nn.Module) -> Map:
 def _inner(module: FeedForward) -> Map:
     """The feed-forward up to its last matrix."""
     if module.kind == "swiglu":
-        both = _linear(module.w13.weight, module.w13.bias)
+        both = Product(module.w13.weight, module.w13.bias)
         width = module.w13.sizes[0]
 
         def gated(x: Tensor) -> Tensor:
@@ -184,7 +195,7 @@ def _inner(module: FeedForward) -> Map:
             return functional.silu(found[:, :width]).mul_(found[:, width:])
 
         return gated
-    first = _linear(module.w1.weight, module.w1.bias)
+    first = Product(module.w1.weight, module.w1.bias)
     if module.kind == "silu":
         return lambda x: functional.silu(first(x))
     if module.kind == "relu2":

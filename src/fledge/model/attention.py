@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from fledge.config import ModelConfig
 from fledge.model.base import Plan, State, compute_dtype
+from fledge.model.dropout import attention_with_dropout
 from fledge.model.layers import FusedLinear, RMSNorm, join_fused, rotate
 from fledge.model.short_attention import is_short, short_attention
 
@@ -69,7 +70,10 @@ class Attention(nn.Module):
             dtype = compute_dtype(q)
             grouped = self.heads != self.kv_heads
             return flex_attention(q.to(dtype), k.to(dtype), v.to(dtype), block_mask=plan.blocks, enable_gqa=grouped)
-        return self._sdpa(q, k, v, None if plan is None else plan.mask)
+        mask = None if plan is None else plan.mask
+        if self.training and self.dropout and q.device.type == "cpu":
+            return attention_with_dropout(q, k, v, mask, self.dropout)
+        return self._sdpa(q, k, v, mask)
 
     def _sdpa(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool = True) -> Tensor:
         return functional.scaled_dot_product_attention(

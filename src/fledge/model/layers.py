@@ -91,12 +91,8 @@ def join_fused(owner: nn.Module, state: dict[str, Any], prefix: str, *_: Any) ->
 
 
 def default_hidden(config: ModelConfig) -> int:
-    """Inner size of the feed-forward: as set, or such that gated and plain ones have about equal parameters."""
-    if config.hidden is not None:
-        return config.hidden
-    if config.feed_forward == "swiglu":
-        return max(64, round(config.width * 8 / 3 / 64) * 64)
-    return 4 * config.width
+    """Inner size of the feed-forward, by the settings' own rule."""
+    return config.inner_size
 
 
 class FeedForward(nn.Module):
@@ -104,7 +100,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        inner = default_hidden(config)
+        inner = config.inner_size
         self.kind = config.feed_forward
         if self.kind == "swiglu":
             self.w13 = FusedLinear(config.width, {"w1": inner, "w3": inner}, config.bias)

@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from fledge.config import ModelConfig
 from fledge.model.base import Documents, Model, Pieces, Plan, State, VocabularyMatrix
+from fledge.model.dropout import Dropout
 from fledge.model.layers import fill_matrix, initialise
 
 KINDS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
@@ -35,7 +36,7 @@ class Recurrent(Model):
             batch_first=True,
             dropout=config.dropout if config.layers > 1 else 0.0,
         )
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.lm_head = None if config.tied else VocabularyMatrix(vocabulary_size, config.width)
         self.parts = ("hidden", "cell") if config.architecture == "lstm" else ("hidden",)
         initialise(self, config, config.layers)

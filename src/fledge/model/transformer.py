@@ -14,6 +14,7 @@ from fledge.config import ModelConfig
 from fledge.errors import FledgeError
 from fledge.model.attention import Attention, Window, additive, document_blocks, document_mask, has_flex
 from fledge.model.base import Documents, Model, Plan, State, VocabularyMatrix, compute_dtype
+from fledge.model.dropout import Dropout
 from fledge.model.layers import FeedForward, initialise, make_norm, rotary_frequencies, rotation, sinusoids
 
 
@@ -27,7 +28,7 @@ class Block(nn.Module):
         self.attn = Attention(config)
         self.ln2 = make_norm(config)
         self.ffn = FeedForward(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(
         self,
@@ -81,7 +82,7 @@ class Transformer(Model):
         self.token_embeddings = VocabularyMatrix(vocabulary_size, config.width)
         if config.position == "learned":
             self.position_embeddings = nn.Embedding(context_length, config.width)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(Block(config) for _ in range(config.layers))
         # A post-norm block already ends in a norm.
         self.ln_final = make_norm(config) if config.norm_place == "pre" else nn.Identity()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from fledge.accounting import Account, peak_flops
+from fledge.accounting.devices import gpu
 from fledge.config import RunConfig
 from fledge.errors import FledgeError
 
@@ -38,8 +39,8 @@ class Precision:
         return torch.autocast(device.type, dtype=self.dtype)
 
 
-def choose_device(name: str, local_rank: int = 0) -> torch.device:
-    """`auto` is a GPU where there is one, then Apple's, then the CPU."""
+def choose_device(name: str, local_rank: int = 0, named: str = "training.device") -> torch.device:
+    """`auto` is a GPU where there is one, then Apple's, then the CPU. `named` is the setting or option it came from."""
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda", local_rank)
@@ -47,15 +48,15 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise FledgeError(f"training.device = {name!r} is no device. Use auto, cpu, mps, cuda or cuda:N.") from None
+        raise FledgeError(f"{named} = {name!r} is no device. Use auto, cpu, mps, cuda or cuda:N.") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise FledgeError(f"training.device = {name}, and torch sees no CUDA device here. Use training.device=auto.")
+        raise FledgeError(f"{named} = {name}, and torch sees no CUDA device here. Use {named}=auto.")
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise FledgeError("training.device = mps, and there is no Apple GPU here. Use training.device=auto.")
+        raise FledgeError(f"{named} = mps, and there is no Apple GPU here. Use {named}=auto.")
     if device.type == "cuda":
         device = torch.device("cuda", device.index if device.index is not None else local_rank)
         if device.index >= torch.cuda.device_count():
-            raise FledgeError(f"training.device = {device}, and there are {torch.cuda.device_count()} CUDA devices.")
+            raise FledgeError(f"{named} = {device}, and there are {torch.cuda.device_count()} CUDA devices.")
     return device
 
 
@@ -102,6 +103,10 @@ def largest_micro_batch(
     """Windows at once, so that a step fits the memory: the share of this process, cut into equal parts."""
     if config.training.micro_batch is not None:
         return min(config.training.micro_batch, share)
+    free, row = 0, None
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        row = gpu(torch.cuda.get_device_name(device), total)
     try:
         memory = Account(
             config.model,
@@ -110,11 +115,11 @@ def largest_micro_batch(
             precision=precision,
             optimizer=config.optimizer.name,
             recompute=config.training.recompute,
+            device=row,
         ).memory
     except KeyError:  # an architecture of the user's own: the first step finds out what fits
         return share
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
         fits = memory.largest_batch(free * GPU_SHARE)
     else:
         fits = int(CPU_ACTIVATIONS // memory.slope)
@@ -136,3 +141,12 @@ def used_memory(device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device)
     peak_size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak_size if sys.platform == "darwin" else peak_size * 1024
+
+
+def resident_memory() -> int:
+    """Bytes of the process now; where the system does not tell, those at its fullest moment so far."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return used_memory(torch.device("cpu"))

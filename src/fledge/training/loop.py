@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,13 +60,17 @@ def train(
     time_limit: float | None = None,
     profile: bool = False,
     quiet: bool = False,
+    on_evaluation: Callable[[int, float], None] | None = None,
+    leave: bool = False,
 ) -> TrainingResult:
     """Train `model` on `windows` into `folder`; with `resume`, go on from that checkpoint, whose model `model` is.
 
     `bytes_per_token` of the validation split turns its loss into bits per byte; `time_limit` is in seconds.
+    `on_evaluation` is told the step and the validation loss after each evaluation; what it raises ends the training.
+    A second Ctrl-C raises KeyboardInterrupt; with `leave` it ends the process, even in the middle of a long step.
     """
     settings = config.training
-    with join_ranks(settings.device) as ranks, Stops(time_limit) as stops:
+    with join_ranks(settings.device) as ranks, Stops(time_limit, leave) as stops:
         session = Session(
             config,
             model,
@@ -79,6 +84,7 @@ def train(
             profile,
             quiet,
         )
+        stops.answer, stops.parting = session.answer_stop, session.part
         stopped, setbacks = None, 0
         try:
             session.catch_up()
@@ -104,7 +110,9 @@ def train(
                         if session.due(settings.save_every):
                             stops.reserve = session.save()  # before evaluation: a crash there must not cost the step
                         if session.due(settings.evaluate_every):
-                            session.evaluate()
+                            found = session.evaluate()
+                            if on_evaluation is not None and found is not None:
+                                on_evaluation(progress.step, found)
                         if session.due(settings.sample_every):
                             session.sample()
                         if progress.step >= session.steps:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +15,13 @@ import torch
 from torch import Tensor
 
 from fledge.accounting import Account, Forecast, forecast
+from fledge.accounting.devices import training_device
 from fledge.config import RunConfig
 from fledge.errors import FledgeError
 from fledge.files import atomic_write
 from fledge.tokens import Batch, Loader
 from fledge.training import timeline
-from fledge.training.device import choose_precision, peak, prepare, used_memory
+from fledge.training.device import choose_precision, peak, prepare, resident_memory, used_memory
 from fledge.training.metrics import Metrics
 from fledge.training.profiling import StepProfile
 from fledge.training.progress import Diverged, Outcome, Progress, Trouble, judge
@@ -28,7 +31,7 @@ from fledge.training.skipping import Skipping
 from fledge.training.stepper import Stepper
 from fledge.training.trackers import check_trackers, open_trackers
 from fledge.training.validation import validation_loss
-from fledge.training.view import View
+from fledge.training.view import View, readable_time
 
 if TYPE_CHECKING:
     from fledge.bundle import Bundle
@@ -71,8 +74,12 @@ class Session:
         self.steps = self._total_steps()
         check_trackers(config)
         self.place = self._open(resume)
+        self._memory_before = (resident_memory() - 4 * model.parameters_count(), used_memory(self.device))
         self.stepper = Stepper(config, model, ranks, self.precision, self.progress)
         self.optimizer, self.model, self.sharded = self.stepper.optimizer, self.stepper.model, self.stepper.sharded
+        if ranks.main:
+            left = self.steps - self.progress.step
+            timeline.require_room(self.place, settings, left, self.stepper.checkpoint_bytes())
         if resume is not None and resume.training is not None:
             self.stepper.take_up(resume.training)
         self.peak = peak(self.device, self.precision)
@@ -90,10 +97,11 @@ class Session:
         self._drawn = time.monotonic()
         self._last: dict[str, float | None] = {}
         self._started = self._ended = time.monotonic()
+        self._doing, self._doing_since = "step", self._started
         self._begun_at = self.progress.step
         self._clock: tuple[float, int] | None = None  # when the first step ended, and the tokens seen by then
         self._logged: tuple[float, int] = (time.monotonic(), self.progress.tokens)
-        self.forecast = self._forecast()
+        self.forecast = None if quiet else self._forecast()
         self._describe()
 
     def batches(self, windows: Skipping) -> Generator[tuple[int, Batch], None, None]:
@@ -107,6 +115,7 @@ class Session:
 
     def step(self, batch: Batch, count: float, samples: tuple[int, int]) -> None:
         """Take a step on a batch with `count` targets over all processes, which are the samples of this range."""
+        self._doing_since = time.monotonic()
         loss = self.stepper.accumulate(batch, count)
         norm = self.stepper.update()
         progress = self.progress
@@ -206,16 +215,17 @@ class Session:
         if trouble := self._judge():
             raise FledgeError(f"At step {trouble.step} {trouble.what}: this step is not saved.")
         self.finish_saving()
-        tensors, model = self.stepper.state(), self.stepper.whole_model()
-        if self.metrics is not None:
-            self.metrics.sync()
-            path = self.place / "checkpoints" / f"step-{self.progress.step:08}"
-            values = {**self.progress.values(), "seconds": self.seconds()}
-            options = {"shard_bytes": self._shard_bytes()} if self.sharded else {}
-            self.saver.save(path, model, tensors, values, metrics=self._summary(), **options)
-            if not self.saver.background:
-                self._settle()
-        self.ranks.wait()
+        with self._busy("checkpoint"):
+            tensors, model = self.stepper.state(), self.stepper.whole_model()
+            if self.metrics is not None:
+                self.metrics.sync()
+                path = self.place / "checkpoints" / f"step-{self.progress.step:08}"
+                values = {**self.progress.values(), "seconds": self.seconds()}
+                options = {"shard_bytes": self._shard_bytes()} if self.sharded else {}
+                self.saver.save(path, model, tensors, values, metrics=self._summary(), **options)
+                if not self.saver.background:
+                    self._settle()
+            self.ranks.wait()
         self._saved = self.progress.step
         return self.saver.seconds
 
@@ -245,12 +255,16 @@ class Session:
         self.samples = timeline.Samples(self.place / timeline.SAMPLES, self.progress.step)
         self.view.note("The new branch has overtaken the old one and takes its place.")
 
-    def evaluate(self) -> None:
-        """The loss on the first windows of the validation split: the same ones each time, spread over the processes."""
+    def evaluate(self) -> float | None:
+        """The loss on the first windows of the validation split: the same ones each time, spread over the processes.
+
+        None where there is no such split, or where this step has its row already.
+        """
         if self.validation is None or self._evaluated():
-            return
+            return None
         count = min(self.config.training.evaluate_windows, len(self.validation))
-        loss = self._validation_loss(count)
+        with self._busy("evaluation"):
+            loss = self._validation_loss(count)
         bits = None if self.bytes_per_token is None else loss / math.log(2) / self.bytes_per_token
         values: dict[str, Any] = {
             "step": self.progress.step,
@@ -265,6 +279,7 @@ class Session:
         self._record(values)
         if self.metrics is not None and time.monotonic() - self._drawn > PLOT_EVERY:
             self.draw()
+        return loss
 
     def _validation_loss(self, count: int) -> float:
         assert self.validation is not None
@@ -289,7 +304,8 @@ class Session:
 
         model.eval()
         sampling = self.config.sampling
-        found = generate(model, self.tokenizer, [sampling.prompt], sampling)
+        with self._busy("sample"):
+            found = generate(model, self.tokenizer, [sampling.prompt], sampling)
         texts = [each.prompt + each.text for each in found]
         model.train()
         self.samples.add(self.progress.step, texts)
@@ -346,8 +362,8 @@ class Session:
         if self.metrics is not None:
             self.draw()
         checkpoint = self.place / "checkpoints" / f"step-{progress.step:08}"
-        if self.forecast and self.device.type == "cuda" and speed:  # a CPU's allocator tells no peak of its own
-            self.view.note(self.forecast.held_against(used_memory(self.device), speed))
+        if self.forecast and speed:
+            self.view.note(self.forecast.held_against(self._used_memory(), speed))
         if stopped:
             self.view.note(
                 f"Stopped by {stopped} after step {progress.step}; everything is saved. "
@@ -367,6 +383,27 @@ class Session:
             seconds=self.seconds(),
             stopped=stopped,
         )
+
+    @contextmanager
+    def _busy(self, doing: str) -> Iterator[None]:
+        """For who asks to stop: what there is to wait for."""
+        self._doing, self._doing_since = doing, time.monotonic()
+        yield
+        self._doing, self._doing_since = "step", time.monotonic()
+
+    def answer_stop(self) -> None:
+        """What a person hears who asks to stop; called by another thread, in the middle of a step."""
+        left = self.step_seconds - (time.monotonic() - self._doing_since) if self._doing == "step" else 0.0
+        about = f" (about {readable_time(max(1.0, left))})" if self._doing == "step" and self.step_seconds else ""
+        self.view.note(f"Finishing the {self._doing}{about}, then saving; Ctrl-C again to stop at once.")
+
+    def part(self) -> str:
+        """What is left for a person who stops at once."""
+        self.view.close()
+        last = max(timeline.checkpoint_steps(self.place).items(), default=None)
+        if last is None:
+            return "stopped at once, before the first checkpoint; the same command begins again."
+        return f"stopped at once. The last checkpoint is {last[1]}: go on with fledge train --resume {self.folder}"
 
     def close(self) -> None:
         self.view.close()
@@ -441,10 +478,13 @@ class Session:
         )
 
     def _forecast(self) -> Forecast | None:
-        """What the account expects of the steps, on one device; nothing for an architecture that it does not know."""
-        config = self.config
-        if self.ranks.world > 1:
-            return None
+        """What the account expects of the steps; nothing for an architecture that it does not know."""
+        config, world = self.config, self.ranks.world
+        self.ranks.wait()  # where products are measured, all processes measure at once, as they will train
+        device = training_device(self.device, self.precision.name)
+        if device.measured:
+            total = self.ranks.total(*device.peaks.values())[0]
+            device = replace(device, peaks={self.precision.name: total / world})
         try:
             account = Account(
                 config.model,
@@ -454,11 +494,20 @@ class Session:
                 precision=self.precision.name,
                 optimizer=config.optimizer.name,
                 recompute=config.training.recompute,
+                device=device,
+                step_batch=config.training.batch_size,
+                shards=world if self.sharded else 1,
             )
-            name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
-            return forecast(account, name, config.training.batch_size)
+            return forecast(account, world)
         except KeyError:
             return None
+
+    def _used_memory(self) -> float | None:
+        """What training took at its fullest; of a process, what it grew by, unless it had been larger before."""
+        used = used_memory(self.device)
+        if self.device.type == "cuda":
+            return used
+        return used - self._memory_before[0] if used > self._memory_before[1] else None
 
 
 def check_same_model(config: RunConfig, resume: Bundle) -> None:

@@ -149,6 +149,12 @@ class Stepper:
         tensors = {name: tensor for name, tensor in self.optimizer.named_state() if self.ranks.main}
         return {**tensors, **self.carry.tensors()} if self.carry is not None else tensors
 
+    def checkpoint_bytes(self) -> int:
+        """What a checkpoint takes on the disk, but for some small files."""
+        weights = 4 * self.parameters  # not asked of the model: sharded, that would take all processes
+        state = sum(part.numel() * part.element_size() for parts in self.optimizer.state.values() for part in parts)
+        return int(weights + state * (self.ranks.world if self.sharded else 1))
+
     def take_up(self, training: TrainingState) -> None:
         """Go on from a checkpoint's tensors; `progress` is already the checkpoint's."""
         self.optimizer.load_state(training.tensors, self.progress.updates)

@@ -16,7 +16,7 @@ from fledge.bundle.load import checkpoints
 from fledge.bundle.manifest import MANIFEST
 from fledge.config import TrainingConfig
 from fledge.errors import FledgeError
-from fledge.files import read_json, write_json
+from fledge.files import read_json, require_space, write_json
 from fledge.training.metrics import read_metrics
 
 BRANCH = "branch"
@@ -41,8 +41,10 @@ def find_checkpoint(folder: Path | str, at: int | None = None) -> Path:
     finish_takeover(folder)
     main, branch = checkpoint_steps(folder), checkpoint_steps(folder / BRANCH)
     if not main and not branch:
+        recipe = folder / "config.json"
         raise FledgeError(
-            f"{folder} holds no whole checkpoint. Start the run again: fledge train RECIPE --out {folder}"
+            f"{folder} has no checkpoint yet. Begin it again: "
+            f"fledge train {recipe if recipe.is_file() else 'RECIPE'} --out {folder}"
         )
     if at is None:
         note = read_json(folder / BRANCH / NOTE) if (folder / BRANCH / NOTE).is_file() else None
@@ -150,6 +152,19 @@ def finish_takeover(folder: Path) -> None:
             os.replace(place / name, folder / name)
     (place / NOTE).unlink()
     shutil.rmtree(place)
+
+
+def require_room(place: Path, config: TrainingConfig, steps: int, size: int) -> None:
+    """Refuse to begin `steps` steps whose checkpoints, of `size` bytes each, would fill the disk before they end.
+
+    A new checkpoint is whole before the oldest goes, so there is one more for a while than the rules keep.
+    """
+    kept = config.keep_last + config.keep_best + (steps // config.keep_every if config.keep_every else 0)
+    planned = 1 + (steps - 1) // config.save_every if config.save_every else 1
+    count = max(1, min(planned, kept + 1 - len(checkpoint_steps(place))))
+    if steps > 0:
+        several = f"Training keeps {count} checkpoints at a time (training.keep_last), and"
+        require_space(place, count * (size + 1_000_000), several if count > 1 else "A checkpoint")
 
 
 def prune(place: Path, config: TrainingConfig, evaluations: dict[int, float]) -> None:

@@ -106,3 +106,15 @@ def draw_house(source: Path = SOURCE) -> str:
     drawing.text(left + 16, y + 21, ground, "name", "start")
     drawing.text(right, y + 20.5, "the ground that all rooms stand on", "detail", "end")
     return drawing.render(right + 40 + reach, y + BOX + 24, "The rooms of fledge and their imports")
+
+
+def house_mermaid(source: Path = SOURCE) -> str:
+    """The same rooms and imports as Mermaid text; the ground, which all of them use, without arrows to it."""
+    imports = imported_rooms(source)
+    rooms = [room for room in reversed(ORDER) if room in imports and room not in GROUND]
+    ground = ", ".join(room for room in reversed(GROUND) if room in imports)
+    lines = ["---", 'title: "The house: every room, and which rooms it uses"', "---", "flowchart TD"]
+    lines += [f'  {room}["{room}<br/>{purpose(room, source)}"]' for room in rooms]
+    lines += [f'  ground["{ground}<br/>the ground that all rooms stand on"]']
+    lines += [f"  {room} --> {used}" for room in rooms for used in sorted(imports[room]) if used in rooms]
+    return "\n".join(lines) + "\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fledge.accounting.diagram.chart import Chart, Node
-from fledge.accounting.parameters import RECURRENT_GATES, Parameters, inner_size, list_parameters
+from fledge.accounting.parameters import RECURRENT_GATES, Parameters, list_parameters
 from fledge.config import ModelConfig
 from fledge.errors import FledgeError, nearest
 
@@ -115,7 +115,7 @@ def _attention(chart: Chart, config: ModelConfig, source: str) -> str:
 
 
 def _feed_forward(chart: Chart, config: ModelConfig, source: str) -> str:
-    width, inner = config.width, inner_size(config)
+    width, inner = config.width, config.inner_size
     if config.feed_forward == "swiglu":
         chart.row(
             _linear("w1", "gate w1", width, inner, config.bias, "feed", 0, 5.9),

@@ -1,0 +1,123 @@
+// Threads that wait for work with open eyes. Decoding hands out a piece every few dozen microseconds, and waking a
+// sleeping thread takes as long as the piece: so each looks for the next one for a while before it goes to sleep.
+#pragma once
+
+#include <unistd.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace fledge {
+
+inline void rest_briefly() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+class Team {
+  public:
+    explicit Team(unsigned size) : size_(size) {
+        for (unsigned part = 1; part < size; ++part) helpers_.emplace_back([this, part] { serve(part); });
+    }
+
+    ~Team() {
+        {
+            const std::lock_guard guard(lock_);
+            ended_ = true;
+            round_.fetch_add(1);
+        }
+        awake_.notify_all();
+        for (std::thread& helper : helpers_) helper.join();
+    }
+
+    Team(const Team&) = delete;
+    Team& operator=(const Team&) = delete;
+
+    unsigned size() const { return size_; }
+
+    // Calls work(part) once for every part of the team, part 0 on this thread; returns when all are done.
+    template <typename Work>
+    void run(const Work& work) {
+        call_ = [](const void* what, unsigned part) { (*static_cast<const Work*>(what))(part); };
+        what_ = &work;
+        left_.store(size_ - 1, std::memory_order_relaxed);
+        round_.fetch_add(1);
+        if (sleepers_.load() > 0) {
+            { const std::lock_guard guard(lock_); }
+            awake_.notify_all();
+        }
+        work(0);
+        for (unsigned looks = 0; left_.load(std::memory_order_acquire) > 0; ++looks) {
+            looks < patience ? rest_briefly() : std::this_thread::yield();
+        }
+    }
+
+  private:
+    static constexpr unsigned patience = 10'000;  // looks, some hundred microseconds
+
+    void serve(unsigned part) {
+        for (unsigned seen = 0;; ++seen) {
+            unsigned looks = 0;
+            while (round_.load(std::memory_order_acquire) == seen) {
+                if (++looks < patience) {
+                    rest_briefly();
+                } else {
+                    std::unique_lock guard(lock_);
+                    sleepers_.fetch_add(1);
+                    awake_.wait(guard, [&] { return round_.load() != seen; });
+                    sleepers_.fetch_sub(1);
+                }
+            }
+            if (ended_) return;
+            call_(what_, part);
+            left_.fetch_sub(1, std::memory_order_release);
+        }
+    }
+
+    unsigned size_;
+    void (*call_)(const void*, unsigned) = nullptr;
+    const void* what_ = nullptr;
+    std::atomic<unsigned> round_{0}, left_{0}, sleepers_{0};
+    bool ended_ = false;
+    std::mutex lock_;
+    std::condition_variable awake_;
+    std::vector<std::thread> helpers_;
+};
+
+struct SharedTeam {
+    std::mutex one_at_a_time;
+    std::unique_ptr<Team> team;
+    pid_t owner = 0;
+};
+
+inline SharedTeam& shared_team() {
+    static auto* shared = new SharedTeam;  // never taken down: at the end of the process its threads are asleep
+    return *shared;
+}
+
+// Runs work(part, parts) on the process's team of `threads`; alone where another thread has the team just now. A child
+// of fork has none of its parent's threads: it gets a team of its own.
+template <typename Work>
+void run_on_team(unsigned threads, const Work& work) {
+    SharedTeam& shared = shared_team();
+    std::unique_lock turn(shared.one_at_a_time, std::defer_lock);
+    if (threads < 2 || !turn.try_lock()) {
+        work(0U, 1U);
+        return;
+    }
+    if (shared.owner != ::getpid()) {
+        static_cast<void>(shared.team.release());  // its threads stayed behind with the parent
+        shared.owner = ::getpid();
+    }
+    if (!shared.team || shared.team->size() != threads) shared.team = std::make_unique<Team>(threads);
+    shared.team->run([&](unsigned part) { work(part, threads); });
+}
+
+}  // namespace fledge

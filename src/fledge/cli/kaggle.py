@@ -1,0 +1,33 @@
+"""`fledge kaggle`: pack a recipe, its text and fledge itself for a notebook that trains it on Kaggle or Colab."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def kaggle(
+    recipe: Annotated[str, typer.Argument(help="A packaged recipe, or a TOML file.")],
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="The folder; kaggle/RECIPE by default.")] = None,
+    time: Annotated[str, typer.Option(help="The notebook stops, saved, within this time.")] = "8h50m",
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a setting.")] = None,
+    user: Annotated[str, typer.Option(help="Your Kaggle name, for the addresses in the metadata.")] = "",
+) -> None:
+    """Write a dataset and a notebook to upload: fledge installs there without a network, trains, and resumes."""
+    from fledge.config import load_recipe
+    from fledge.experiments.kaggle import pack
+    from fledge.files import readable_bytes
+
+    config = load_recipe(recipe, set_ or [])
+    packed = pack(config, out or Path("kaggle") / config.name, time, user)
+    size = sum(path.stat().st_size for path in packed.folder.rglob("*") if path.is_file())
+    forms = " and as ".join([*(["a wheel"] if packed.wheel else []), *(["source"] if packed.source else [])])
+    print(f"{packed.folder}: {readable_bytes(size)}; fledge as {forms}, and {len(packed.wheels)} wheels that it needs")
+    for name in packed.files:
+        print(f"  dataset/{name}")
+    for note in packed.notes:
+        print(f"Note: {note}")
+    upload = f"kaggle datasets create -p {packed.folder}/dataset --dir-mode zip"
+    print(f"Next: read {packed.folder / 'README.md'}, or: {upload}")

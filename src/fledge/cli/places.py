@@ -1,0 +1,41 @@
+"""What several verbs take: a model to use, a device to use it on, and a place to write to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fledge.errors import FledgeError
+
+
+def trained(place: Path | list[Path] | None) -> Path | list[Path] | None:
+    """As it is, unless it is a run that has no checkpoint yet, which is said before anything is loaded."""
+    from fledge.run import require_checkpoint
+
+    for path in place if isinstance(place, list) else [place]:
+        if path is not None:
+            require_checkpoint(path)
+    return place
+
+
+def destination(target: Path | None, out: Path | None, command: str) -> Path:
+    """Where to write: named in its place, or with --out as on every other verb."""
+    chosen = target or out
+    if chosen is None or (target and out):
+        raise FledgeError(f"{command} writes to one place: name it last, or with --out.")
+    return chosen
+
+
+def device_named(name: str | None) -> str:
+    """The device of --device; the fastest there is, unless one is given."""
+    from fledge.training.device import choose_device
+
+    return str(choose_device(name or "auto", named="--device"))
+
+
+def writable(file: Path | None) -> Path | None:
+    """As it is, unless nothing can be written there, which is said before the work and not after it."""
+    if file is not None:
+        above = next(parent for parent in file.absolute().parents if parent.exists())
+        if file.is_dir() or not above.is_dir():
+            raise FledgeError(f"{file} can't be written: {file if file.is_dir() else above} is in its place.")
+    return file

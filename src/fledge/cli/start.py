@@ -1,0 +1,67 @@
+"""`fledge start`: from a person's own text to their own model in one command."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def start(
+    texts: Annotated[
+        list[str],
+        typer.Argument(metavar="TEXT...", help="Files, folders, globs, JSONL, Parquet, or akjv.", show_default=False),
+    ],
+    time: Annotated[str, typer.Option(help="How long all of it may take, such as 10m or 2h.")] = "10m",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The run's folder; runs/NAME OF THE TEXT where none is given.")
+    ] = None,
+) -> None:
+    """Make a model of your own text: looks at the text and this machine, chooses a recipe, trains it and reports.
+
+    Stopped with Ctrl-C or killed, the same command goes on where it was.
+    """
+    from rich.console import Console
+    from rich.markup import escape
+
+    from fledge.experiments.start import Start
+    from fledge.training import parse_duration
+
+    console = Console(highlight=False, soft_wrap=True)
+    begun = Start(
+        texts,
+        parse_duration(time),
+        time,
+        out,
+        lambda word, fact: console.print(f"[bold]{word:<10}[/bold] {escape(fact)}"),
+    )
+    run = begun.run()
+    result = begun.train(run)
+    if result.stopped and result.stopped != "the time limit":
+        again = shlex.join(["fledge", "start", *texts, "--time", time, *(["--out", str(out)] if out else [])])
+        console.print(f"\nStopped at step {result.step:,} of {result.steps:,}. To go on: {again}", markup=False)
+        raise typer.Exit(130)
+    if result.stopped:
+        console.print(
+            f"The time was over at step {result.step:,} of {result.steps:,}: the machine was slower than when it was "
+            "measured. The same command goes on to the end.",
+            markup=False,
+        )
+    report = begun.report(run, result)
+    bits = f", {report.evaluation.bits_per_byte:.3f} bits per byte" if report.evaluation.bits_per_byte else ""
+    best = min(report.baselines, key=lambda name: report.baselines[name])
+    console.print(
+        f"[bold]{'result':<10}[/bold] {report.evaluation.loss:.3f} nats per held-out token{bits}; "
+        f"the best count of neighbours ({best}) needs {report.baselines[best]:.3f}"
+    )
+    console.print(f"[bold]{'report':<10}[/bold] {escape(str(report.path))}\n")
+    for prompt, text in report.samples:
+        console.print(f"[bold]{escape(prompt)}[/bold]{escape(text)}\n")
+    folder = shlex.quote(str(run.folder))
+    console.print(
+        f"Worth trying next:\n  fledge generate {folder} --interactive\n"
+        f"  fledge train {folder}/recipe.toml --set training.steps={2 * result.steps} --out {folder}-longer",
+        markup=False,
+    )

@@ -1,0 +1,107 @@
+"""A mistyped command line as a sentence: what was wrong, where, what is nearest, and where to read on."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from fledge.errors import FledgeError
+
+# Typer's own base of all its refusals; where it comes from differs between Typer's versions.
+Refusal: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+def invoke(app: typer.Typer, arguments: Sequence[str]) -> int:
+    """Run a command line and return its exit code; what can't be understood raises FledgeError."""
+    command: Any = typer.main.get_command(app)
+    try:
+        with command.make_context("fledge", list(arguments)) as context:
+            command.invoke(context)
+    except typer.Exit as done:
+        return done.exit_code
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    except Refusal as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(end=str(error))  # empty where rich has printed it
+            return 2
+        raise FledgeError(sentence(error, command, arguments)) from error
+    return 0
+
+
+def sentence(error: Any, command: Any, arguments: Sequence[str]) -> str:
+    """What `error` says, in our words."""
+    path, command = _typed(command, arguments)
+    kind, message = type(error).__name__, error.message.removeprefix("Value error, ")
+    see = f"See {path} --help."
+    param = getattr(error, "param", None)
+    if kind == "MissingParameter" and param is not None:
+        return f"{path} needs {_name(param)}{_about(param)}. {see}"
+    if kind == "NoSuchOption":
+        return f"{path} has no option {error.option_name}. {_option_meant(error.option_name, command)}{see}"
+    if kind == "BadOptionUsage":
+        named = [each for each in command.params if error.option_name in each.opts]
+        return f"{error.option_name} needs a value{_about(named[0]) if named else ''}. {see}"
+    if kind == "BadParameter" and param is not None:
+        value = _given(param, arguments)
+        said = f"{_name(param)} {value}" if value and value not in message else _name(param)
+        return f"{said} is not allowed: {message[:1].lower()}{message[1:].rstrip('.')}. {see}"
+    if unknown := re.match(r"No such command '?(.+?)'?\.", message):
+        near = difflib.get_close_matches(unknown[1], command.commands, n=1)
+        hint = f"Did you mean {path} {near[0]}? " if near else ""
+        return f"{path} has no command {unknown[1]}. {hint}{see}"
+    if extra := re.search(r"unexpected extra arguments?.*? \((.*)\)", message):
+        return f"{path} can't make anything of {extra[1]!r}: it does not take so many arguments. {see}"
+    return f"{path}: {error.format_message().rstrip('.')}. {see}"
+
+
+def _typed(command: Any, arguments: Sequence[str]) -> tuple[str, Any]:
+    """The command that was meant, with the words that lead to it."""
+    path = "fledge"
+    for word in arguments:
+        if word not in getattr(command, "commands", {}):
+            if word.startswith("-"):
+                continue
+            break
+        path, command = f"{path} {word}", command.commands[word]
+    return path, command
+
+
+def _name(param: Any) -> str:
+    """As a person types it: the long form of an option, or what the help calls an argument."""
+    if param.param_type_name == "argument":
+        return str(param.metavar or param.name.upper())
+    return str(max(param.opts, key=len))
+
+
+def _about(param: Any) -> str:
+    text = (getattr(param, "help", None) or "").strip().rstrip(".")
+    return f": {text[:1].lower()}{text[1:]}" if text else ""
+
+
+def _given(param: Any, arguments: Sequence[str]) -> str:
+    """The value that an option was given, for arguments too many to tell apart: nothing."""
+    for place, word in enumerate(arguments):
+        option, equals, value = word.partition("=")
+        if option in param.opts:
+            return value if equals else "".join(arguments[place + 1 : place + 2])
+    return ""
+
+
+def _option_meant(option: str, command: Any) -> str:
+    """The nearest option; or, where settings can be given, the setting of that name."""
+    from fledge.config import settings_like
+
+    known = [name for param in command.params for name in (*param.opts, *param.secondary_opts)]
+    long = [name for name in known if name.startswith("--")]
+    path = option.strip("-").replace("-", "_").split(".")
+    meant = settings_like(path) if "--set" in known and option.startswith("--") else []
+    exact = [name for name in meant if name.rpartition(".")[2] == path[-1]]
+    near = difflib.get_close_matches(option, long, n=1, cutoff=0.7)
+    if near and not exact:
+        return f"Did you mean {near[0]}? "
+    return f"It is a setting: --set {(exact or meant)[0]}=VALUE. " if meant else ""

@@ -1,0 +1,184 @@
+"""Where trials run: one after the other in this process, several processes at once, or tasks on a Ray cluster.
+
+The numbers are the same whatever the engine and however many run at once: a trial depends on its settings alone, the
+threads of each are fixed in the plan, and outcomes are handed on in the order of the trials.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from fledge.errors import FledgeError
+from fledge.experiments.plan import with_shared_data
+from fledge.experiments.trials import Outcome, Trial, describe, run_trial
+from fledge.experiments.watch import OUTCOME, STOPPING
+
+Name = Literal["local", "ray"]
+
+
+class Engine(NamedTuple):
+    """`local` or `ray`, and how many trials run at once."""
+
+    name: Name = "local"
+    parallel: int = 1
+
+
+ONE_BY_ONE = Engine()
+
+
+def run_trials(
+    trials: Sequence[Trial], folder: Path, engine: Engine = ONE_BY_ONE, done: int = 0, total: int | None = None
+) -> Iterator[Outcome]:
+    """The outcomes in the order of the trials, each said in a line; `done` of `total` were said before."""
+    folder = folder.absolute()
+    (folder / "trials" / STOPPING).unlink(missing_ok=True)
+    for trial in trials:
+        with_shared_data(trial.config, folder)  # before several processes want it at once
+    for number, outcome in enumerate(_outcomes(trials, folder, engine), done + 1):
+        print(f"{number}/{total or done + len(trials)} {describe(outcome)}", flush=True)
+        yield outcome
+
+
+def _outcomes(trials: Sequence[Trial], folder: Path, engine: Engine) -> Iterator[Outcome]:
+    left = [trial for trial in trials if not (folder / "trials" / trial.name / OUTCOME).is_file()]
+    if engine.name == "ray" and left:
+        return _on_ray(trials, folder, engine.parallel)
+    if engine.parallel > 1 and len(left) > 1:
+        return _in_processes(trials, folder, min(engine.parallel, len(left)))
+    return (run_trial(trial, folder) for trial in trials)
+
+
+class Job(NamedTuple):
+    """A trial in a process of its own, and the end of the pipe on which it tells what came of it."""
+
+    process: Any
+    told: Connection
+
+    def result(self) -> Outcome:
+        try:
+            told = self.told.recv()
+        except EOFError:
+            self.process.join()
+            raise FledgeError(
+                f"The process of a trial ended without a word (exit code {self.process.exitcode}), as when memory runs "
+                "out. Run fewer at once with --parallel; the same command goes on with what is left."
+            ) from None
+        self.process.join()
+        if isinstance(told, BaseException):
+            raise told
+        outcome: Outcome = told
+        return outcome
+
+
+def _in_processes(trials: Sequence[Trial], folder: Path, parallel: int) -> Iterator[Outcome]:
+    context = multiprocessing.get_context("spawn")
+    under_way: list[Job] = []
+
+    def submit(trial: Trial) -> Job:
+        here, there = context.Pipe(duplex=False)
+        process = context.Process(target=_serve, args=(trial, folder, there))
+        process.start()
+        there.close()
+        under_way.append(Job(process, here))
+        return under_way[-1]
+
+    def first(running: Sequence[Job]) -> Job:
+        ready = wait([job.told for job in running])
+        return next(job for job in running if job.told in ready)
+
+    try:
+        yield from _in_order(trials, parallel, submit, first, Job.result)
+    except BaseException:
+        _ask_to_stop(folder)
+        for job in under_way:
+            if job.process.is_alive():
+                job.process.terminate()  # the step in hand is finished and saved
+        raise
+    finally:
+        for job in under_way:
+            job.process.join()
+
+
+def _on_ray(trials: Sequence[Trial], folder: Path, parallel: int) -> Iterator[Outcome]:
+    """Tasks on the cluster of the environment (RAY_ADDRESS), or on a local one; all machines see the same folder."""
+    try:
+        import ray
+    except ImportError:
+        raise FledgeError("--engine ray needs the package ray: pip install 'fledge[ray]'.") from None
+    if not ray.is_initialized():
+        ray.init(log_to_driver=False, include_dashboard=False)
+    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    threads = max(trial.config.training.threads or 1 for trial in trials)
+    # A trial may wait for one before it, so no more are handed in than can run at once.
+    at_once = max(1, min(parallel, int(resources.get("CPU", 1)) // threads))
+    gpus = min(1.0, resources.get("GPU", 0.0) / at_once)
+    task: Any = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=0)(run_trial)
+
+    def first(running: Sequence[Any]) -> Any:
+        return ray.wait(list(running))[0][0]
+
+    under_way: list[Any] = []
+
+    def submit(trial: Trial) -> Any:
+        under_way.append(task.remote(trial, folder))
+        return under_way[-1]
+
+    try:
+        yield from _in_order(trials, at_once, submit, first, ray.get)
+    except BaseException:
+        _ask_to_stop(folder)
+        for job in under_way:
+            ray.cancel(job)
+        raise
+
+
+def _in_order(
+    trials: Sequence[Trial],
+    parallel: int,
+    submit: Callable[[Trial], Any],
+    first: Callable[[Sequence[Any]], Any],
+    result: Callable[[Any], Outcome],
+) -> Iterator[Outcome]:
+    """At most `parallel` under way, none waiting in a queue that Ctrl-C could not empty; outcomes in order."""
+    running: dict[Any, int] = {}
+    done: dict[int, Outcome] = {}
+    handed_in = handed_on = 0
+    while handed_on < len(trials):
+        while handed_in < len(trials) and len(running) < parallel:
+            running[submit(trials[handed_in])] = handed_in
+            handed_in += 1
+        job = first(list(running))
+        done[running.pop(job)] = result(job)
+        while handed_on in done:
+            yield done.pop(handed_on)
+            handed_on += 1
+
+
+def _ask_to_stop(folder: Path) -> None:
+    """A mark for trials that wait for another, which will not come any further."""
+    (folder / "trials").mkdir(exist_ok=True)
+    (folder / "trials" / STOPPING).touch()
+
+
+def _serve(trial: Trial, folder: Path, told: Connection) -> None:
+    """One trial. Ctrl-C reaches it while it trains, and then it saves first; it ends with the process that began it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+    try:
+        told.send(run_trial(trial, folder))
+    except (FledgeError, KeyboardInterrupt) as error:
+        told.send(error)

@@ -1,0 +1,269 @@
+"""`fledge kaggle`: a folder to upload, with fledge, a recipe, its text and a notebook that trains it offline.
+
+The dataset holds what the notebook installs and reads; the notebook takes up the run of its previous version where that
+is attached, trains within the time limit and leaves bundle, metrics and report to download. Works on Colab too.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fledge.config import CorpusConfig, RunConfig
+from fledge.errors import FledgeError
+from fledge.experiments import distribution
+from fledge.experiments.notebook import notebook
+from fledge.files import PARTIAL, atomic_folder, require_space, write_json
+
+RECIPE = "recipe.json"
+FILES = "files"
+MANIFEST = "fledge-kaggle.json"
+PLACEHOLDER = "INSERT_USERNAME_HERE"
+
+
+@dataclass
+class Packed:
+    """What a folder holds, and what a person should know of it."""
+
+    folder: Path
+    wheel: str = ""
+    "fledge's own; empty where there is none that fits its source."
+    wheels: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    source: bool = False
+    network: str = ""
+    "Why the notebook needs a network; empty where it needs none."
+    notes: list[str] = field(default_factory=list)
+
+
+def slug_of(name: str) -> str:
+    """A name as Kaggle's addresses have it: 6 to 50 letters, digits and hyphens.
+
+    >>> slug_of("AKJV demo_2")
+    'fledge-akjv-demo-2'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", f"fledge-{name}".lower()).strip("-")[:45].strip("-")
+
+
+def pack(config: RunConfig, folder: Path, time: str = "8h50m", user: str = "") -> Packed:
+    """Write the folder: `dataset/` and `notebook/`, each with its metadata for the kaggle command, and a README."""
+    from fledge.corpus import Corpus
+    from fledge.training import parse_duration
+
+    if parse_duration(time) < 60:
+        raise FledgeError(f"--time {time} is less than a minute: the notebook could not even be set up in it.")
+    if folder.exists() and not (folder / "dataset" / RECIPE).is_file() and any(folder.iterdir()):
+        raise FledgeError(f"{folder} exists already and was not made by fledge kaggle. Choose another with -o.")
+    if "-" in (*config.corpus.source, *config.corpus.validation_source):
+        raise FledgeError("corpus.source = - is standard input, which a notebook has not. Name a file.")
+    packed, slug = Packed(folder), slug_of(config.name)
+    if not remote(config.corpus):
+        Corpus.from_config(config.corpus)  # a source that is not there is found out here, not on Kaggle
+    older = folder.with_name(f"{folder.name}.older")
+    with atomic_folder(folder) if not folder.exists() else _replacing(folder, older) as place:
+        dataset, notebooks = place / "dataset", place / "notebook"
+        dataset.mkdir()
+        notebooks.mkdir()
+        write_json(dataset / RECIPE, carried(config, dataset, packed).model_dump(mode="json"))
+        extras = extras_of(config)
+        add_program(dataset, packed, extras)
+        asked = distribution.requirements(extras)
+        write_json(
+            dataset / MANIFEST, {"name": config.name, "wheels": [packed.wheel, *packed.wheels], "source": packed.source}
+        )
+        add_metadata(dataset, notebooks, slug, user, packed)
+        (notebooks / f"{slug}.ipynb").write_bytes(notebook(config.name, slug, time, asked, MANIFEST))
+        (place / "README.md").write_text(readme(slug, user or PLACEHOLDER, time, packed))
+    return packed
+
+
+class _replacing:
+    """As `atomic_folder`, in the place of a folder that an earlier `fledge kaggle` wrote."""
+
+    def __init__(self, folder: Path, older: Path) -> None:
+        self.folder, self.older = folder, older
+        self.new = folder.with_name(folder.name + PARTIAL)
+
+    def __enter__(self) -> Path:
+        for leftover in (self.new, self.older):
+            shutil.rmtree(leftover, ignore_errors=True)
+        self.new.mkdir(parents=True)
+        return self.new
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            os.rename(self.folder, self.older)
+            os.rename(self.new, self.folder)
+        shutil.rmtree(self.older if kind is None else self.new, ignore_errors=True)
+
+
+# -- what goes along ---------------------------------------------------------------------------------------------------
+
+
+def remote(config: CorpusConfig) -> bool:
+    """Whether some of the text has to be fetched over a network."""
+    return any(_needs_fetching(name) for name in (*config.source, *config.validation_source))
+
+
+def _needs_fetching(name: str) -> bool:
+    from fledge.corpus.fetch import NAMED, corpora_folder
+
+    if "://" in name:
+        return True
+    if name not in NAMED or os.path.exists(name):
+        return False
+    return not all((corpora_folder() / name / file.name).exists() for file in NAMED[name].files)
+
+
+def carried(config: RunConfig, dataset: Path, packed: Packed) -> RunConfig:
+    """The same run with its files copied into the dataset and named from there."""
+    corpus = config.corpus
+    sources: dict[bool, list[str]] = {False: [], True: []}
+    for held_out, names in ((False, corpus.source), (True, corpus.validation_source)):
+        for name in names:
+            for path, part in _places(name, packed):
+                sources[held_out or part].append(_carry(path, dataset, packed) if path is not None else name)
+    changes: dict[str, object] = {
+        "corpus": corpus.model_copy(update={"source": (*sources[False],), "validation_source": (*sources[True],)})
+    }
+    if config.tokenizer.path is not None:
+        kept = _carry(Path(config.tokenizer.path), dataset, packed)
+        changes["tokenizer"] = config.tokenizer.model_copy(update={"path": kept})
+    if config.tokens.store is not None:
+        kept = _carry(Path(config.tokens.store), dataset, packed)
+        changes["tokens"] = config.tokens.model_copy(update={"store": kept})
+    return config.model_copy(update=changes)
+
+
+def _places(name: str, packed: Packed) -> list[tuple[Path | None, bool]]:
+    """The files behind a source and whether each is held out; None for a source that is not a file."""
+    from fledge.corpus.akjv import NAME
+    from fledge.corpus.fetch import located
+
+    if name == NAME:
+        return [(None, False)]
+    if _needs_fetching(name):
+        packed.network = f"the text {name} is fetched there"
+        return [(None, False)]
+    found: list[tuple[Path | None, bool]] = []
+    for address, held_out in located(name):
+        paths = sorted(glob.glob(address, recursive=True)) if not os.path.exists(address) else [address]
+        found += [(Path(path), held_out) for path in paths]
+    return found
+
+
+def _carry(path: Path, dataset: Path, packed: Packed) -> str:
+    """Copy a file or a folder into the dataset; its name there, beginning with `./` so that it is no corpus's name."""
+    if not path.exists():
+        raise FledgeError(f"There is no file or folder {path}, which the recipe names.")
+    files = [entry for entry in path.rglob("*") if entry.is_file()] if path.is_dir() else [path]
+    require_space(dataset, sum(entry.stat().st_size for entry in files), f"Packing {path}")
+    name, number = path.resolve().name, 1
+    while (target := dataset / FILES / name).exists():
+        number += 1
+        name = f"{number}-{path.resolve().name}"
+    target.parent.mkdir(exist_ok=True)
+    shutil.copytree(path, target) if path.is_dir() else shutil.copyfile(path, target)
+    packed.files.append(f"{FILES}/{name}")
+    return f"./{FILES}/{name}"
+
+
+def extras_of(config: RunConfig) -> list[str]:
+    """The extras of fledge that a recipe's text needs."""
+    names = [str(name) for name in (*config.corpus.source, *config.corpus.validation_source)]
+    special = config.corpus.format == "parquet" or any(
+        "://" in name or name.endswith((".parquet", ".zst")) for name in names
+    )
+    custom = config.tokenizer.pattern not in ("gpt2", "cl100k", "o200k")
+    return [*(["data"] if special or custom else []), *(["demo"] if "akjv" in names else [])]
+
+
+def add_program(dataset: Path, packed: Packed, extras: list[str]) -> None:
+    """fledge as a wheel and, from a clone, as source; and the pure Python that it needs beside what Kaggle has."""
+    wheel = distribution.own_wheel(dataset)
+    source = distribution.source_archive(dataset, ".sdist")
+    packed.source = source is not None
+    platform = distribution.tags(distribution.own())[0]
+    packed.wheel = wheel.name if wheel is not None else ""
+    if source is None and (wheel is None or not platform.endswith("_x86_64") or "linux" not in platform):
+        raise FledgeError(
+            f"fledge was installed here as a wheel for {platform}, which Kaggle's Linux does not run, and without its "
+            "source. Run the same command from a clone of fledge: pip install -e . there."
+        )
+    if wheel is None:
+        packed.notes.append(
+            "No wheel goes along, for the compiled core is older than its source: the notebook compiles it. To spare "
+            "it that, pip install -e . and run this again."
+        )
+    if source is None:
+        packed.notes.append(
+            f"fledge was installed from a wheel for {platform}, and goes along as that: the notebook needs the same "
+            "Python and a system no older than this one. From a clone, the source would go along too."
+        )
+    roots = ["fledge", *(distribution.BUILD if packed.source else ())]
+    found, left = distribution.needed(roots, extras)
+    packed.wheels += [distribution.repack(one, dataset).name for one in found]
+    missing = [name for name in left if name in distribution.BUILD]
+    if missing:
+        packed.notes.append(
+            f"To compile the source without a network, {' and '.join(missing)} must go along, and they are not "
+            "installed here: pip install them and run this again, unless the wheel fits."
+        )
+    others = [name for name in left if name not in missing]
+    if others:
+        packed.notes.append(f"Not carried, as Kaggle and Colab have them or they are compiled: {', '.join(others)}.")
+
+
+def add_metadata(dataset: Path, notebooks: Path, slug: str, user: str, packed: Packed) -> None:
+    """What `kaggle datasets create` and `kaggle kernels push` read."""
+    owner = user or PLACEHOLDER
+    write_json(
+        dataset / "dataset-metadata.json",
+        {"title": f"{slug}-data", "id": f"{owner}/{slug}-data", "licenses": [{"name": "other"}]},
+    )
+    write_json(
+        notebooks / "kernel-metadata.json",
+        {
+            "id": f"{owner}/{slug}",
+            "title": slug,
+            "code_file": f"{slug}.ipynb",
+            "language": "python",
+            "kernel_type": "notebook",
+            "is_private": True,
+            "enable_gpu": True,
+            "enable_internet": bool(packed.network),
+            "dataset_sources": [f"{owner}/{slug}-data"],
+            "competition_sources": [],
+            "kernel_sources": [],
+        },
+    )
+
+
+def readme(slug: str, owner: str, time: str, packed: Packed) -> str:
+    network = f"It needs a network, for {packed.network}." if packed.network else "It needs no network."
+    notes = "".join(f"- {note}\n" for note in packed.notes)
+    return f"""# {slug} on Kaggle
+
+`dataset/` holds fledge, the recipe and its text; `notebook/` holds the notebook that trains it within {time}. {network}
+
+1. `kaggle datasets create -p dataset --dir-mode zip`; for later versions, `kaggle datasets version` with the same
+   options and `-m "again"`. Without the kaggle command: New Dataset, and upload what is in `dataset/`.
+2. `kaggle kernels push -p notebook`, or upload the notebook and attach the dataset `{slug}-data`. Choose a GPU.
+   In both metadata files, `{owner}` stands for your Kaggle name (`fledge kaggle … --user NAME` fills it in).
+3. When the version has run, its output holds `{slug.removeprefix("fledge-")}.zip` (the model, with tokenizer and
+   settings: `fledge generate` takes it as it is), `metrics.csv`, `report.html`, and the whole run below `runs/` and
+   `tokens/`. Fetch it: `kaggle kernels output {owner}/{slug} -p results`.
+4. To train on after the time limit, add the notebook's own output to its inputs (Add Input → Notebook output, or
+   `"kernel_sources": ["{owner}/{slug}"]` in `kernel-metadata.json`) and run it again: it goes on where it stopped.
+   For more steps than the recipe had, make the dataset again with `--set training.steps=…` first.
+
+On Colab: put the content of `dataset/` into the folder `{slug}` of your Google Drive and open the notebook there.
+Results are kept in the same folder, and the next session goes on from them.
+
+The environment variables `FLEDGE_INPUT`, `FLEDGE_WORKING` and `FLEDGE_TIME` name other folders and another limit;
+`FLEDGE_NETWORK=1` lets the installation use the network.
+{f"{chr(10)}Worth knowing:{chr(10)}{notes}" if notes else ""}"""

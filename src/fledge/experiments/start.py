@@ -1,0 +1,322 @@
+"""From a person's own text to their own model: look at the text and the machine, choose, train in the time, report.
+
+The run's folder is like any other, with `recipe.toml` (what was chosen, a sentence for each) and `start.json` besides.
+Stopped and called again, the choices stand and training goes on.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fledge.config import RunConfig, TokenizerConfig, load_recipe
+from fledge.corpus import Corpus
+from fledge.errors import FledgeError
+from fledge.experiments import choose
+from fledge.experiments.choose import Look, Size
+from fledge.experiments.recipe import Choice, config_of, recipe_text, write_recipe
+from fledge.files import read_json, readable_bytes, write_json
+
+if TYPE_CHECKING:
+    from fledge.experiments.report import RunReport
+    from fledge.run import Run
+    from fledge.tokenizer import Tokenizer
+    from fledge.training import TrainingResult
+
+RECIPE, START = "recipe.toml", "start.json"
+LEAST_BYTES = 20_000
+LOOKED_AT, SAMPLE = 64 << 20, 4 << 20
+"Bytes that are looked at, and that are encoded to see how long a token is."
+TOKENIZED_PER_SECOND = 20e6  # bytes; slow enough to be true of any machine
+TRAINED = 0.93  # of the time for steps that is planned for; the rest is for a machine slower than when it was measured
+EVALUATIONS, EVALUATED = 8, 256
+FORWARD = 0.4  # of a token's training time for one that is only evaluated
+REPORTED_TOKENS = 1_000_000
+FEWEST_STEPS = 30
+
+Say = Callable[[str, str], None]
+
+
+class Start:
+    """One start under way. `say` is told each thing as it is known: a word for it, and a sentence."""
+
+    def __init__(self, texts: Sequence[str], seconds: float, time_text: str, folder: Path | None, say: Say) -> None:
+        self.began = time.monotonic()
+        self.texts = [str(Path(text).absolute()) if Path(text).exists() else text for text in texts]
+        self.seconds, self.time_text, self.say = seconds, time_text, say
+        self.folder = folder or Path("runs") / name_of(texts[0])
+        self.choices: list[Choice] = []
+        self.batch, self.speed = 0, 0.0
+
+    def run(self) -> Run:
+        """The run as it was begun here before, or a new one whose recipe is chosen now."""
+        from fledge.run import Run
+
+        if (self.folder / START).is_file():
+            kept = read_json(self.folder / START)
+            if (kept["texts"], kept["time"]) != (self.texts, self.time_text):
+                raise FledgeError(
+                    f"{self.folder} was started with other texts or another time ({', '.join(kept['texts'])}; "
+                    f"{kept['time']}). Name another folder with --out."
+                )
+            self.choices, self.speed = [Choice(*choice) for choice in kept["choices"]], kept["speed"]
+            self.say("recipe", f"{self.folder / RECIPE}, chosen before: going on with it")
+            return Run(load_recipe(str(self.folder / RECIPE)), self.folder)
+        if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+            raise FledgeError(f"{self.folder} exists already. Name another folder with --out, or remove that one.")
+        config, tokenizer, title = self.choose()
+        run = Run(config, self.folder, quiet=False)
+        run.claim()
+        tokenizer.save(self.folder / "tokenizer")
+        write_recipe(self.folder / RECIPE, recipe_text(config.name, title, self.choices))
+        kept = {"texts": self.texts, "time": self.time_text, "speed": self.speed, "choices": self.choices}
+        write_json(self.folder / START, kept)
+        self.say("recipe", f"{self.folder / RECIPE}: every choice with its reason")
+        return run
+
+    def choose(self) -> tuple[RunConfig, Tokenizer, str]:
+        """Look, measure, decide."""
+        from fledge.tokenizer import train_tokenizer
+
+        corpus = Corpus.open(*self.texts)
+        look = self.look(corpus)
+        kind, vocabulary, why = choose.choose_vocabulary(look)
+        settings = TokenizerConfig(kind=kind, vocabulary_size=vocabulary)  # type: ignore[arg-type]
+        values: dict[str, Any] = {"kind": kind} if vocabulary is None else {"kind": kind, "vocabulary_size": vocabulary}
+        self.choices = [
+            Choice(
+                {"corpus.source": self.texts}, f"the text: {look.documents:,} documents, {readable_bytes(look.bytes)}"
+            ),
+            Choice({f"tokenizer.{key}": value for key, value in values.items()}, why),
+        ]
+        tokenizer = train_tokenizer(settings, corpus, progress=True)
+        per_token = bytes_per_token(corpus, tokenizer)
+        unique = int(0.9 * look.bytes / per_token)
+        self.say(
+            "tokenizer", f"{kind}, {tokenizer.vocab_size:,} tokens of {per_token:.2f} bytes: {unique:,} to train on"
+        )
+        context, size = self.choose_model(tokenizer.vocab_size, unique, look.bytes / look.documents / per_token)
+        self.choose_training(context, size, unique, 0.1 * look.bytes / per_token)
+        machine = machine_name()
+        title = f"Chosen by fledge start for {', '.join(self.texts)} and {self.time_text} on {machine}."
+        return config_of(name_of(self.texts[0]), self.choices), tokenizer, title
+
+    def look(self, corpus: Corpus) -> Look:
+        look = look_at(corpus)
+        if look.bytes < LEAST_BYTES:
+            raise FledgeError(
+                f"{corpus.name} holds {look.bytes:,} bytes of text: too little to learn a language from. Give at least "
+                f"{LEAST_BYTES:,}, better a hundred times as much."
+            )
+        if (needed := 2 * look.bytes / TOKENIZED_PER_SECOND) > self.seconds / 3:
+            raise FledgeError(
+                f"{corpus.name} holds {readable_bytes(look.bytes)}: to read and tokenize it may take "
+                f"{needed / 60:,.0f} of the {self.seconds / 60:,.0f} minutes. Give a longer --time, or fewer texts."
+            )
+        count = f"{look.documents:,} document{'s' * (look.documents != 1)}"
+        self.say("text", f"{readable_bytes(look.bytes)} in {count}, {look.characters} different characters")
+        return look
+
+    def choose_model(self, vocabulary_size: int, unique: int, document_tokens: float) -> tuple[int, Size]:
+        """Context and size, by measuring a few sizes."""
+        import torch
+
+        from fledge.accounting import Account
+
+        fast = torch.cuda.is_available()
+        start = choose.LADDER.index((8, 512) if fast else (4, 128))
+        seconds = min(3.0, max(0.2, self.seconds / 100))
+        first = choose.model_of(*choose.LADDER[start])
+        left = max(1.0, self.left() - 9 * seconds)
+        speed = measured_speed(first, vocabulary_size, 64, 32, seconds)
+        flops = speed * Account(first, vocabulary_size, 64).flops_per_token
+        context, why = choose.choose_context(flops * left, document_tokens)
+        self.choices.append(Choice({"tokens.context_length": context}, why))
+
+        def measure(model: Any) -> float:
+            batch = choose.choose_batch(
+                left * flops / Account(model, vocabulary_size, context).flops_per_token, context
+            )
+            return measured_speed(model, vocabulary_size, context, batch, seconds)
+
+        most = 3 if fast else 5
+        size, sizes = choose.choose_size(0.85 * left, unique, vocabulary_size, context, measure, start, most)
+        place = sizes.index(size)
+        others = [sizes[near] for near in (place - 1, place + 1) if 0 <= near < len(sizes)]
+        rivals = " and ".join(f"{other.layers} × {other.width} ({other.tokens:,} tokens)" for other in others)
+        why = (
+            f"{size.parameters:,} parameters, which at the {size.tokens_per_second:,.0f} tokens/s measured here see "
+            f"{size.tokens:,} tokens in the time; by the scaling law that gives a lower loss than {rivals}"
+        )
+        model = choose.model_of(size.layers, size.width)
+        shape = {"model.layers": size.layers, "model.width": size.width, "model.heads": model.heads, "model.tied": True}
+        self.choices.append(Choice(shape, why))
+        self.batch, self.speed = choose.choose_fast_batch(
+            choose.choose_batch(size.tokens, context),
+            lambda batch: measured_speed(model, vocabulary_size, context, batch, seconds),
+        )
+        self.say("model", f"{size.layers} layers × {size.width}, {size.parameters:,} parameters, context {context}")
+        return context, size
+
+    def choose_training(self, context: int, size: Size, unique: int, held_out: float) -> None:
+        """Batch, steps, rate and what goes with them, so that training and report end in the time."""
+        batch = self.batch
+        looks = EVALUATIONS * (EVALUATED * context * FORWARD / self.speed + 0.5)
+        to_tokenize = (unique + held_out) / 1e7
+        spare = max(0.0, self.left() - self.report_seconds(held_out, unique) - looks - to_tokenize)
+        allowed, sensible = TRAINED * spare * self.speed, choose.MOST_PASSES * unique
+        steps = int(min(allowed, sensible) / (batch * context))
+        if steps < FEWEST_STEPS:
+            raise FledgeError(
+                f"--time {self.time_text} is too short: after looking and measuring, {steps} steps would be left for "
+                f"training, and {FEWEST_STEPS} are the least. Give a minute or more."
+            )
+        passes = steps * batch * context / unique
+        dropout, dropout_why = choose.choose_dropout(passes)
+        length_why = (
+            f"{steps * batch * context:,} tokens, {passes:.1f} passes over the text, are what the time allows; the "
+            "batch is as small as runs fast here, for many steps teach more than few"
+            if allowed <= sensible
+            else f"{passes:.1f} passes over the text; more would teach it by heart, so this ends before the time"
+        )
+        often = max(1, steps // EVALUATIONS)
+        self.choices += [
+            Choice({"model.dropout": dropout}, dropout_why),
+            Choice(
+                {"optimizer.name": "muon", "optimizer.learning_rate": choose.choose_rate(size.width)},
+                "Muon learns more from a step than AdamW; the rate is that of the packaged recipes, which falls with "
+                "the root of the width",
+            ),
+            Choice(
+                {"schedule.warmup_steps": min(100, steps // 10)},
+                "a tenth of the steps, at most a hundred, to reach the full rate; it then falls along a cosine",
+            ),
+            Choice({"training.steps": steps, "training.batch_size": batch}, length_why),
+            Choice(
+                {
+                    "training.evaluate_every": often,
+                    "training.evaluate_windows": EVALUATED,
+                    "training.save_every": often,
+                    "training.sample_every": max(1, steps // 4),
+                    "training.log_every": max(1, steps // 200),
+                },
+                "often enough to watch it learn, seldom enough to cost little",
+            ),
+            Choice({"sampling.temperature": 0.7}, "below 1, a small model keeps to what it knows"),
+        ]
+        self.say(
+            "training",
+            f"{steps:,} steps of {batch} × {context} tokens, {passes:.1f} passes over the text, "
+            f"about {steps * batch * context / self.speed / 60:.1f} minutes",
+        )
+
+    def train(self, run: Run) -> TrainingResult:
+        """To the planned end, within the time; a run begun before goes on, and takes what its steps take."""
+        from fledge.bundle.load import checkpoints
+        from fledge.experiments.finished import result_of
+        from fledge.training import load_checkpoint
+
+        if checkpoints(self.folder):
+            checkpoint = load_checkpoint(self.folder)
+            values = checkpoint.training.values if checkpoint.training is not None else {}
+            if values.get("step") == run.config.steps:
+                run.bundle = checkpoint
+                return result_of(run)
+            return run.train(resume=checkpoint, leave=True)
+        train, validation = (len(run.tokens.split(name).tokens) for name in ("train", "validation"))
+        kept_free = self.report_seconds(validation, train)
+        return run.train(time_limit=max(1.0, self.left() - kept_free), leave=True)
+
+    def report(self, run: Run, result: TrainingResult) -> RunReport:
+        from fledge.experiments.report import report_run
+
+        prompts = ("", *openings(run.corpus))
+        return report_run(run, result, prompts, choices=self.choices, most_tokens=REPORTED_TOKENS)
+
+    def left(self) -> float:
+        return self.seconds - (time.monotonic() - self.began)
+
+    def report_seconds(self, held_out: float, unique: float) -> float:
+        """Of the evaluation, which sees each token in two windows, the counts it is held against, and the samples."""
+        counted = min(unique, 100 * REPORTED_TOKENS)
+        return (
+            2 * FORWARD * min(held_out, REPORTED_TOKENS) / self.speed + 3e-6 * counted + min(5.0, 0.05 * self.seconds)
+        )
+
+
+def look_at(corpus: Corpus) -> Look:
+    """Size, documents and characters; of a large text the beginning, and the rest reckoned from it."""
+    documents = size = 0
+    characters: set[str] = set()
+    for block in corpus.blocks():
+        if not size:
+            characters = set(bytes(block.buffer[: 1 << 20]).decode("utf-8", "replace"))
+        documents += len(block.offsets) - 1
+        size += len(block.buffer)
+        if size >= LOOKED_AT:
+            break
+    if size < LOOKED_AT or not corpus.size or corpus.size <= size:
+        return Look(1 if corpus.contiguous else documents, size, len(characters), True)
+    return Look(round(documents * corpus.size / size), corpus.size, len(characters), False)
+
+
+def bytes_per_token(corpus: Corpus, tokenizer: Tokenizer) -> float:
+    from fledge.tokenizer.compare import limited
+
+    size = tokens = 0
+    for block in limited(corpus, SAMPLE):
+        ids, _ = tokenizer.encode_spans(block.buffer, block.offsets, corpus.special)
+        size += len(block.buffer)
+        tokens += len(ids) + len(block.offsets) - 1  # each document is followed by its end
+    return size / max(1, tokens)
+
+
+def measured_speed(model: Any, vocabulary_size: int, context: int, batch: int, seconds: float) -> float:
+    """Tokens per second of real steps on random tokens."""
+    from fledge.config import OptimizerConfig, TokensConfig
+    from fledge.training.bench import measure
+
+    config = RunConfig(
+        tokenizer=TokenizerConfig(vocabulary_size=vocabulary_size),
+        tokens=TokensConfig(context_length=context),
+        model=model,
+        optimizer=OptimizerConfig(name="muon"),
+    )
+    while (found := measure(config, batch, "auto", seconds).tokens_per_second) is None and batch > 1:
+        batch //= 2  # training would take it in such parts
+    return found or 1.0
+
+
+def machine_name() -> str:
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    threads = torch.get_num_threads()
+    return f"a CPU with {threads} thread{'s' * (threads > 1)}"
+
+
+def openings(corpus: Corpus, count: int = 2) -> list[str]:
+    """The first words of held-out documents: prompts that belong to the text, and that the model has not seen."""
+    found: list[str] = []
+    for document in corpus.documents("validation"):
+        words = document.decode("utf-8", "ignore").split()
+        opening = " ".join(words[:4])[:60]
+        if len(words) >= 8 and opening not in found:
+            found.append(opening)
+        if len(found) == count:
+            break
+    return found
+
+
+def name_of(text: str) -> str:
+    """A run's name from a path.
+
+    >>> name_of("books/My Diary.txt"), name_of("akjv")
+    ('my-diary', 'akjv')
+    """
+    stem = Path(text.rstrip("/")).name.split(".")[0].lower()
+    return re.sub(r"[^a-z0-9_-]+", "-", stem).strip("-") or "text"

@@ -1,0 +1,135 @@
+"""A time budget as steps: real steps of every arm are measured on this machine, once, and their costs added up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fledge.config import RunConfig
+from fledge.errors import FledgeError
+from fledge.experiments.plan import TIMING, with_shared_data
+
+EVALUATIONS = 10
+"Evaluations of each trial: enough for a curve."
+WARM_STEPS, TIMED_STEPS, TIMED_SECONDS = 3, 5, 1.0
+FORWARD = 0.4  # of a step's time for a window that is only evaluated
+SHARE = 0.88  # of the time that is planned for; the rest starts trials, saves them and writes the report
+EVALUATED = 0.15  # of the time that may go to evaluations
+FEWEST_WINDOWS, FEWEST_STEPS = 32, 10
+MOST_REPEATS = 100
+
+
+class Cost(NamedTuple):
+    """What one trial takes: seconds for a step of the plan, and for the evaluation of one window."""
+
+    step: float
+    window: float
+
+
+class Pace(NamedTuple):
+    """What fits: steps of the plan, and windows of each evaluation."""
+
+    steps: int
+    evaluate_windows: int
+
+
+def step_seconds(config: RunConfig, folder: Path) -> float:
+    """The time of one optimizer step as training takes it, data and all; nothing is written but the shared data."""
+    from fledge.loss import MASKED
+    from fledge.run import Run
+    from fledge.training import join_ranks
+    from fledge.training.device import choose_precision, prepare
+    from fledge.training.progress import Progress
+    from fledge.training.stepper import Stepper
+
+    run = Run(with_shared_data(config, folder), folder / TIMING, quiet=True)
+    windows, size = run.windows("train"), config.training.batch_size
+    with join_ranks(config.training.device) as ranks:
+        precision = choose_precision(config.training.precision, ranks.device)
+        prepare(ranks.device, precision, config.training.threads)
+        stepper = Stepper(run.config, run.model, ranks, precision, Progress())
+        stepper.plain.train()
+        done, started = 0, 0.0
+        while done < WARM_STEPS + TIMED_STEPS or time.perf_counter() - started < TIMED_SECONDS:
+            if done == WARM_STEPS:
+                started = time.perf_counter()
+            batch = windows.batch(range(done * size, (done + 1) * size))
+            stepper.accumulate(batch, int((batch.targets_BT != MASKED).sum()))
+            float(stepper.update())
+            done += 1
+        return (time.perf_counter() - started) / (done - WARM_STEPS)
+
+
+class Clock:
+    """Measures each distinct cost once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.known: dict[str, float] = {}
+
+    def cost(self, config: RunConfig, base_batch: int | None = None) -> Cost:
+        """Of a step; with `base_batch`, of as many windows as a step of that size has."""
+        groups = (config.corpus, config.tokenizer, config.tokens, config.model, config.training.batch_size)
+        key = repr((*groups, config.optimizer.name, config.training.threads, config.training.device))
+        if key not in self.known:
+            self.known[key] = step_seconds(config, self.folder)
+        per_window = self.known[key] / config.training.batch_size
+        return Cost(self.known[key] if base_batch is None else per_window * base_batch, FORWARD * per_window)
+
+
+def fit(costs: Sequence[Cost], seconds: float, budget_text: str, evaluate_windows: int) -> Pace:
+    """Steps that all trials together take in the time.
+
+    >>> fit([Cost(step=0.1, window=0.001)] * 2, 60, "1m", 512)
+    Pace(steps=218, evaluate_windows=450)
+    """
+    step, window = sum(cost.step for cost in costs), sum(cost.window for cost in costs)
+    most = int(EVALUATED * seconds / (EVALUATIONS * window))
+    windows = min(evaluate_windows, max(FEWEST_WINDOWS, most))
+    steps = int((SHARE * seconds - EVALUATIONS * windows * window) / step)
+    if steps < FEWEST_STEPS:
+        needed = (5 * FEWEST_STEPS * step + EVALUATIONS * FEWEST_WINDOWS * window) / SHARE / 60
+        raise FledgeError(
+            f"--budget {budget_text} is too short for {len(costs)} trials: each would have {max(0, steps)} steps. "
+            f"Give about {max(1, round(needed + 0.5))}m, fewer arms or seeds, or a smaller model."
+        )
+    return Pace(steps, windows)
+
+
+def pacer(
+    seconds: float | None, text: str, parallel: int, folder: Path, costs: Callable[[RunConfig, Clock], list[Cost]]
+) -> Callable[[RunConfig], Pace] | None:
+    """What `make_plan` asks for steps: `costs` lists those of all trials. Measuring takes from the time, too."""
+    if seconds is None:
+        return None
+    started = time.monotonic()
+
+    def pace(config: RunConfig) -> Pace:
+        found = costs(config, Clock(folder))
+        left = seconds - (time.monotonic() - started)
+        # Processes that run at once share the memory's bandwidth, which one that is measured alone has for itself.
+        at_once = 1.0 if parallel == 1 else 0.9 * parallel
+        return fit(found, left * at_once, text, config.training.evaluate_windows)
+
+    return pace
+
+
+def check_corpus(config: RunConfig, steps: int, folder: Path) -> None:
+    """Refuse a text that gives nothing to measure on, or that the time would repeat beyond sense."""
+    from fledge.run import Run
+
+    run = Run(with_shared_data(config, folder), folder / TIMING, quiet=True)
+    source = ", ".join(config.corpus.source)
+    windows, held_out = len(run.windows("train")), len(run.windows("validation"))
+    if not held_out:
+        raise FledgeError(
+            f"{source} holds out no window of {config.tokens.context_length} tokens to measure on. Give more text, or "
+            "set a larger corpus.validation_fraction or a smaller tokens.context_length."
+        )
+    if (repeats := steps * config.training.batch_size / windows) > MOST_REPEATS:
+        raise FledgeError(
+            f"{source} is too small for this length of training: its {windows:,} windows would be seen {repeats:,.0f} "
+            f"times each, and {MOST_REPEATS} is the most that says anything. Give more text or less time."
+        )

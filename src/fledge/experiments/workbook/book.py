@@ -1,0 +1,152 @@
+"""The workbook as a whole: ask every question once, keep each answer, and write the page from what is kept."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fledge.errors import FledgeError
+from fledge.experiments.page import Page
+from fledge.experiments.workbook import costs, models, sweeps, texts
+from fledge.experiments.workbook.plan import BookPlan, settle
+from fledge.files import atomic_write, read_json, write_json
+
+ANSWERS, FIGURES = "answers", "figures"
+
+
+class Book:
+    """A plan, the folder it is carried out in, and the answers so far."""
+
+    def __init__(self, plan: BookPlan, folder: Path, command: str) -> None:
+        self.plan, self.folder, self.command = plan, folder, command
+        self.first = next(iter(plan.corpora))
+        self.answers: dict[str, Any] = {}
+
+    def ask(self, name: str, question: Callable[[Book], Any]) -> None:
+        """The answer, kept: a second time it is read."""
+        kept = self.folder / ANSWERS / f"{name}.json"
+        if not kept.is_file():
+            print(f"{name} …", flush=True)
+            started = time.monotonic()
+            write_json(kept, question(self))
+            print(f"{name}: {time.monotonic() - started:.1f} s", flush=True)
+        self.answers[name] = read_json(kept)
+
+    def figure(self, page: Page, name: str, svg: str, caption: str) -> None:
+        """A drawing on the page, and a file of its own for the Markdown."""
+        with atomic_write(self.folder / FIGURES / f"{name}.svg") as file:
+            file.write(svg.encode())
+        page.figure(svg, caption)
+        page.parts[-1] = (page.parts[-1][0], f"![{caption}]({FIGURES}/{name}.svg)\n\n*{caption}*")
+
+
+ASKED: tuple[tuple[str, Callable[[Book], Any]], ...] = (
+    ("unicode", texts.ask_unicode),
+    ("bpe", texts.ask_bpe),
+    ("encoding", texts.ask_encoding),
+    ("accounting", costs.ask_accounting),
+    ("toy", costs.ask_toy),
+    ("adamw", costs.ask_adamw),
+    ("rates", sweeps.ask_rates),
+    ("batches", sweeps.ask_batches),
+    ("ablations", models.ask_ablations),
+    ("main", models.ask_main),
+    ("generation", models.ask_generation),
+)
+"What is computed, in the order in which answers need each other."
+
+
+class Section(NamedTuple):
+    """A heading of the page, and how an answer is shown under it."""
+
+    title: str
+    answer: str
+    show: Callable[[Page, Any, Book], None]
+
+
+SECTIONS = (
+    Section("What is a character, and how is it stored?", "unicode", texts.show_unicode),
+    Section("What does it take to train BPE?", "bpe", texts.show_bpe),
+    Section("Which tokens are longest, and why?", "bpe", texts.show_longest),
+    Section("Where does the training time go?", "bpe", texts.show_profile),
+    Section("How many bytes does a token stand for?", "encoding", texts.show_compression),
+    Section("How fast is encoding, and how long would The Pile take?", "encoding", texts.show_throughput),
+    Section("Which integer fits the ids?", "encoding", texts.show_width),
+    Section("What does a Transformer cost?", "accounting", costs.show_accounting),
+    Section("What does the learning rate do to gradient descent?", "toy", costs.show_toy),
+    Section("What does training with AdamW cost?", "adamw", costs.show_adamw),
+    Section("Which learning rate is best, and which is too high?", "rates", sweeps.show_rates),
+    Section("Which batch size, and does a larger one want a larger rate?", "batches", sweeps.show_batches),
+    Section("What is each part of the Transformer worth?", "ablations", models.show_ablations),
+    Section("The main experiment", "main", models.show_main),
+    Section("What does the model write?", "generation", models.show_generation),
+)
+
+
+def write_workbook(
+    sources: Sequence[str],
+    folder: Path | str,
+    budget: str = "5m",
+    recipe: str = "akjv-demo",
+    changes: Sequence[str] = (),
+    command: str = "",
+) -> Path:
+    """Answer every question on the texts, each once, and write `report.html` and `report.md` into the folder.
+
+    Called again after a kill, it goes on where it stopped. With `training.steps` among the changes, every training has
+    that length, and the budget sizes the text alone.
+    """
+    from fledge.training import parse_duration
+
+    try:
+        import optuna  # noqa: F401
+    except ImportError:
+        raise FledgeError("The workbook's sweeps need Optuna: pip install 'fledge[sweep]'.") from None
+    folder = Path(folder)
+    plan = settle(sources, folder, budget, parse_duration(budget), recipe, changes)
+    book = Book(plan, folder, command)
+    for name, question in ASKED:
+        book.ask(name, question)
+    page = Page(f"Workbook: {', '.join(plan.corpora)}", lead(book))
+    for number, section in enumerate(SECTIONS, 1):
+        page.heading(f"{number}. {section.title}")
+        section.show(page, book.answers[section.answer], book)
+    add_repetition(page, book)
+    page.write(folder / "report.md")
+    return page.write(folder / "report.html")
+
+
+def lead(book: Book) -> str:
+    """The workbook in a sentence, from its own numbers."""
+    main = book.answers["main"][book.first]
+    if "diverged" in main:
+        end = "the main experiment diverged."
+    else:
+        end = (
+            f"{main['parameters']:,} parameters reach {main['loss']:.3f} nats a token on {book.first}, where counting "
+            f"tokens gives {main['baselines']['unigram']:.3f}."
+        )
+    return f"{len(SECTIONS)} questions about language models, answered by running them on this machine: {end}"
+
+
+def add_repetition(page: Page, book: Book) -> None:
+    from fledge import __version__
+
+    plan = book.plan
+    page.heading("How to repeat it")
+    page.code(book.command)
+    page.paragraph(
+        f"The budget of {plan.budget} was turned into steps once, and the plan keeps them: the same folder gives the "
+        "same numbers again, those of time apart. All answers lie as JSON in answers/, the sweeps and ablations with "
+        "reports of their own in rates/, batches/ and ablations/, the model in main/."
+    )
+    page.table(["training", "steps"], [(part, steps) for part, steps in plan.steps.items()])
+    page.paragraph(
+        f"fledge {__version__}, torch {version('torch')}, Python {platform.python_version()}, {platform.system()} "
+        f"{platform.machine()}, {os.cpu_count()} cores, {plan.threads} thread{'s' * (plan.threads > 1)}."
+    )

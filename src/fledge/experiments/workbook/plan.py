@@ -1,0 +1,193 @@
+"""The workbook's plan: texts, the recipe that is trained, and how long. Written once, before the first answer.
+
+A time budget becomes steps by measuring this machine, and bytes of text by its length; the stored plan keeps both, so
+the same plan gives the same numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from fledge.config import CorpusConfig, RunConfig, load_recipe, override_config, parse
+from fledge.corpus import Corpus
+from fledge.errors import FledgeError
+from fledge.experiments.plan import DATA, PLAN, TIMING
+from fledge.experiments.timing import Clock, Pace, check_corpus, fit
+from fledge.files import atomic_write, read_json, write_json
+from fledge.run import differences
+from fledge.tokenizer.compare import limited
+
+TEXTS = "texts"
+SEPARATOR = "<|endoftext|>"
+RATES = (3e-4, 1e-3, 3e-3, 1e-2, 1e-1, 1.0)
+"Learning rates to sweep: from timid to certainly too high."
+BATCH_FACTORS, RATE_FACTORS = (0.125, 1.0, 4.0), (0.316, 1.0, 3.16)
+ABLATED = 6  # trials of the four ablations: as it is, no norm at two rates, post-norm, no position, SiLU
+SHARES = {"rates": 0.22, "batches": 0.24, "ablations": 0.22, "main": 0.22}
+"Parts of the budget that go to the trainings; what is left is for the text and the page."
+TEXT_BYTES, TRAINING_BYTES = 2_000_000, 50_000
+"Bytes for each second of the budget: that the tokenizers read, and that the models see."
+LEAST_BYTES = 8_000_000
+SHORTEST = 30.0
+
+
+@dataclass(frozen=True)
+class BookPlan:
+    """All that fixes the numbers."""
+
+    corpora: dict[str, list[str]]
+    "A short name for each text, and where it lies."
+    budget: str
+    recipe: str
+    changes: list[str]
+    seconds: float
+    steps: dict[str, int]
+    evaluate_windows: int
+    threads: int
+    trained: dict[str, dict[str, Any]]
+    "For each text, the corpus settings that the trainings change: the text itself, or its beginning where it is large."
+
+    @property
+    def text_bytes(self) -> int:
+        return max(LEAST_BYTES, int(self.seconds * TEXT_BYTES))
+
+    def corpus(self, name: str) -> Corpus:
+        """The whole text, read as the recipe's settings say."""
+        return Corpus.from_config(base_config(self.recipe, self.changes, {"source": self.corpora[name]}).corpus)
+
+    def config(self, name: str, part: str) -> RunConfig:
+        """The run of one part of the workbook on one text."""
+        steps = self.steps[part]
+        config = base_config(self.recipe, self.changes, self.trained[name])
+        return override_config(
+            config,
+            [
+                "training.tokens=none",
+                f"training.steps={steps}",
+                f"training.evaluate_windows={self.evaluate_windows}",
+                f"training.threads={self.threads}",
+                f"schedule.warmup_steps={min(config.schedule.warmup_steps, max(1, steps // 10))}",
+            ],
+        )
+
+
+def base_config(recipe: str, changes: Sequence[str], corpus: dict[str, Any]) -> RunConfig:
+    """The recipe on a text, with AdamW as in the course, unless another optimizer is asked for."""
+    config = load_recipe(recipe, ["optimizer.name=adamw", *changes])
+    values = {**config.corpus.model_dump(mode="json"), **corpus}
+    return config.model_copy(update={"corpus": parse(CorpusConfig, values)})
+
+
+def short_names(sources: Sequence[str]) -> dict[str, list[str]]:
+    """
+    >>> short_names(["akjv", "texts/novels.txt", "other/novels.txt"])
+    {'akjv': ['akjv'], 'novels': ['texts/novels.txt'], 'novels 2': ['other/novels.txt']}
+    """
+    found: dict[str, list[str]] = {}
+    for source in sources:
+        stem = Path(source.rstrip("/")).name.partition(".")[0] or "text"
+        name, number = stem, 1
+        while name in found:
+            number += 1
+            name = f"{stem} {number}"
+        found[name] = [source]
+    return found
+
+
+def settle(
+    sources: Sequence[str], folder: Path, budget: str, seconds: float, recipe: str, changes: Sequence[str]
+) -> BookPlan:
+    """The stored plan where it asks the same, or a new one, for which this machine is measured."""
+    asked: dict[str, Any] = {
+        "corpora": short_names(sources),
+        "budget": budget,
+        "recipe": recipe,
+        "changes": list(changes),
+    }
+    if (folder / PLAN).is_file():
+        stored = read_json(folder / PLAN)
+        differing = differences({key: stored.get(key) for key in asked}, json.loads(json.dumps(asked)))
+        if differing:
+            raise FledgeError(
+                f"{folder} holds another workbook ({'; '.join(differing[:3])}). Name another folder with -o."
+            )
+        return BookPlan(**stored)
+    if folder.exists() and {path.name for path in folder.iterdir()} - {DATA, TIMING, TEXTS}:
+        raise FledgeError(f"{folder} exists already and holds no workbook. Choose another folder with -o.")
+    if seconds < SHORTEST:
+        raise FledgeError(f"--budget {budget} is too short for a workbook: give at least {SHORTEST:.0f}s, such as 5m.")
+    plan = measure(BookPlan(**asked, seconds=seconds, steps={}, evaluate_windows=0, threads=0, trained={}), folder)
+    write_json(folder / PLAN, asdict(plan))
+    return plan
+
+
+def measure(plan: BookPlan, folder: Path) -> BookPlan:
+    """The plan with what this machine and the texts allow."""
+    import torch
+
+    base_config(plan.recipe, plan.changes, {})  # a mistake in the settings is found before anything is written
+    most = max(LEAST_BYTES, int(plan.seconds * TRAINING_BYTES))
+    trained = {
+        name: training_text(name, plan.corpus(name), sources, most, folder) for name, sources in plan.corpora.items()
+    }
+    first = next(iter(trained.values()))
+    config = base_config(plan.recipe, plan.changes, first)
+    threads = config.training.threads or torch.get_num_threads()
+    config = override_config(config, [f"training.threads={threads}"])
+    fixed = next((int(text.partition("=")[2]) for text in plan.changes if text.startswith("training.steps=")), None)
+    if fixed is not None:
+        paces = {part: Pace(fixed, config.training.evaluate_windows) for part in SHARES}
+    else:
+        paces = paces_of(config, plan, folder)
+    for corpus in trained.values():
+        text = base_config(plan.recipe, plan.changes, corpus)
+        check_corpus(text, paces["main"].steps if fixed is None else 0, folder)
+    return BookPlan(
+        **{
+            **asdict(plan),
+            "steps": {part: pace.steps for part, pace in paces.items()},
+            "evaluate_windows": min(pace.evaluate_windows for pace in paces.values()),
+            "threads": threads,
+            "trained": trained,
+        }
+    )
+
+
+def paces_of(config: RunConfig, plan: BookPlan, folder: Path) -> dict[str, Pace]:
+    """Steps of each part, from the measured cost of a step of each batch size."""
+    clock, size = Clock(folder), config.training.batch_size
+    each = clock.cost(config)
+    by_batch = [
+        clock.cost(override_config(config, [f"training.batch_size={batch}"]), size) for batch in batch_sizes(size)
+    ]
+    costs = {
+        "rates": [each] * len(RATES),
+        "batches": by_batch * len(RATE_FACTORS),
+        "ablations": [each] * ABLATED,
+        "main": [each] * len(plan.corpora),
+    }
+    windows = config.training.evaluate_windows
+    return {part: fit(costs[part], share * plan.seconds, plan.budget, windows) for part, share in SHARES.items()}
+
+
+def batch_sizes(size: int) -> list[int]:
+    return sorted({max(1, round(size * factor)) for factor in BATCH_FACTORS})
+
+
+def training_text(name: str, corpus: Corpus, sources: list[str], most: int, folder: Path) -> dict[str, Any]:
+    """The text itself, or, where it is larger than the time allows to learn from, its beginning as a file."""
+    if corpus.size is not None and corpus.size <= most:
+        return {"source": sources}
+    target = (folder / TEXTS / f"{name}.txt").absolute()
+    if not target.is_file():
+        with atomic_write(target) as file:
+            for block in limited(corpus, most):
+                ends = block.offsets.tolist()
+                for start, end in pairwise(ends):
+                    file.write(bytes(block.buffer[start:end]) + SEPARATOR.encode())
+    return {"source": [str(target)], "format": "text", "separator": SEPARATOR, "validation_source": []}

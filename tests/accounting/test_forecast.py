@@ -1,0 +1,108 @@
+"""What training expects before it starts and how far off it was: on a CPU, in several processes, everywhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fledge.accounting import SHAPES, Account, account, forecast
+from fledge.accounting.devices import find_device, training_device
+from fledge.training import train
+from fledge.training.device import GPU_SHARE, largest_micro_batch
+from tests.training.support import TextWindows, fresh_model, settings, tokenizer
+
+SMALL = SHAPES["small"].model
+
+
+def test_a_forecast_is_held_against_what_came() -> None:
+    h200 = find_device("h200")
+    found = forecast(Account(SMALL, 50_257, 1_024, batch=32, device=h200, step_batch=512))
+    assert found.step_flops == 512 * 1_024 * account(SMALL, 50_257, 1_024).flops_per_token
+    assert "TFLOP a step" in found.sentence()
+    assert "tokens/s at 40% of the device's peak" in found.sentence()
+    said = found.held_against(1.1 * found.memory, 0.9 * found.tokens_per_second)
+    assert "10% more than expected" in said
+    assert "10% less than expected: 36% of the device's peak" in said
+    assert "stayed below" in found.held_against(None, found.tokens_per_second)
+
+
+def test_several_devices_are_faster_together_and_hold_as_much_each() -> None:
+    whole = Account(SMALL, 50_257, 1_024, batch=32, device=find_device("h200"), step_batch=512)
+    one, four = forecast(whole), forecast(whole, processes=4)
+    assert four.tokens_per_second == pytest.approx(4 * one.tokens_per_second, rel=0.01)
+    assert (four.step_flops, four.memory) == (one.step_flops, one.memory)
+    assert "in each process" in four.sentence()
+    assert "the peak of 4 devices" in four.sentence()
+    sharded = forecast(replace(whole, shards=4), processes=4)
+    assert sharded.memory < one.memory
+
+
+def test_what_is_measured_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU has no data sheet: a few products are timed, and no random number is drawn for it."""
+    before = torch.get_rng_state()
+    device = training_device(torch.device("cpu"), "fp32")
+    assert torch.equal(before, torch.get_rng_state())
+    assert device.measured
+    assert 1e8 < (device.peak("fp32") or 0) < 1e14
+    said = forecast(Account(SMALL, 50_257, 64, precision="fp32", device=device)).sentence()
+    assert "FLOP/s that matrix products reached here before training" in said
+    unknown = SimpleNamespace(name="NVIDIA Toaster", total_memory=16_000_000_000)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda place: unknown)
+    monkeypatch.setattr("fledge.accounting.devices.measured_peak", lambda *_: 3e12)
+    gpu = training_device(torch.device("cuda"), "bf16")
+    assert (gpu.title, gpu.memory, gpu.peak("bf16"), gpu.measured) == ("NVIDIA Toaster", 16e9, 3e12, True)
+
+
+def test_training_on_a_cpu_says_what_it_expects_and_how_far_off_it_was(tmp_path: Path, capsys: Any) -> None:
+    config = settings(training={"steps": 4})
+    train(config, fresh_model(config), tokenizer(), TextWindows(), None, tmp_path / "run")  # type: ignore[arg-type]
+    check_said(capsys.readouterr().err)
+
+
+def check_said(printed: str) -> None:
+    expected = re.search(r"Expected: \S+ .FLOP a step, \S+ .B of memory.*, [\d,]+ tokens/s at 40% of the", printed)
+    assert expected, printed
+    came = re.search(
+        r"(The process grew by|Memory stayed) .*; speed was [\d,]+ tokens/s, .* expected: \S+% of the", printed
+    )
+    assert came, printed
+    assert expected.start() < came.start()
+
+
+def test_several_processes_say_it_too(tmp_path: Path) -> None:
+    """Replicated and sharded; once, by the main process."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"]
+    command += ["--rdzv-endpoint=localhost:0", "-m", "tests.accounting.forecast_script", str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=Path(__file__).parents[2], env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stderr.count("Expected: ") == done.stderr.count("speed was ") == 2
+    assert done.stderr.count("of memory in each process") == 2
+    check_said(done.stderr)
+
+
+def test_the_micro_batch_is_found_for_the_device_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small GPU cuts the logits into smaller chunks than a large one: what fits is reckoned with its own memory."""
+    total = 16e9
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (total, total))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA Toaster")
+    config = settings(tokens={"context_length": 256}, model={"layers": 2, "width": 64, "heads": 2})
+    found = largest_micro_batch(config, 50_257, 1 << 20, torch.device("cuda"), "bf16")
+    own, other = (
+        account(config.model, 50_257, 256, device=replace(find_device("h200"), memory=memory)).memory
+        for memory in (total, 141e9)
+    )
+    assert own.largest_batch(total * GPU_SHARE) != other.largest_batch(total * GPU_SHARE)
+    parts = -(-(1 << 20) // own.largest_batch(total * GPU_SHARE))
+    assert found == -(-(1 << 20) // parts)

@@ -1,0 +1,111 @@
+"""`fledge start`: a text and a time become a model, a recipe with reasons, and a report; interrupted, it goes on."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fledge.config import load_recipe
+from fledge.files import read_json
+
+ENVIRONMENT = {
+    **os.environ,
+    "OMP_NUM_THREADS": "1",
+    "COLUMNS": "200",
+    "NO_COLOR": "1",
+    "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+}
+
+
+def fledge(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fledge", *arguments]
+    return subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=280)
+
+
+@pytest.fixture
+def stories(tmp_path: Path) -> Path:
+    names, things = ("Tom", "Anna", "the little bird", "an old man"), ("a red ball", "some bread", "the moon", "a boat")
+    lines = [
+        f"Once upon a time {names[n % 4]} found {things[n * 7 % 4]} near the river on day {n}. "
+        f"{names[n * 3 % 4].capitalize()} was {'very ' * (n % 3)}happy and went home with {things[n % 4]}."
+        for n in range(2500)
+    ]
+    (tmp_path / "My stories.txt").write_text("<|endoftext|>".join(lines))
+    return tmp_path
+
+
+def test_a_text_becomes_a_model_with_reasons(stories: Path) -> None:
+    began = time.monotonic()
+    done = fledge(stories, "start", "My stories.txt", "--time", "25s")
+    took = time.monotonic() - began
+    assert done.returncode == 0, done.stderr
+    assert took < 60  # the time asked for, and what it takes to import torch on a busy machine
+    run = stories / "runs" / "my-stories"
+    recipe = (run / "recipe.toml").read_text()
+    for key in ("vocabulary_size", "context_length", "layers", "learning_rate", "batch_size", "dropout"):
+        assert re.search(rf"^# .+\.\n(?:\w+ = .*\n)*{key} = ", recipe, re.M), key
+    assert load_recipe(str(run / "recipe.toml")).model_dump(mode="json") == read_json(run / "config.json")
+    report = (run / "report.html").read_text()
+    for word in ("What was chosen, and why", "scaling law", "bits per byte", "trigram", "<svg"):
+        assert word in report
+    assert "Once upon a time" in done.stdout
+    commands = re.findall(r"^  (fledge .+)$", done.stdout, re.M)
+    assert len(commands) == 2
+    used = fledge(stories, "generate", "runs/my-stories", "--prompt", "Once", "--max-tokens", "4")
+    assert used.returncode == 0, used.stderr
+    longer = [*commands[1].split()[1:], "--set", "training.steps=2", "--quiet"]
+    assert fledge(stories, *longer).returncode == 0
+    again = fledge(stories, "start", "My stories.txt", "--time", "25s")
+    assert again.returncode == 0, again.stderr
+    assert "chosen before" in again.stdout
+    other = fledge(stories, "start", "My stories.txt", "--time", "30s")
+    assert other.returncode == 2
+    assert "started with other texts or another time" in other.stderr
+
+
+@pytest.mark.slow
+def test_interrupted_it_goes_on(stories: Path) -> None:
+    command = [sys.executable, "-m", "fledge", "start", "My stories.txt", "--time", "35s", "--out", "mine"]
+    process = subprocess.Popen(
+        command, cwd=stories, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    metrics = stories / "mine" / "metrics.csv"
+    for _ in range(1200):
+        if metrics.is_file() and len(metrics.read_text().splitlines()) > 3:
+            break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, output
+    assert "To go on: fledge start 'My stories.txt' --time 35s --out mine" in output
+    recipe = (stories / "mine" / "recipe.toml").read_text()
+    finished = fledge(stories, "start", "My stories.txt", "--time", "35s", "--out", "mine")
+    assert finished.returncode == 0, finished.stderr
+    assert (stories / "mine" / "recipe.toml").read_text() == recipe
+    assert (stories / "mine" / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "sentence"),
+    [
+        ("short", "1m", "too little to learn a language from"),
+        ("long", "2s", "--time 2s is too short"),
+        ("long", "soon", "not a duration such as"),
+        ("missing", "1m", "missing"),
+    ],
+)
+def test_mistakes_are_sentences(tmp_path: Path, text: str, limit: str, sentence: str) -> None:
+    (tmp_path / "short").write_text("Too short a text.\n")
+    (tmp_path / "long").write_text("".join(f"A line that is number {n} of many.\n" for n in range(9000)))
+    done = fledge(tmp_path, "start", text, "--time", limit)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs").exists()

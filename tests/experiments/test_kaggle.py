@@ -1,0 +1,246 @@
+"""Packing for Kaggle: what goes along is enough to install offline, and the notebook trains and goes on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from fledge.config import load_recipe, override_config
+from fledge.errors import FledgeError
+from fledge.experiments import distribution
+from fledge.experiments.kaggle import pack, slug_of
+from fledge.experiments.kernel import changed, lengths, take_up
+
+TEXT = Path(__file__).parents[2] / "CONTRIBUTING.md"
+SMALL = [
+    "name=small",
+    "tokenizer.vocabulary_size=300",
+    "tokens.context_length=16",
+    "model.layers=1",
+    "model.width=16",
+    "model.heads=2",
+    "training.batch_size=4",
+    "training.evaluate_windows=4",
+    "training.threads=1",
+    "sampling.max_tokens=8",
+]
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    lines = [line for line in TEXT.read_text().splitlines() if line.strip()]
+    path = tmp_path / "words.txt"
+    path.write_text("<|endoftext|>".join(lines * 4))
+    return path
+
+
+def recipe(text: Path, steps: int = 4):
+    return load_recipe("akjv-demo", [*SMALL, f"corpus.source={text}", f"training.steps={steps}"])
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """A Python that has what fledge needs, but neither fledge nor a way to it: as on Kaggle."""
+    venv.create(tmp_path / "elsewhere", with_pip=False, symlinks=True)
+    python = tmp_path / "elsewhere" / "bin" / "python"
+    done = subprocess.run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (Path(done.stdout.strip()) / "shared.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return python
+
+
+def execute(notebook: Path, python: Path, environment: dict[str, str]) -> str:
+    """Run a notebook with another Python's kernel; everything that its cells printed."""
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    manager = pytest.importorskip("jupyter_client").KernelManager()
+    manager.kernel_spec.argv = [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    cells = nbformat.read(notebook, as_version=4)
+    nbformat.validate(cells)
+    client = nbclient.NotebookClient(cells, km=manager, timeout=200)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        client.execute()
+    return "".join(
+        output.get("text", "") for cell in cells.cells if cell.cell_type == "code" for output in cell.outputs
+    )
+
+
+def test_the_notebook_installs_offline_trains_and_goes_on_in_the_next_version(text, tmp_path, elsewhere) -> None:
+    """Run twice with a kernel that has no fledge: the second version takes up the first one's output and trains on."""
+    packed = pack(recipe(text), tmp_path / "first")
+    first, second = tmp_path / "input-1", tmp_path / "input-2"
+    shutil.copytree(packed.folder / "dataset", first / "small-data")
+    environment = {
+        "FLEDGE_INPUT": str(first),
+        "FLEDGE_WORKING": str(tmp_path / "working-1"),
+        "OMP_NUM_THREADS": "1",
+        "PIP_FIND_LINKS": "",
+    }
+    notebook = packed.folder / "notebook" / "fledge-small.ipynb"
+    printed = execute(notebook, elsewhere, environment)
+    assert f"from {elsewhere.parents[1]}" in printed
+    assert "step 4 of 4" in printed
+    results = tmp_path / "working-1"
+    assert {"small.zip", "metrics.csv", "report.html"} <= {path.name for path in results.iterdir()}
+    assert "a new run" in printed
+
+    packed = pack(recipe(text, steps=6), tmp_path / "first")  # made again, longer
+    shutil.copytree(packed.folder / "dataset", second / "small-data")
+    shutil.copytree(results, second / "small" / "output")
+    environment |= {"FLEDGE_INPUT": str(second), "FLEDGE_WORKING": str(tmp_path / "working-2")}
+    printed = execute(notebook, elsewhere, environment)
+    assert "going on from step 4" in printed
+    assert "step 6 of 6" in printed
+    rows = (tmp_path / "working-2" / "metrics.csv").read_text()
+    assert rows.startswith((results / "metrics.csv").read_text().splitlines()[0])
+    assert (tmp_path / "working-2" / "small.zip").is_file()
+
+
+def test_requirements_are_as_pip_reads_them() -> None:
+    plain, demo = distribution.requirements(), distribution.requirements(["demo"])
+    assert any(text.startswith("torch") for text in plain)
+    assert not any("extra" in text for text in demo)
+    assert set(demo) - set(plain) == {text for text in demo if text.startswith("pythonbible-akjv")}
+
+
+def test_the_source_archive_is_a_whole_source(tmp_path: Path) -> None:
+    if distribution.clone() is None:
+        pytest.skip("fledge runs from a wheel here")
+    archive = distribution.source_archive(tmp_path)
+    again = distribution.source_archive(tmp_path / "again")
+    assert archive is not None
+    assert again is not None
+    assert archive.read_bytes() == again.read_bytes()
+    with tarfile.open(archive) as found:
+        names = {name.partition("/")[2] for name in found.getnames()}
+    assert {"PKG-INFO", "pyproject.toml", "CMakeLists.txt", "csrc/bindings.cpp", "src/fledge/cli/__init__.py"} <= names
+    assert not [name for name in names if name.endswith(".so") or "__pycache__" in name]
+
+
+@pytest.mark.slow
+def test_pip_builds_the_source_without_a_network(tmp_path: Path, elsewhere: Path) -> None:
+    if distribution.clone() is None or distribution.installed("scikit-build-core") is None:
+        pytest.skip("this needs a clone and what builds it")
+    distribution.source_archive(tmp_path)
+    pip = [elsewhere, "-m", "pip", "install", "--no-index", "--no-deps", "--no-build-isolation", "--force-reinstall"]
+    done = subprocess.run([*pip, "--find-links", tmp_path, "fledge"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    where = subprocess.run(
+        [elsewhere, "-c", "import fledge._core as core; print(core.__file__)"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert str(elsewhere.parents[1]) in where.stdout
+
+
+def test_a_repacked_wheel_lists_what_it_holds(tmp_path: Path) -> None:
+    found = distribution.installed("typer")
+    assert found is not None
+    wheel = distribution.repack(found, tmp_path)
+    assert wheel.name == f"typer-{found.version}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        record = archive.read(f"typer-{found.version}.dist-info/RECORD").decode().splitlines()
+        assert sorted(line.partition(",")[0] for line in record) == sorted(archive.namelist())
+        assert not [name for name in archive.namelist() if name.startswith("..") or "direct_url" in name]
+
+
+def test_what_fledge_needs_is_carried_but_not_what_kaggle_has() -> None:
+    carried, left = distribution.needed(["fledge"])
+    names = {found.name for found in carried}
+    assert {"typer", "rich"} <= names
+    assert not names & {"torch", "numpy", "fledge"}
+    assert not set(left) & distribution.THERE
+
+
+def test_files_that_a_recipe_names_go_along(text: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for name in ("one.txt", "two.txt"):
+        (folder / name).write_text("word " * 100)
+    changes = [f'corpus.source=["{text}", "{folder}"]', f'corpus.validation_source="{text}"']
+    config = load_recipe("akjv-demo", changes)
+    packed = pack(config, tmp_path / "out", user="someone")
+    dataset = packed.folder / "dataset"
+    kept = json.loads((dataset / "recipe.json").read_text())
+    assert kept["corpus"]["source"] == ["./files/words.txt", "./files/texts"]
+    assert kept["corpus"]["validation_source"] == ["./files/2-words.txt"]
+    assert (dataset / "files/texts/two.txt").read_text() == "word " * 100
+    kernel = json.loads((packed.folder / "notebook/kernel-metadata.json").read_text())
+    assert kernel["dataset_sources"] == ["someone/fledge-akjv-demo-data"]
+    assert kernel["enable_internet"] is False
+    assert json.loads((dataset / "dataset-metadata.json").read_text())["id"] == "someone/fledge-akjv-demo-data"
+
+
+def test_text_that_must_be_fetched_asks_for_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLEDGE_CORPORA", str(tmp_path / "none"))
+    packed = pack(load_recipe("tinystories"), tmp_path / "out")
+    assert json.loads((packed.folder / "notebook/kernel-metadata.json").read_text())["enable_internet"] is True
+    assert "tinystories is fetched" in (packed.folder / "README.md").read_text()
+
+
+def test_mistakes_are_answered_with_a_sentence(text: Path, tmp_path: Path) -> None:
+    with pytest.raises(FledgeError, match="less than a minute"):
+        pack(recipe(text), tmp_path / "out", time="10s")
+    with pytest.raises(FledgeError, match="not a duration"):
+        pack(recipe(text), tmp_path / "out", time="soon")
+    with pytest.raises(FledgeError, match="standard input"):
+        pack(load_recipe("akjv-demo", ["corpus.source=-"]), tmp_path / "out")
+    with pytest.raises(FledgeError, match=r"nowhere\.txt"):
+        pack(load_recipe("akjv-demo", ["corpus.source=./nowhere.txt"]), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(FledgeError, match="was not made by fledge kaggle"):
+        pack(recipe(text), tmp_path)
+
+
+def test_an_installed_wheel_of_another_system_is_refused(text, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(distribution, "clone", lambda: None)
+    monkeypatch.setattr(distribution, "tags", lambda found: ["cp312-abi3-macosx_11_0_arm64"])
+    with pytest.raises(FledgeError, match="from a clone"):
+        pack(recipe(text), tmp_path / "out")
+
+
+def test_the_furthest_run_is_taken_up(tmp_path: Path) -> None:
+    def run(place: Path, step: int) -> None:
+        checkpoint = place / "runs/small/checkpoints" / f"step-{step:08d}"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "bundle.json").write_text("{}")
+        (place / "runs/small/config.json").write_text("{}")
+
+    working = tmp_path / "working"
+    assert take_up("small", tmp_path / "input", working) == (working / "runs/small", 0)
+    run(tmp_path / "input/a", 10)
+    run(tmp_path / "input/b/deeper", 20)
+    run(working, 15)
+    assert take_up("small", tmp_path / "input", working) == (working / "runs/small", 20)
+    run(working, 30)
+    assert take_up("small", tmp_path / "input", working)[1] == 30
+
+
+def test_a_resumed_run_takes_the_length_of_the_new_recipe_and_says_what_it_does_not(text, tmp_path) -> None:
+    (tmp_path / "recipe.json").write_text(recipe(text, steps=9).model_dump_json())
+    assert changed(tmp_path / "recipe.json", tmp_path / "run") == []
+    (tmp_path / "run").mkdir()
+    before = override_config(recipe(text), ["model.layers=2"])
+    (tmp_path / "run" / "config.json").write_text(before.model_dump_json())
+    assert changed(tmp_path / "recipe.json", tmp_path / "run") == ["model.layers = 2 there, 1 here"]
+    assert lengths(tmp_path / "recipe.json") == ["--set=training.steps=9", "--set=training.tokens=none"]
+
+
+def test_names_fit_kaggles_addresses() -> None:
+    assert slug_of("x") == "fledge-x"
+    assert len(slug_of("a very long name " * 9)) <= 50

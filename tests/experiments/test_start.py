@@ -1,0 +1,93 @@
+"""Choices for a text and a time: what follows from what, and that the recipe is one that training takes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fledge.accounting import Account
+from fledge.config import ModelConfig, load_recipe
+from fledge.experiments import choose
+from fledge.experiments.choose import LADDER, Look, choose_size, model_of
+from fledge.experiments.recipe import Choice, config_of, recipe_text
+
+PEAK = 1e11
+
+
+def at(peak: float, vocabulary: int, context: int = 64):
+    """A machine that reaches `peak` FLOP/s whatever the model."""
+
+    def measure(model: ModelConfig) -> float:
+        return peak / Account(model, vocabulary, context).flops_per_token
+
+    return measure
+
+
+def chosen(seconds: float, unique: int = 1_300_000, peak: float = PEAK):
+    return choose_size(seconds, unique, 1024, 64, at(peak, 1024), LADDER.index((4, 128)), 5)[0]
+
+
+def test_more_time_never_means_a_smaller_model() -> None:
+    sizes = [chosen(seconds).parameters for seconds in (10, 60, 300, 1800, 7200)]
+    assert sizes == sorted(sizes)
+    assert sizes[0] < sizes[-1]
+
+
+def test_the_packaged_recipe_is_about_what_five_minutes_choose() -> None:
+    assert (chosen(240).layers, chosen(240).width) in (LADDER[1], LADDER[2], LADDER[3])
+
+
+@given(st.floats(5, 1e5), st.integers(10_000, 10**9), st.floats(1e10, 1e15))
+def test_a_text_is_never_learned_by_heart(seconds: float, unique: int, peak: float) -> None:
+    size = chosen(seconds, unique, peak)
+    assert size.tokens <= choose.MOST_PASSES * unique
+    assert size.parameters <= 2 * size.tokens or (size.layers, size.width) == LADDER[0]
+
+
+def test_speeds_that_matter_are_measured() -> None:
+    """A machine that is worse at wide models than their FLOPs say gets a narrower one."""
+    asked: list[int] = []
+
+    def measure(model: ModelConfig) -> float:
+        asked.append(model.width)
+        slower = 20 if model.width > 128 else 1
+        return PEAK / slower / Account(model, 1024, 64).flops_per_token
+
+    size, _ = choose_size(3600, 10**8, 1024, 64, measure, LADDER.index((4, 128)), 5)
+    assert size.width in asked
+    assert len(asked) == len(set(asked)) <= 5
+
+
+@pytest.mark.parametrize(
+    ("size", "kind", "vocabulary"),
+    [(50_000, "character", None), (1_000_000, "bpe", 512), (4_100_000, "bpe", 1024), (400_000_000, "bpe", 8192)],
+)
+def test_the_vocabulary_grows_with_the_text(size: int, kind: str, vocabulary: int | None) -> None:
+    assert choose.choose_vocabulary(Look(100, size, 80, True))[:2] == (kind, vocabulary)
+
+
+def test_windows_grow_with_the_work_there_is_time_for() -> None:
+    lengths = [choose.choose_context(flops, 10_000)[0] for flops in (2e13, 2e14, 1e16, 2e17)]
+    assert lengths == sorted(lengths)
+    assert lengths[0] == 64
+    length, why = choose.choose_context(1e18, 40)
+    assert length == 64
+    assert "about 40 tokens" in why
+
+
+def test_every_step_of_the_ladder_is_a_model() -> None:
+    sizes = [Account(model_of(*shape), 1024, 64).flops_per_token for shape in LADDER]
+    assert sizes == sorted(sizes)
+
+
+def test_a_recipe_reads_back_as_it_was_meant(tmp_path) -> None:
+    choices = [
+        Choice({"corpus.source": ['a "quoted" name.txt', "ünï.txt"]}, "the text"),
+        Choice({"model.layers": 3, "model.dropout": 0.1, "optimizer.learning_rate": 3e-05}, "said once a group"),
+        Choice({"tokenizer.kind": "character"}, "few"),
+    ]
+    path = tmp_path / "recipe.toml"
+    path.write_text(recipe_text("mine", "For a test.", choices))
+    assert load_recipe(str(path)) == config_of("mine", choices)
+    assert path.read_text().count("# Said once a group.") == 2
