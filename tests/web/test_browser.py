@@ -290,8 +290,10 @@ class TestModel:
         page.locator('.pick[data-key="w1"]').click()
         chosen = page.get_by_label("Chosen part", exact=True)
         assert "layers.N.ffn.w1.weight" in chosen.inner_text()
+        page.wait_for_timeout(600)  # the diagram is drawn anew once the sliders rest
         page.locator('.pick[data-key="token_embeddings"]').focus()
         page.keyboard.press("Enter")
+        until(page, "document.body.innerText.includes('token_embeddings.weight')")
         assert "token_embeddings.weight" in chosen.inner_text()
         assert page.problems == []
 

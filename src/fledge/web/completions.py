@@ -57,7 +57,7 @@ class CompletionRequest(BaseModel):
     logprobs: Annotated[int, Field(ge=0, le=5), NUMBER] | None = None
     echo: StrictBool | None = False
     stop: Stop | Annotated[list[Stop], Field(max_length=8)] | None = None
-    seed: Annotated[int, Field(ge=0, lt=1 << 63), NUMBER] | None = None
+    seed: Annotated[int, Field(ge=0, lt=1 << 53), NUMBER] | None = None
     "Without one, every request gives another text."
     presence_penalty: Annotated[float, Field(ge=0, le=0), NUMBER] | None = 0.0
     frequency_penalty: Annotated[float, Field(ge=0, le=0), NUMBER] | None = 0.0

@@ -216,7 +216,7 @@ class GenerateRequest(Request):
     repetition_penalty: Annotated[float, Field(ge=1, le=10), NUMBER] = 1.0
     max_tokens: Annotated[int, Field(ge=1, le=8192), NUMBER] = 128
     stop: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=8)] = []
-    seed: Annotated[int, Field(ge=0, lt=1 << 63), NUMBER] = 0
+    seed: Annotated[int, Field(ge=0, lt=1 << 53), NUMBER] = 0
     alternatives: Annotated[int, Field(ge=0, le=20), NUMBER] = 5
 
 
