@@ -103,6 +103,7 @@ class TestTokens:
         visit(page, "tokens")
         page.get_by_label("Tokenizer", exact=True).select_option("bpe-370")
         page.get_by_label("Word", exact=True).fill("therefore")
+        page.wait_for_timeout(600)  # the page waits for the typing to end before it asks
         until(page, "document.querySelector('.replay')?.textContent.includes('with ids')")
         page.get_by_role("button", name="First step").click()
         assert page.locator(".replay .piece").all_text_contents() == list("therefore")
