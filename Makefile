@@ -7,6 +7,8 @@ STRICT := $(if $(CI),ON,OFF)
 NATIVE := pyproject.toml constraints.txt CMakeLists.txt $(shell find csrc -type f)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4
 
+COMPILER = @for compiler in "$$CXX" c++ g++ clang++; do test -n "$$compiler" && command -v $$compiler >/dev/null && exit 0; done; echo "fledge needs a C++ compiler for its native core: install g++ or clang, or set CXX."; exit 1
+
 .PHONY: help demo test test-all lint bench sanitize clean
 .DEFAULT_GOAL := help
 
@@ -19,7 +21,7 @@ demo: $(VENV)/.demo   ## set up, then train a small model on the Bible and gener
 test: $(VENV)/.dev    ## set up, then run the test suite
 	$(PYTEST) -m "not slow and not gpu"
 
-test-all: $(VENV)/.dev  ## the suite with the slow campaigns (kills, sanitizers, fuzzing)
+test-all: $(VENV)/.dev  ## the suite with the slow campaigns (kills, sanitizers, fuzzing, the browser)
 	$(PYTEST) -m "not gpu"
 
 lint: $(VENV)/.dev    ## ruff and mypy
@@ -33,21 +35,23 @@ bench: $(VENV)/.bench  ## measure against the peers, and check every claim
 sanitize: $(VENV)/.dev  ## the native core's own tests under AddressSanitizer and UBSan, and 30 s of fuzzing
 	tests/native/run-sanitized.sh
 
-clean:           ## remove everything that the other targets made
+clean:           ## remove everything that the other targets made but runs/
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/bin/pip:
 	@command -v $(PYTHON) >/dev/null || { echo "fledge needs Python 3.10 or newer: install it, or name it with make PYTHON=…"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "fledge needs Python 3.10 or newer, and $(PYTHON) is $$($(PYTHON) -V): name another with make PYTHON=…"; exit 1; }
-	@for compiler in "$$CXX" c++ g++ clang++; do test -n "$$compiler" && command -v $$compiler >/dev/null && exit 0; done; echo "fledge needs a C++ compiler for its text core: install g++ or clang, or set CXX."; exit 1
+	$(COMPILER)
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "Python's venv module is missing: on Debian and Ubuntu, apt install python3-venv."; exit 1; }
 
 # Stamps: a second call skips what is already done, and a changed core or pin installs again.
 $(VENV)/.demo: $(VENV)/bin/pip $(NATIVE)
+	$(COMPILER)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/bin/pip $(NATIVE)
+	$(COMPILER)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt -C cmake.define.FLEDGE_STRICT=$(STRICT) --editable '.[dev]'
 	@touch $@ $(VENV)/.demo
 

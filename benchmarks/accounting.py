@@ -30,6 +30,7 @@ MARK, END = "<!-- measured -->", "<!-- end -->"
 SHARE = 0.9  # of the device's memory that a row may take: a smaller GPU measures smaller batches
 ROWS: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("tinystories", 512, ()),
+    ("tinystories-muon", 512, ()),
     ("gpt2-small", 64, ()),
     ("gpt2-medium", 32, ()),
     ("gpt2-large", 16, ()),
@@ -43,8 +44,7 @@ ROWS: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("gpt2-small", 64, ("training.recompute=true",)),
     ("gpt2-xl", 32, ("training.recompute=true",)),
 )
-BEFORE = """Measured before the loss freed each chunk of logits before it makes the next; both columns are of that
-time. *Now* is today's prediction of the same step, which no GPU has measured yet."""
+SHARED = "Rows without a speed were measured while other programs used the same GPU."
 
 
 def plan(only: list[str]) -> list[dict[str, Any]]:
@@ -191,41 +191,42 @@ def measure_all(rows: list[dict[str, Any]], output: Path | None) -> tuple[list[d
 
 
 def table(rows: list[dict[str, Any]]) -> tuple[str, float]:
-    """The comparison as a Markdown table, and the largest error.
-
-    A prediction is the one made when the row was measured; where today's differs, it has a column of its own.
-    """
-    now = any(changed_since(row) for row in rows)
+    """The comparison as a Markdown table, and the largest error; a prediction is the one made for the measurement."""
     lines = [
-        f"| recipe | batch × context | predicted | measured peak | off by |{' now |' * now} tokens/s | MFU |",
-        "|---|---|---|---|---|---|---|" + "---|" * now,
+        "| recipe | batch × context | predicted | measured peak | off by | tokens/s | MFU |",
+        "|---|---|---|---|---|---|---|",
     ]
     worst = 0.0
     for row in rows:
         found = predict(row)
-        today = f" {found.memory.total / 1e9:.2f} GB |" if now else ""
         error = row["predicted"] / row["peak"] - 1
         worst = max(worst, abs(error))
-        changed = ", ".join(row["settings"])
-        limit = peak_flops(row["device"], row["precision"])
-        mfu = f"{row['tokens_per_second'] * found.flops_per_token / limit:.0%}" if limit else "–"
-        name = row["recipe"] + (f" ({changed})" if changed else "")
+        limit, speed = peak_flops(row["device"], row["precision"]), row["tokens_per_second"]
+        mfu = f"{speed * found.flops_per_token / limit:.0%}" if limit and speed else "–"
         lines.append(
-            f"| {name} | {row['batch']:,} × {found.context_length:,} | {row['predicted'] / 1e9:.2f} GB "
-            f"| {row['peak'] / 1e9:.2f} GB | {error:+.1%} |{today} {row['tokens_per_second']:,.0f} | {mfu} |"
+            f"| {_name(row)} | {row['batch']:,} × {found.context_length:,} | {row['predicted'] / 1e9:.2f} GB "
+            f"| {row['peak'] / 1e9:.2f} GB | {error:+.1%} | {f'{speed:,.0f}' if speed else '–'} | {mfu} |"
         )
     return "\n".join(lines), worst
 
 
+def _name(row: dict[str, Any]) -> str:
+    changed = ", ".join(row["settings"])
+    return row["recipe"] + (f" ({changed})" if changed else "")
+
+
 def measured_text(rows: list[dict[str, Any]]) -> str:
     """What stands in the page between the marks."""
-    note = f"{BEFORE}\n\n" if any(changed_since(row) for row in rows) else ""
-    return f"{note}{rows[0]['device']}, torch {rows[0]['torch']}:\n\n{table(rows)[0]}\n"
-
-
-def changed_since(row: dict[str, Any]) -> bool:
-    """Whether training, and with it the prediction, has changed since the row was measured."""
-    return abs(predict(row).memory.total / row["predicted"] - 1) > 1e-6
+    notes = [f"{rows[0]['device']}, torch {rows[0]['torch']}:", table(rows)[0]]
+    if any(not row["tokens_per_second"] for row in rows):
+        notes.append(SHARED)
+    notes += [
+        f"The account of {_name(row)} was corrected after this measurement. It says {row['corrected'] / 1e9:.2f} GB "
+        f"now ({row['corrected'] / row['peak'] - 1:+.1%}), which is no prediction: it has to be measured again."
+        for row in rows
+        if "corrected" in row
+    ]
+    return "\n\n".join(notes) + "\n"
 
 
 def put_into(page: Path, rows: list[dict[str, Any]]) -> None:

@@ -3,6 +3,7 @@
     python benchmarks/models.py                 on a CUDA GPU the table of bars; on a CPU against transformers
     python benchmarks/models.py --check         the same, and an exit code of 1 where a bar is missed
     python benchmarks/models.py --only bdh      one row
+    python benchmarks/models.py --documents S   packed text from this token store, instead of drawn document lengths
 
 Each row prints its floor too: the floating-point operations a step needs at the rate of a large matrix product here,
 and the bytes it has to move at the rate of a large copy, both measured at the start.
@@ -16,14 +17,16 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fledge.config import ModelConfig, load_recipe
+from fledge.config import ModelConfig, TokensConfig, load_recipe
 from fledge.loss import head_loss
 from fledge.model import Model, build_model
+from fledge.tokens import TokenStore, make_windows
 
 DATASHEET_FLOPS = 989e12  # dense bf16 of an H100 or H200: what MFU is usually given against
 
@@ -47,19 +50,20 @@ class Row:
     bar: float
     memory_bar: float | None = None
     packed: bool = False
+    documents: Path | None = None
 
     @property
     def tokens(self) -> int:
         return self.batch_size * self.context_length
 
 
-def gpu_rows() -> list[Row]:
+def gpu_rows(documents: Path | None) -> list[Row]:
     gpt2, tinystories, bdh = (load_recipe(name) for name in ("gpt2-small", "tinystories", "bdh"))
     return [
         Row("gpt2", gpt2.model, 50257, 1024, 64, 620e3),
         Row("tinystories", tinystories.model, 10_000, 256, 512, 3.5e6),
         Row("bdh", bdh.model, 256, 512, 32, 220e3, memory_bar=18e9),
-        Row("packed", gpt2.model, 50257, 1024, 64, 0.90, packed=True),
+        Row("packed", gpt2.model, 50257, 1024, 64, 0.90, packed=True, documents=documents),
     ]
 
 
@@ -84,6 +88,8 @@ def bytes_per_step(row: Row) -> float:
 
 
 def random_batch(row: Row, device: str, seed: int) -> Batch:
+    if row.documents is not None:
+        return stored_batch(row, row.documents, device, seed)
     generator = torch.Generator().manual_seed(seed)
     shape = (row.batch_size, row.context_length + 1)
     ids = torch.randint(row.vocabulary_size, shape, generator=generator)
@@ -92,6 +98,15 @@ def random_batch(row: Row, device: str, seed: int) -> Batch:
         return Batch(inputs.to(device), targets.to(device))
     documents, positions = document_layout(row, generator)
     return Batch(inputs.to(device), targets.to(device), positions.to(device), documents.to(device))
+
+
+def stored_batch(row: Row, store: Path, device: str, number: int) -> Batch:
+    """The batch of that number, packed from a token store as training packs it."""
+    opened = TokenStore.open(store)
+    settings = TokensConfig(context_length=row.context_length, policy="packed")
+    windows = make_windows(opened.split("train"), settings, opened.roles, seed=0)
+    first = number * row.batch_size
+    return Batch(*windows.batch(range(first, first + row.batch_size)).to(device))
 
 
 def document_layout(row: Row, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -278,11 +293,13 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="exit with 1 where a bar is missed")
     parser.add_argument("--only", help="rows of the GPU table, by name, separated by commas")
     parser.add_argument("--seconds", type=float, default=10, help="time to measure each row for")
+    parser.add_argument("--documents", type=Path, help="a token store whose documents fill the packed row")
     arguments = parser.parse_args()
     if torch.cuda.is_available():
         torch.set_float32_matmul_precision("high")
         wanted = arguments.only.split(",") if arguments.only else None
-        results = list(gpu_table([r for r in gpu_rows() if not wanted or r.name in wanted], arguments.seconds))
+        rows = [row for row in gpu_rows(arguments.documents) if not wanted or row.name in wanted]
+        results = list(gpu_table(rows, arguments.seconds))
     else:
         results = list(cpu_table(arguments.seconds))
     if arguments.check and not all(results):

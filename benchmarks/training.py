@@ -39,17 +39,12 @@ STEPS = 40  # of each side in each round
 BUSY = False
 QUALITY_TOKENS = 40_960_000
 EVERY_WINDOW = ["training.evaluate_windows=1000000"]
-RECIPES: dict[str, list[str]] = {
-    "adamw": ["optimizer.learning_rate=4e-3", "model.qk_norm=true", "schedule.final_fraction=0.05"],
-    "muon": [
-        "optimizer.name=muon",
-        "optimizer.learning_rate=3e-3",
-        "optimizer.matrix_learning_rate=0.02",
-        "model.qk_norm=true",
-        "schedule.name=stable",
-        "schedule.decay_fraction=0.5",
-        "schedule.final_fraction=0.0",
-    ],
+RECIPES: dict[str, tuple[str, list[str]]] = {
+    "adamw": (
+        "tinystories",
+        ["optimizer.learning_rate=4e-3", "model.qk_norm=true", "schedule.final_fraction=0.05"],
+    ),
+    "muon": ("tinystories-muon", []),
 }
 
 
@@ -269,7 +264,8 @@ def quality(store: str, out: Path, names: list[str], extra: list[str]) -> list[t
     for name in names:
         shared = [f"training.tokens={QUALITY_TOKENS}", "training.batch_size=64", "training.save_every=0"]
         shared += ["training.log_every=25", "sampling.prompt=It was", *extra]
-        result, _ = run_recipe("tinystories", store, [*shared, *RECIPES[name], *EVERY_WINDOW], out / name)
+        recipe, changes = RECIPES[name]
+        result, _ = run_recipe(recipe, store, [*shared, *changes, *EVERY_WINDOW], out / name)
         bar = 1.66 if name.startswith("adamw") else 1.62
         bits = result.bits_per_byte or float("inf")
         note = f"{bits:.4f} bits per byte (bar: {bar}), {result.tokens_per_second:,.0f} tokens/s"

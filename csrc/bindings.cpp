@@ -1,5 +1,5 @@
-// What Python sees of the native core: a counter and trainer, and an encoder. Text comes in as bytes-like objects
-// without a copy, arrays go out without one, and the interpreter's lock is released while the work is done.
+// What Python sees of the native core: a counter and trainer, an encoder, and what decoding needs. Text comes in as
+// bytes-like objects without a copy, arrays go out without one, and the interpreter's lock is released meanwhile.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
@@ -14,8 +14,10 @@
 #include "checksum.hpp"
 #include "count.hpp"
 #include "decode.hpp"
+#include "documents.hpp"
 #include "encoder.hpp"
 #include "gather.hpp"
+#include "ranks.hpp"
 #include "trainer.hpp"
 #include "validity.hpp"
 
@@ -318,6 +320,33 @@ void checksums(nb::handle text, const Numbers& starts, const Numbers& ends, cons
     }
 }
 
+std::uint32_t checksum(nb::handle bytes, std::uint32_t before) {
+    const View view(bytes);
+    nb::gil_scoped_release release;
+    return fledge::checksum(view.bytes(), before);
+}
+
+nb::object find_marks(nb::handle text, nb::handle mark) {
+    const View view(text), sought(mark);
+    fledge::Buffer<std::int64_t> places;
+    {
+        nb::gil_scoped_release release;
+        places = fledge::find_marks(view.bytes(), sought.bytes());
+    }
+    return to_array(std::move(places));
+}
+
+using Flags = nb::ndarray<const bool, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Bytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void divide(nb::handle documents, const Bounds& bounds, const Flags& held_out, const Bytes& out) {
+    const View view(documents);
+    const auto places = checked(bounds, view.bytes().size());
+    if (places.size() != held_out.size() + 1) throw nb::value_error("a flag for each document");
+    nb::gil_scoped_release release;
+    fledge::divide(view.bytes(), places, span_of(held_out), span_of(out));
+}
+
 void gather(int file, int width, const Numbers& begins, const Numbers& sources, const Numbers& lengths,
             const Numbers& positions, const Numbers& documents, std::int64_t opening, std::int64_t padding,
             const Places& inputs, const Places& targets, const Places& position_places, const Places& document_places) {
@@ -339,13 +368,20 @@ void gather(int file, int width, const Numbers& begins, const Numbers& sources, 
     }
 }
 
+void find_places(const Numbers& numbers, const Numbers& rungs, std::size_t step, const Numbers& values,
+                 const Places& places) {
+    if (values.size() != places.size()) throw nb::value_error("a place for each value");
+    nb::gil_scoped_release release;
+    fledge::find_places(span_of(numbers), span_of(rungs), step, span_of(values), span_of(places));
+}
+
 const float* floats(std::uintptr_t address) { return reinterpret_cast<const float*>(address); }
 float* places(std::uintptr_t address) { return reinterpret_cast<float*>(address); }
 
 }  // namespace
 
 NB_MODULE(_core, m) {
-    m.doc() = "The native text core.";
+    m.doc() = "The native core.";
     m.attr("unicode_version") = fledge::unicode::version;
     m.def("count_invalid", [](nb::handle text) {
         const View view(text);
@@ -353,11 +389,24 @@ NB_MODULE(_core, m) {
         return fledge::count_invalid(view.bytes());
     }, "text"_a, "How many bytes of a text are not part of valid UTF-8.");
 
+    m.def("last_merges", [](const std::vector<nb::bytes>& tokens) {
+        std::vector<std::string_view> views;
+        for (const nb::bytes& token : tokens) views.emplace_back(token.c_str(), token.size());
+        return fledge::last_merges(views);
+    }, "tokens"_a, "Where the last merge of each token, all in order of rank, joins its halves; 0 where none makes it.");
+
     m.def("checksums", &checksums, "text"_a, "starts"_a, "ends"_a, "sums"_a,
           "The CRC-32 of every document of a block of text.");
+    m.def("checksum", &checksum, "bytes"_a, "before"_a = 0,
+          "The CRC-32 of bytes that follow others whose CRC-32 is `before`.");
+    m.def("find_marks", &find_marks, "text"_a, "mark"_a, "Where a mark begins, from left to right without overlap.");
+    m.def("divide", &divide, "documents"_a, "bounds"_a, "held_out"_a, "out"_a,
+          "Documents side by side: first those that are not held out, then those that are.");
     m.def("gather", &gather, "file"_a, "width"_a, "begins"_a, "sources"_a, "lengths"_a, "positions"_a.none(),
           "documents"_a.none(), "opening"_a, "padding"_a, "inputs"_a, "targets"_a, "position_places"_a.none(),
           "document_places"_a.none(), "Fill the rows of a batch with stretches of a token file.");
+    m.def("find_places", &find_places, "numbers"_a, "rungs"_a, "step"_a, "values"_a, "places"_a,
+          "For each value the last place of ascending numbers whose number is not greater.");
 
     nb::register_exception_translator([](const std::exception_ptr& failure, void*) {
         try {
@@ -396,6 +445,25 @@ NB_MODULE(_core, m) {
             nb::gil_scoped_release release;
             self(floats(queries), query_stride, floats(keys), floats(values), used, places(out), rows, threads);
         }, "queries"_a, "query_stride"_a, "keys"_a, "values"_a, "used"_a, "out"_a, "rows"_a, "threads"_a);
+    nb::class_<fledge::Synapses>(m, "Synapses")
+        .def("__init__", [](fledge::Synapses* self, std::size_t heads, std::size_t neurons, std::size_t width) {
+            new (self) fledge::Synapses{heads, neurons, width};
+        }, "heads"_a, "neurons"_a, "width"_a)
+        .def("__call__", [](const fledge::Synapses& self, std::uintptr_t keys, std::uintptr_t x, std::uintptr_t synapses,
+                            std::uintptr_t read, std::size_t rows, unsigned threads) {
+            nb::gil_scoped_release release;
+            self(floats(keys), floats(x), places(synapses), places(read), rows, threads);
+        }, "keys"_a, "x"_a, "synapses"_a, "read"_a, "rows"_a, "threads"_a);
+    nb::class_<fledge::GatedSum>(m, "GatedSum")
+        .def("__init__", [](fledge::GatedSum* self, std::uintptr_t inner, std::uintptr_t outer, std::size_t heads,
+                            std::size_t neurons, std::size_t width) {
+            new (self) fledge::GatedSum{floats(inner), floats(outer), heads, neurons, width};
+        }, "inner"_a, "outer"_a, "heads"_a, "neurons"_a, "width"_a)
+        .def("__call__", [](const fledge::GatedSum& self, std::uintptr_t gates, std::uintptr_t x, std::uintptr_t out,
+                            std::size_t rows, unsigned threads) {
+            nb::gil_scoped_release release;
+            self(floats(gates), floats(x), places(out), rows, threads);
+        }, "gates"_a, "x"_a, "out"_a, "rows"_a, "threads"_a);
 
     nb::class_<PythonEncoder>(m, "Encoder")
         .def(nb::init<const PythonTokens&, const nb::list&, const PythonTokens&, const std::string&, bool>(), "tokens"_a,

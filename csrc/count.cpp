@@ -1,5 +1,6 @@
 #include "count.hpp"
 
+#include <algorithm>
 #include <atomic>
 
 #include "cuts.hpp"
@@ -11,6 +12,7 @@ namespace fledge {
 namespace {
 
 constexpr std::size_t part_size = std::size_t{1} << 20;
+constexpr std::uint64_t bytes_per_thread = std::uint64_t{16} << 20;
 
 Specials with_numbers(const std::vector<std::string>& texts) {
     std::vector<std::pair<std::string, std::uint32_t>> tokens;
@@ -47,6 +49,12 @@ void count_batch(const Batch& batch, WordTable& table) {
 PretokenCounter::PretokenCounter(Pattern pattern, const std::vector<std::string>& specials, unsigned threads)
     : pattern_(pattern), specials_(with_numbers(specials)), threads_(threads), tables_(threads) {}
 
+// Each thread fills a table of its own, with much the same words, that is added up in the end. For less text than this
+// it costs more than it saves.
+unsigned PretokenCounter::useful_threads() const {
+    return static_cast<unsigned>(std::clamp<std::uint64_t>(source_bytes_ / bytes_per_thread, 1, std::max(threads_, 1u)));
+}
+
 void PretokenCounter::count_part(const Byte* text, const Byte* end, WordTable& table) const {
     while (text < end) {
         const Specials::Match special = specials_.find(text, end);
@@ -60,7 +68,7 @@ void PretokenCounter::count_part(const Byte* text, const Byte* end, WordTable& t
 
 void PretokenCounter::count_parts(const std::vector<const Byte*>& bounds, const MappedFile* file) {
     std::atomic<unsigned> worker{0};
-    run_parallel(bounds.size() - 1, threads_, [&] {
+    run_parallel(bounds.size() - 1, useful_threads(), [&] {
         return [&, &table = tables_[worker++]](std::size_t i) {
             count_part(bounds[i], bounds[i + 1], table);
             if (file) file->done_with(std::span(bounds[i], bounds[i + 1]));
@@ -81,7 +89,7 @@ void PretokenCounter::add_spans(std::span<const Byte> buffer, std::span<const st
     }
     source_bytes_ += bounds[spans] - bounds[0];
     std::atomic<unsigned> worker{0};
-    run_parallel(groups.size() - 1, threads_, [&] {
+    run_parallel(groups.size() - 1, useful_threads(), [&] {
         return [&, &table = tables_[worker++]](std::size_t group) {
             for (std::size_t i = groups[group]; i < groups[group + 1]; ++i) {
                 count_part(buffer.data() + bounds[i], buffer.data() + bounds[i + 1], table);

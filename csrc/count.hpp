@@ -33,6 +33,7 @@ public:
     std::uint64_t source_bytes() const { return source_bytes_; }
 
 private:
+    unsigned useful_threads() const;
     void count_part(const Byte* text, const Byte* end, WordTable& table) const;
     void count_parts(const std::vector<const Byte*>& bounds, const class MappedFile* file);
 

@@ -4,14 +4,9 @@
 #include <cmath>
 #include <vector>
 
+#include "processors.hpp"
 #include "team.hpp"
 
-// The compiler makes versions of a function for processors with wider vectors; the loader chooses one.
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
-#define FLEDGE_EACH_PROCESSOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define FLEDGE_EACH_PROCESSOR
-#endif
 #define FLEDGE_INLINE inline __attribute__((always_inline))
 
 namespace fledge {
@@ -19,15 +14,32 @@ namespace fledge {
 namespace {
 
 constexpr std::size_t lanes = 16;
+constexpr std::size_t whole_lanes(std::size_t count) { return (count + lanes - 1) / lanes * lanes; }
+constexpr std::size_t ahead = 4;  // neurons
 constexpr std::size_t worth_a_thread = std::size_t{1} << 15;  // weights; below, handing out work costs more than it saves
 typedef float Lanes __attribute__((vector_size(4 * lanes), aligned(4)));
+typedef unsigned LaneBits __attribute__((vector_size(4 * lanes), aligned(4), may_alias));
+typedef float Quarter __attribute__((vector_size(lanes)));
 
 FLEDGE_INLINE const Lanes& lanes_at(const float* place) { return *reinterpret_cast<const Lanes*>(place); }
+FLEDGE_INLINE Lanes& lanes_at(float* place) { return *reinterpret_cast<Lanes*>(place); }
 
+// By halves: sixteen additions one after the other would take longer than reading the values.
 FLEDGE_INLINE float sum_of(const Lanes& values) {
-    float sum = 0;
-    for (std::size_t i = 0; i < lanes; ++i) sum += values[i];
-    return sum;
+    Quarter sum = {};
+    for (std::size_t i = 0; i < lanes; i += 4) sum += Quarter{values[i], values[i + 1], values[i + 2], values[i + 3]};
+    return (sum[0] + sum[2]) + (sum[1] + sum[3]);
+}
+
+// x ← e^x for numbers that are not above 0; below −87 the result stays at 1.6e-38. Not-a-number stays what it is.
+FLEDGE_INLINE void exponentiate(Lanes& x) {
+    constexpr float shift = 12582912.0F;  // 1.5 · 2²³: added, the whole part of a number becomes its lowest bits
+    x = x < -87.0F ? Lanes{} - 87.0F : x;
+    const Lanes shifted = x * 1.44269504F + shift, whole = shifted - shift;
+    const Lanes rest = (x - whole * 0.693359375F) + whole * 2.12194440e-4F;  // less whole · ln 2, in two parts
+    Lanes sum = rest * (1 / 5040.0F) + 1 / 720.0F;
+    for (const float term : {1 / 120.0F, 1 / 24.0F, 1 / 6.0F, 0.5F, 1.0F, 1.0F}) sum = sum * rest + term;
+    x = sum * (Lanes)(((LaneBits)shifted + 127U) << 23U);
 }
 
 // One dot product, in four sums so that additions need not wait for one another.
@@ -113,27 +125,124 @@ void multiply(const Target& target, const float* x, std::size_t rows, Share shar
     }
 }
 
-// Softmax-weighted values of one head; `weights` has room for `used`.
+// The weighted sum of some columns of the values, which stays in registers on its way over all keys.
+template <std::size_t Blocks>
+FLEDGE_INLINE void sum_values(const float* weights, const float* values, std::size_t used, std::size_t size, float sum,
+                              float* out) {
+    Lanes sums[Blocks] = {};
+    for (std::size_t key = 0; key < used; ++key) {
+        for (std::size_t i = 0; i < Blocks; ++i) sums[i] += weights[key] * lanes_at(values + key * size + i * lanes);
+    }
+    for (std::size_t i = 0; i < Blocks; ++i) lanes_at(out + i * lanes) = sums[i] / sum;
+}
+
+// Softmax-weighted values of one head; `weights` has room for `used`, in whole lanes.
 FLEDGE_EACH_PROCESSOR
 void attend_head(const float* query, const float* keys, const float* values, std::size_t used, std::size_t size,
                  float scale, float* weights, float* out) {
-    float highest = -INFINITY;
-    for (std::size_t key = 0; key < used; ++key) {
-        weights[key] = scale * dot_product(keys + key * size, query, size);
-        highest = std::max(highest, weights[key]);
+    const std::size_t padded = whole_lanes(used);
+    for (std::size_t key = 0; key < used; ++key) weights[key] = scale * dot_product(keys + key * size, query, size);
+    std::fill(weights + used, weights + padded, -INFINITY);
+    const float highest = *std::max_element(weights, weights + used);
+    Lanes sums = {};
+    for (std::size_t key = 0; key < padded; key += lanes) {
+        lanes_at(weights + key) -= highest;
+        exponentiate(lanes_at(weights + key));
+        sums += lanes_at(weights + key);
     }
-    float sum = 0;
-    for (std::size_t key = 0; key < used; ++key) sum += weights[key] = std::exp(weights[key] - highest);
-    std::fill_n(out, size, 0.0F);
-    for (std::size_t key = 0; key < used; ++key) {
-        for (std::size_t i = 0; i < size; ++i) out[i] += weights[key] * values[key * size + i];
+    const float sum = sum_of(sums);
+    std::size_t column = 0;
+    for (; column + 4 * lanes <= size; column += 4 * lanes) sum_values<4>(weights, values + column, used, size, sum, out + column);
+    for (; column + lanes <= size; column += lanes) sum_values<1>(weights, values + column, used, size, sum, out + column);
+    std::fill(out + column, out + size, 0.0F);
+    for (std::size_t key = 0; column < size && key < used; ++key) {
+        for (std::size_t i = column; i < size; ++i) out[i] += weights[key] / sum * values[key * size + i];
     }
-    for (std::size_t i = 0; i < size; ++i) out[i] /= sum;
+}
+
+// The neurons of a share that are not silent, found without a branch: which ones they are, no processor guesses.
+void find_active(const float* activity, Share share, std::vector<std::size_t>& active) {
+    active.resize(share.last - share.first);
+    std::size_t count = 0;
+    for (std::size_t neuron = share.first; neuron < share.last; ++neuron) {
+        active[count] = neuron;
+        count += activity[neuron] != 0;
+    }
+    active.resize(count);
+}
+
+// Asks for the vector of the neuron that comes `ahead` places later: where some are left out, the processor cannot guess.
+FLEDGE_INLINE void fetch_ahead(const std::vector<std::size_t>& active, std::size_t place, const float* vectors, std::size_t width) {
+    if (place + ahead >= active.size()) return;
+    const float* vector = vectors + active[place + ahead] * width;
+    for (std::size_t i = 0; i < width; i += lanes) __builtin_prefetch(vector + i);
+}
+
+FLEDGE_INLINE void add_scaled(float* sums, float factor, const float* vector, std::size_t width) {
+    std::size_t i = 0;
+    for (; i + lanes <= width; i += lanes) lanes_at(sums + i) += factor * lanes_at(vector + i);
+    for (; i < width; ++i) sums[i] += factor * vector[i];
+}
+
+FLEDGE_EACH_PROCESSOR
+void read_and_write(const float* keys, const float* x, float* synapses, std::size_t width, float* read,
+                    const std::vector<std::size_t>& active) {
+    for (std::size_t place = 0; place < active.size(); ++place) {
+        fetch_ahead(active, place, synapses, width);
+        const float key = keys[active[place]];
+        float* vector = synapses + active[place] * width;
+        add_scaled(read, key, vector, width);
+        add_scaled(vector, key, x, width);
+    }
+}
+
+FLEDGE_EACH_PROCESSOR
+void sum_gated(const GatedSum& what, std::size_t head, const float* gates, const float* x, float* out,
+               std::vector<std::size_t>& active, std::vector<float>& factors) {
+    const std::size_t width = what.width, first = head * what.neurons * width;
+    std::size_t kept = 0;
+    for (std::size_t place = 0; place < active.size(); ++place) {
+        fetch_ahead(active, place, what.inner + first, width);
+        const float found = dot_product(what.inner + first + active[place] * width, x, width);
+        factors[kept] = found * gates[active[place]];
+        active[kept] = active[place];
+        kept += !(found <= 0);  // what is not a number stays
+    }
+    active.resize(kept);
+    for (std::size_t place = 0; place < kept; ++place) {
+        fetch_ahead(active, place, what.outer + first, width);
+        add_scaled(out, factors[place], what.outer + first + active[place] * width, width);
+    }
 }
 
 Share share_of(std::size_t count, unsigned part, unsigned parts) {
     return {count * part / parts, count * (part + 1) / parts};
 }
+
+// Sums of every part of a team, each vector in whole lines of the cache: what lies across two is slow to add to.
+class PartialSums {
+  public:
+    PartialSums(unsigned parts, std::size_t vectors, std::size_t width)
+        : vectors_(vectors), width_(width), lines_(whole_lanes(width) / lanes), sums_(parts * vectors * lines_) {}
+
+    float* vector(unsigned part, std::size_t number) { return sums_[(part * vectors_ + number) * lines_].values; }
+
+    void add_up(float* out) {
+        for (std::size_t number = 0; number < vectors_; ++number) {
+            std::copy_n(vector(0, number), width_, out + number * width_);
+            for (unsigned part = 1; part * vectors_ * lines_ < sums_.size(); ++part) {
+                for (std::size_t i = 0; i < width_; ++i) out[number * width_ + i] += vector(part, number)[i];
+            }
+        }
+    }
+
+  private:
+    struct alignas(4 * lanes) Line {
+        float values[lanes];
+    };
+    std::size_t vectors_, width_, lines_;
+    std::vector<Line> sums_;
+};
 
 }  // namespace
 
@@ -148,7 +257,7 @@ void Attention::operator()(const float* queries, std::size_t query_stride, const
                            std::size_t used, float* out, std::size_t rows, unsigned threads) const {
     if (rows * heads * used * size < worth_a_thread) threads = 1;
     run_on_team(threads, [&](unsigned part, unsigned parts) {
-        std::vector<float> weights(used);
+        std::vector<float> weights(whole_lanes(used));
         const Share share = share_of(rows * heads, part, parts);
         for (std::size_t place = share.first; place < share.last; ++place) {
             const std::size_t row = place / heads, head = place % heads;
@@ -157,6 +266,36 @@ void Attention::operator()(const float* queries, std::size_t query_stride, const
                         values + key_head * capacity * size, used, size, scale, weights.data(), out + place * size);
         }
     });
+}
+
+void Synapses::operator()(const float* keys, const float* x, float* synapses, float* read, std::size_t rows,
+                          unsigned threads) const {
+    if (rows * heads * neurons * width < worth_a_thread) threads = 1;
+    PartialSums sums(threads, rows * heads, width);
+    run_on_team(threads, [&](unsigned part, unsigned parts) {
+        std::vector<std::size_t> active;
+        for (std::size_t place = 0; place < rows * heads; ++place) {
+            find_active(keys + place * neurons, share_of(neurons, part, parts), active);
+            read_and_write(keys + place * neurons, x + place / heads * width, synapses + place * neurons * width, width,
+                           sums.vector(part, place), active);
+        }
+    });
+    sums.add_up(read);
+}
+
+void GatedSum::operator()(const float* gates, const float* x, float* out, std::size_t rows, unsigned threads) const {
+    if (rows * heads * neurons * width < worth_a_thread) threads = 1;
+    PartialSums sums(threads, rows, width);
+    run_on_team(threads, [&](unsigned part, unsigned parts) {
+        std::vector<std::size_t> active;
+        std::vector<float> factors(neurons);
+        for (std::size_t place = 0; place < rows * heads; ++place) {
+            find_active(gates + place * neurons, share_of(neurons, part, parts), active);
+            sum_gated(*this, place % heads, gates + place * neurons, x + place * width,
+                      sums.vector(part, place / heads), active, factors);
+        }
+    });
+    sums.add_up(out);
 }
 
 }  // namespace fledge

@@ -9,6 +9,7 @@ namespace fledge {
 namespace {
 
 constexpr std::size_t part_size = std::size_t{1} << 20;
+constexpr std::size_t generous_size = std::size_t{256} << 20;
 constexpr std::size_t longest_kept = 1 << 10;  // pre-tokens that are longer hardly come twice
 
 std::array<std::uint32_t, 256> byte_ids(const Tokens& tokens) {
@@ -56,13 +57,11 @@ Encoder<Id>::Encoder(EncoderSettings settings)
       specials_(settings.specials) {
     // The tokens themselves are the most frequent pre-tokens: those that the merges of their bytes lead to are entered
     // into every table before it sees any text.
-    std::vector<std::uint32_t> ids;
+    std::uint32_t ids[short_length];
     for (const auto& [bytes, id] : settings.tokens) {
         const auto* word = reinterpret_cast<const Byte*>(bytes.data());
         if (bytes.empty() || bytes.size() > short_length || !merges_.knows_bytes_of(word, bytes.size())) continue;
-        ids.clear();
-        merges_.apply(word, bytes.size(), ids);
-        if (ids.size() == 1 && ids[0] == id) seeds_.emplace_back(make_key_at_end(word, bytes.size()), id);
+        if (merges_.apply(word, bytes.size(), ids) == 1 && ids[0] == id) seeds_.emplace_back(make_key_at_end(word, bytes.size()), id);
     }
     idle_caches_.push_back(new_cache());
 }
@@ -80,18 +79,18 @@ void Encoder<Id>::seed(WordCache<Id>& cache) const {
 }
 
 template <typename Id>
-void Encoder<Id>::learn(const Byte* word, std::size_t length, std::uint64_t hash, WordCache<Id>& cache,
+void Encoder<Id>::learn(const Byte* word, std::size_t length, Key key, std::uint64_t hash, WordCache<Id>& cache,
                         Buffer<Id>& out) const {
     thread_local std::vector<std::uint32_t> ids;
-    ids.clear();
-    merges_.apply(word, length, ids);
-    out.append(ids.data(), ids.size());
-    if (length > longest_kept) return;
+    if (ids.size() < length) ids.resize(length);
+    const std::size_t count = merges_.apply(word, length, ids.data());
+    out.append(ids.data(), count);
+    if (length > longest_kept || !cache.admits(hash)) return;
     if (cache.make_room()) seed(cache);
     if (length <= short_length) {
-        cache.insert(make_key_at_end(word, length), hash, ids.data(), ids.size());
+        cache.insert(key, hash, ids.data(), count);
     } else {
-        cache.insert_long(word, length, hash, ids.data(), ids.size());
+        cache.insert_long(word, length, hash, ids.data(), count);
     }
 }
 
@@ -107,9 +106,10 @@ void Encoder<Id>::encode_word(const Byte* word, std::size_t length, Key key, std
                               Buffer<Id>& out) const {
     const auto* slot = length <= short_length ? cache.find(key, hash) : cache.find_long(word, length, hash);
     if (slot) {
-        out.append(cache.ids(*slot), slot->count);
+        const std::span<const Id> ids = cache.ids(*slot);
+        out.append(ids.data(), ids.size());
     } else {
-        learn(word, length, hash, cache, out);
+        learn(word, length, key, hash, cache, out);
     }
 }
 
@@ -117,7 +117,7 @@ void Encoder<Id>::encode_word(const Byte* word, std::size_t length, Key key, std
 // leaves room for its ids before it starts, so that taking them needs no check.
 template <typename Id>
 void Encoder<Id>::encode_batch(const Batch& batch, WordCache<Id>& cache, Buffer<Id>& out) const {
-    constexpr std::size_t round = 64, room = (round + 1) * WordCache<Id>::copied_ids;
+    constexpr std::size_t round = 64, room = (round + 1) * WordCache<Id>::inline_ids;
     Key keys[round];
     std::uint64_t hashes[round];
     std::size_t elsewhere = 0;  // words of the last round that were not in their place, or not whole
@@ -146,7 +146,7 @@ void Encoder<Id>::encode_batch(const Batch& batch, WordCache<Id>& cache, Buffer<
             const auto& home = cache.home(hashes[i]);
             if (home.is(keys[i])) [[likely]] {
                 home.copy_ids(to);
-                to += home.count;
+                to += home.count();
             } else {
                 ++elsewhere;
                 out.set_size(static_cast<std::size_t>(to - out.data()));
@@ -173,7 +173,8 @@ void Encoder<Id>::encode_segment(const Byte* text, const Byte* end, WordCache<Id
 template <typename Id>
 void Encoder<Id>::encode_part(std::span<const Byte> text, SpecialMode mode, WordCache<Id>& cache, Buffer<Id>& out) const {
     const Byte *at = text.data(), *end = at + text.size();
-    out.reserve(text.size() / 2 + 64);
+    // There are never more ids than bytes. Room that is not used is address space only, but a system may refuse too much.
+    out.reserve((text.size() <= generous_size ? text.size() : text.size() / 2) + 64);
     const Specials& specials = specials_for(mode);
     while (at < end) {
         const Specials::Match special = specials.find(at, end);

@@ -62,7 +62,8 @@ private:
     void encode_word(const Byte* word, std::size_t length, WordCache<Id>& cache, Buffer<Id>& out) const;
     void encode_word(const Byte* word, std::size_t length, Key key, std::uint64_t hash, WordCache<Id>& cache,
                      Buffer<Id>& out) const;
-    void learn(const Byte* word, std::size_t length, std::uint64_t hash, WordCache<Id>& cache, Buffer<Id>& out) const;
+    void learn(const Byte* word, std::size_t length, Key key, std::uint64_t hash, WordCache<Id>& cache,
+               Buffer<Id>& out) const;
 
     std::unique_ptr<WordCache<Id>> new_cache() const;
     void seed(WordCache<Id>& cache) const;

@@ -38,6 +38,27 @@ inline void read_fully(int file, char* out, std::size_t size, std::int64_t offse
 }
 
 template <typename Id>
+void widen_plainly(const Id* from, std::size_t count, std::int64_t* to) {
+    for (std::size_t i = 0; i < count; ++i) to[i] = from[i];
+}
+
+#if defined(__x86_64__)
+template <typename Id>
+__attribute__((target("avx2"))) void widen_in_fours(const Id* from, std::size_t count, std::int64_t* to) {
+    for (std::size_t i = 0; i < count; ++i) to[i] = from[i];
+}
+#endif
+
+template <typename Id>
+void widen(const Id* from, std::size_t count, std::int64_t* to) {
+#if defined(__x86_64__)
+    static const bool in_fours = __builtin_cpu_supports("avx2") != 0;
+    if (in_fours) return widen_in_fours(from, count, to);
+#endif
+    widen_plainly(from, count, to);
+}
+
+template <typename Id>
 void gather(int file, const Stretches& stretches, std::int64_t opening, std::int64_t padding, const Rows& rows) {
     constexpr std::int64_t ignored = -100, nothing = -1;
     static thread_local std::vector<Id> tokens;
@@ -57,7 +78,7 @@ void gather(int file, const Stretches& stretches, std::int64_t opening, std::int
         const auto begin = static_cast<std::size_t>(stretches.begins[i]);
         const auto length = static_cast<std::size_t>(stretches.lengths[i]);
         const std::int64_t source = stretches.sources[i];
-        if (begin < done || begin + length > rows.inputs.size() || source < 0) {
+        if (begin < done || begin > rows.inputs.size() || length > rows.inputs.size() - begin || source < 0) {
             throw std::out_of_range("stretches overlap or reach past the batch");
         }
         pad_to(begin);
@@ -65,8 +86,8 @@ void gather(int file, const Stretches& stretches, std::int64_t opening, std::int
         const std::size_t missing = source == 0 ? 1 : 0;  // nothing stands before the first token of the file
         read_fully(file, reinterpret_cast<char*>(tokens.data() + missing), (length + 1 - missing) * sizeof(Id),
                    (source - 1 + static_cast<std::int64_t>(missing)) * static_cast<std::int64_t>(sizeof(Id)));
-        std::copy_n(tokens.data(), length, rows.inputs.data() + begin);
-        std::copy_n(tokens.data() + 1, length, rows.targets.data() + begin);
+        widen(tokens.data(), length, rows.inputs.data() + begin);
+        widen(tokens.data() + 1, length, rows.targets.data() + begin);
         if (missing != 0 && length > 0) rows.inputs[begin] = opening;
         if (!plain) {
             std::int64_t position = stretches.positions[i];
@@ -76,6 +97,19 @@ void gather(int file, const Stretches& stretches, std::int64_t opening, std::int
         done = begin + length;
     }
     pad_to(rows.inputs.size());
+}
+
+// For each value the last place of ascending `numbers` whose number is not greater. `rungs` are every `step`-th of the
+// numbers, side by side: the search ends there, and looks at one stretch of the numbers themselves.
+inline void find_places(std::span<const std::int64_t> numbers, std::span<const std::int64_t> rungs, std::size_t step,
+                        std::span<const std::int64_t> values, std::span<std::int64_t> places) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        const auto rung = std::upper_bound(rungs.begin(), rungs.end(), values[i]) - rungs.begin();
+        const std::size_t low = rung > 0 ? static_cast<std::size_t>(rung - 1) * step : 0;
+        const auto start = numbers.begin() + static_cast<std::ptrdiff_t>(std::min(low, numbers.size()));
+        const auto end = numbers.begin() + static_cast<std::ptrdiff_t>(std::min(low + step, numbers.size()));
+        places[i] = std::upper_bound(start, end, values[i]) - numbers.begin() - 1;
+    }
 }
 
 }  // namespace fledge

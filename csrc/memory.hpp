@@ -14,7 +14,7 @@
 
 namespace fledge {
 
-constexpr std::size_t large_bytes = std::size_t{4} << 20;
+constexpr std::size_t large_bytes = std::size_t{4} << 20, large_page = std::size_t{2} << 20;
 
 // Asks for large pages: filling fresh memory then costs a hundredth of the interruptions.
 inline void use_large_pages(void* memory, std::size_t bytes) {
@@ -81,11 +81,23 @@ private:
     }
 
     void resize_memory(std::size_t capacity) {
-        void* moved = std::realloc(static_cast<void*>(data_), std::max<std::size_t>(capacity, 1) * sizeof(T));
+        const std::size_t bytes = std::max<std::size_t>(capacity, 1) * sizeof(T);
+        const bool in_place = bytes < large_bytes || capacity <= capacity_;
+        void* moved = in_place ? std::realloc(static_cast<void*>(data_), bytes) : large_copy(bytes);
         if (!moved) throw std::bad_alloc();
         data_ = static_cast<T*>(moved);
         capacity_ = capacity;
-        if (capacity * sizeof(T) >= large_bytes) use_large_pages(moved, capacity * sizeof(T));
+    }
+
+    // Large pages are used only where a whole one fits, so the memory starts with one.
+    void* large_copy(std::size_t bytes) {
+        const std::size_t rounded = (bytes + large_page - 1) / large_page * large_page;
+        void* memory = std::aligned_alloc(large_page, rounded);
+        if (!memory) return nullptr;
+        use_large_pages(memory, rounded);
+        if (size_ > 0) std::memcpy(memory, data_, size_ * sizeof(T));
+        std::free(data_);
+        return memory;
     }
 
     T* data_ = nullptr;

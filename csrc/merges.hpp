@@ -1,6 +1,6 @@
 // The merges of a tokenizer, and how one pre-token becomes ids: again and again the adjacent pair of lowest rank is
-// replaced, the leftmost first. Short pre-tokens take a scan for the minimum over a few numbers in registers' reach;
-// long ones a heap, so that a megabyte without a space costs n log n.
+// replaced, the leftmost first. Short pre-tokens take a scan for the minimum over a few numbers; long ones a heap, so
+// that a megabyte without a space costs n log n.
 #pragma once
 
 #include <algorithm>
@@ -13,14 +13,7 @@
 #include <vector>
 
 #include "key.hpp"
-
-// The compiler makes a second version of a function for processors with wider vectors; which one runs is decided once,
-// when the library is loaded.
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
-#define FLEDGE_WIDE_VECTORS __attribute__((target_clones("avx2", "default")))
-#else
-#define FLEDGE_WIDE_VECTORS
-#endif
+#include "processors.hpp"
 
 namespace fledge {
 
@@ -54,17 +47,15 @@ public:
         return std::none_of(word, word + length, [this](Byte byte) { return byte_ids_[byte] == none; });
     }
 
-    // Appends the ids of a word to `ids`. Throws where the vocabulary lacks a byte that is needed.
-    void apply(const Byte* word, std::size_t length, std::vector<std::uint32_t>& ids) const {
-        if (length <= scan_length) {
-            apply_scanning(word, length, ids);
-        } else {
-            apply_with_heap(word, length, ids);
-        }
+    // The ids of a word into `ids`, which has room for as many as the word has bytes; how many there are. Throws where
+    // the vocabulary lacks a byte that is needed.
+    std::size_t apply(const Byte* word, std::size_t length, std::uint32_t* ids) const {
+        if (length <= walk_length) return apply_walking(word, length, ids);
+        return length <= scan_length ? apply_scanning(word, length, ids) : apply_with_heap(word, length, ids);
     }
 
 private:
-    static constexpr std::size_t scan_length = 128, walk_length = 16;
+    static constexpr std::size_t walk_length = 16, scan_length = 128;
     static constexpr std::uint32_t no_rank = 0xFFFFFF;
 
     struct Slot {
@@ -87,16 +78,55 @@ private:
         slots_[at] = {merge.left, merge.right, rank};
     }
 
+    // Where the rank of a pair is, if it has one. Asked of both pairs before either is looked up: the waits overlap.
+    struct Place {
+        std::size_t at;
+        bool may_merge;
+    };
+    Place ask(std::uint32_t left, std::uint32_t right) const {
+        const std::uint64_t hash = hash_pair(left, right), bit = hash >> filter_shift_;
+        __builtin_prefetch(&slots_[hash >> shift_]);
+        return {hash >> shift_, (filter_[bit >> 6] >> (bit & 63) & 1) != 0};
+    }
+
     // The rank of a pair, or no_rank. Most pairs merge to nothing, and a few bits in the near cache tell most of these.
-    std::uint32_t find(std::uint32_t left, std::uint32_t right) const {
-        const std::uint64_t hash = hash_pair(left, right);
-        const std::uint64_t bit = hash >> filter_shift_;
-        if (!(filter_[bit >> 6] >> (bit & 63) & 1)) return no_rank;
-        std::size_t at = hash >> shift_;
+    std::uint32_t find(Place place, std::uint32_t left, std::uint32_t right) const {
+        if (!place.may_merge) return no_rank;
+        std::size_t at = place.at;
         while (slots_[at].left != none && (slots_[at].left != left || slots_[at].right != right)) {
             at = (at + 1) & (slots_.size() - 1);
         }
         return slots_[at].rank;
+    }
+    std::uint32_t find(std::uint32_t left, std::uint32_t right) const { return find(ask(left, right), left, right); }
+
+    // Up to 16 bytes, as most new words have. Each symbol keeps the rank of the pair it starts, and its own place in the
+    // low byte: the minimum is the next merge, the leftmost of equals. Symbols have the places 1 to `length`, with nothing
+    // before and behind; a bit says of each whether it is left, so that neighbours are found by counting zeros. The ranks
+    // are walked one by one: a wide load right after a narrow store would have to wait for it.
+    std::size_t apply_walking(const Byte* word, std::size_t length, std::uint32_t* ids) const {
+        std::uint32_t order[walk_length + 1], symbols[walk_length + 2];
+        symbols[0] = symbols[length + 1] = order[0] = order[length] = none;
+        for (std::size_t i = 0; i < length; ++i) symbols[i + 1] = byte_id(word[i]);
+        for (std::uint32_t i = 1; i < length; ++i) order[i] = byte_pairs_[word[i - 1] << 8 | word[i]] << 8 | i;
+        const std::uint32_t front = 1, back = 2u << length;
+        std::uint32_t left = back - 2;
+        while (true) {
+            std::uint32_t best = none;
+            for (std::uint32_t rest = left; rest; rest &= rest - 1) best = std::min(best, order[std::countr_zero(rest)]);
+            if (best >= no_rank << 8) break;
+            const std::uint32_t at = best & 255, behind = (left | back) & (~1u << at);
+            left &= ~(behind & -behind);
+            const int next = std::countr_zero(behind & (behind - 1));
+            const int previous = 31 - std::countl_zero((left | front) & ((1u << at) - 1));
+            const std::uint32_t symbol = symbols[at] = results_[best >> 8];
+            const Place with_next = ask(symbol, symbols[next]), with_previous = ask(symbols[previous], symbol);
+            order[at] = find(with_next, symbol, symbols[next]) << 8 | at;
+            order[previous] = find(with_previous, symbols[previous], symbol) << 8 | static_cast<std::uint32_t>(previous);
+        }
+        std::size_t count = 0;
+        for (; left; left &= left - 1) ids[count++] = symbols[std::countr_zero(left)];
+        return count;
     }
 
     // `count` is a multiple of eight.
@@ -116,9 +146,8 @@ private:
         return id;
     }
 
-    // A word of up to 128 bytes. Each symbol keeps the rank of the pair it starts, and its own place in the low byte: the
-    // minimum over all is the next merge, the leftmost of equals. Symbols stay in place and are linked, so nothing moves.
-    FLEDGE_WIDE_VECTORS void apply_scanning(const Byte* word, std::size_t length, std::vector<std::uint32_t>& ids) const {
+    // Up to 128 bytes, the same with vectors for the minimum. Symbols stay in place and are linked.
+    FLEDGE_EACH_PROCESSOR std::size_t apply_scanning(const Byte* word, std::size_t length, std::uint32_t* ids) const {
         std::uint32_t order[scan_length], symbols[scan_length];
         Byte next[scan_length + 1], previous[scan_length + 1];
         const std::size_t padded = (length + 7) / 8 * 8;
@@ -137,13 +166,7 @@ private:
             order[at] = rank << 8 | static_cast<std::uint32_t>(at);
         };
         while (true) {
-            // A wide load right after a narrow store has to wait for it, so few symbols are better walked one by one.
-            std::uint32_t best = none;
-            if (length <= walk_length) {
-                for (std::size_t at = 0; at < length; at = next[at]) best = std::min(best, order[at]);
-            } else {
-                best = lowest(order, padded);
-            }
+            const std::uint32_t best = lowest(order, padded);
             if (best >= no_rank << 8) break;
             const std::size_t at = best & 255, gone = next[at];
             symbols[at] = results_[best >> 8];
@@ -153,10 +176,12 @@ private:
             update(at);
             if (at > 0) update(previous[at]);
         }
-        for (std::size_t at = 0; at < length; at = next[at]) ids.push_back(symbols[at]);
+        std::size_t count = 0;
+        for (std::size_t at = 0; at < length; at = next[at]) ids[count++] = symbols[at];
+        return count;
     }
 
-    void apply_with_heap(const Byte* word, std::size_t length, std::vector<std::uint32_t>& ids) const {
+    std::size_t apply_with_heap(const Byte* word, std::size_t length, std::uint32_t* ids) const {
         struct Node {
             std::uint32_t symbol, rank;
             std::size_t previous, next;
@@ -190,7 +215,9 @@ private:
             update(at);
             if (node.previous != outside) update(node.previous);
         }
-        for (std::size_t at = 0; at != outside; at = nodes[at].next) ids.push_back(nodes[at].symbol);
+        std::size_t count = 0;
+        for (std::size_t at = 0; at != outside; at = nodes[at].next) ids[count++] = nodes[at].symbol;
+        return count;
     }
 
     std::array<std::uint32_t, 256> byte_ids_;

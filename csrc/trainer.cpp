@@ -152,7 +152,8 @@ private:
         }
     }
 
-    // Lets the next rarer pairs into the empty heap: all that reach a quarter of the highest count outside.
+    // Lets the next rarer pairs into the empty heap: all that reach a quarter of the highest count outside, and no
+    // pair below the limit, whose count may have fallen since it was put aside.
     bool lower_floor() {
         std::uint64_t highest = 0;
         std::erase_if(deferred_, [&](std::uint32_t pair) {
@@ -160,7 +161,7 @@ private:
             return counts_[pair] == 0;
         });
         if (highest == 0 || highest < request_.min_frequency) return false;
-        heap_floor_ = highest - highest / 4 * 3;
+        heap_floor_ = std::max(request_.min_frequency, highest - highest / 4 * 3);
         std::vector<std::uint32_t> waiting;
         waiting.swap(deferred_);
         for (const std::uint32_t pair : waiting) {

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -34,6 +38,55 @@ def test_a_folder_left_by_a_killed_writer_does_not_stop_the_next(tmp_path) -> No
         (folder / "one").write_text("1")
     assert [entry.name for entry in (tmp_path / "bundle").iterdir()] == ["one"]
     assert not (tmp_path / "bundle.partial").exists()
+
+
+def test_two_writers_of_one_name_do_not_meet(tmp_path) -> None:
+    """The one that ends first is there whole, and then the one that ends last; never half of the other."""
+    path = tmp_path / "value"
+    with atomic_write(path) as late:
+        late.write(b"half of")
+        late.flush()
+        with atomic_write(path) as early:
+            early.write(b"early")
+        assert path.read_bytes() == b"early"
+        late.write(b" late")
+    assert path.read_bytes() == b"half of late"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["value"]
+
+
+def test_two_writers_of_one_folder_do_not_meet(tmp_path) -> None:
+    with pytest.raises(OSError, match="value"), atomic_folder(tmp_path / "value") as late:
+        (late / "late").write_text("1")
+        with atomic_folder(tmp_path / "value") as early:
+            (early / "early").write_text("1")
+        assert [entry.name for entry in late.iterdir()] == ["late"]
+    assert [entry.name for entry in tmp_path.rglob("*")] == ["value", "early"]
+
+
+KILLED = """
+import os, pathlib, signal, sys
+from fledge.files import atomic_folder, atomic_write
+with atomic_write(sys.argv[1]) as file, atomic_folder(sys.argv[2]) as folder:
+    file.write(b"half of")
+    (folder / "one").write_text("1")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path) -> None:
+    """Its temporary names end in the suffix that everybody passes over; what others write is left alone."""
+    file, folder = tmp_path / "value", tmp_path / "bundle"
+    subprocess.run([sys.executable, "-c", KILLED, file, folder], check=False, env={**os.environ})
+    left = sorted(os.listdir(tmp_path))
+    assert len(left) == 2
+    assert all(re.fullmatch(r"(value|bundle)\.[0-9a-f]{8}\.partial", name) for name in left)
+    for name in ("value.partial", "value.gz.partial", "other.01234567.partial"):
+        (tmp_path / name).write_text("a download, and what is of other files")
+    write_json(file, 1)
+    with atomic_folder(folder):
+        pass
+    others = ["other.01234567.partial", "value.gz.partial", "value.partial"]
+    assert sorted(os.listdir(tmp_path)) == ["bundle", *others[:1], "value", *others[1:]]
 
 
 def test_broken_json_names_the_file(tmp_path) -> None:

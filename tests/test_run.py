@@ -13,20 +13,12 @@ from fledge.config import load_recipe
 from fledge.errors import FledgeError
 from fledge.run import Run, load
 from fledge.tokenizer import train_bpe
+from fledge.tokens.writer import alone
+from fledge.training import load_checkpoint
+from tests.small import SMALL
 
 TEXT = Path(__file__).parents[1] / "CONTRIBUTING.md"
-SMALL = [
-    "tokenizer.vocabulary_size=300",
-    "tokens.context_length=16",
-    "model.layers=1",
-    "model.width=32",
-    "model.heads=2",
-    "training.steps=6",
-    "training.batch_size=4",
-    "training.evaluate_windows=4",
-    "training.threads=1",
-    "sampling.max_tokens=12",
-]
+SETTINGS = [*SMALL, "sampling.max_tokens=12"]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +31,7 @@ def text(tmp_path_factory) -> Path:
 
 
 def small_run(folder: Path, text: Path, *more: str) -> Run:
-    return Run("akjv-demo", folder, overrides=[*SMALL, f"corpus.source={text}", *more], quiet=True)
+    return Run("akjv-demo", folder, overrides=[*SETTINGS, f"corpus.source={text}", *more], quiet=True)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +43,7 @@ def trained(tmp_path_factory, text: Path) -> Run:
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_same_seed_gives_the_same_loss_and_sample_whatever_the_tokenizer_s_threads(tmp_path, text, trained) -> None:
-    config = load_recipe("akjv-demo", [*SMALL, f"corpus.source={text}"])
+    config = load_recipe("akjv-demo", [*SETTINGS, f"corpus.source={text}"])
     documents = list(trained.corpus.documents("train"))
     finals = []
     for threads in (1, 3):
@@ -81,7 +73,7 @@ def test_a_folder_with_other_settings_or_other_files_is_refused(tmp_path, text, 
         small_run(trained.folder, text, "model.layers=2").claim()
     with pytest.raises(FledgeError, match="--resume"):
         small_run(trained.folder, text).train()
-    missing = Run("akjv-demo", tmp_path / "typo", overrides=[*SMALL, "corpus.source=nowhere.txt"], quiet=True)
+    missing = Run("akjv-demo", tmp_path / "typo", overrides=[*SETTINGS, "corpus.source=nowhere.txt"], quiet=True)
     with pytest.raises(FledgeError, match="nowhere.txt"):
         missing.train()
     small_run(tmp_path / "typo", text).claim()  # the corrected command is not refused for the mistyped one
@@ -121,6 +113,36 @@ def test_a_source_that_never_gave_anything_leaves_no_store(tmp_path, text) -> No
     assert len(small_run(tmp_path / "run", text, settings[0]).tokens.split("train").tokens)
 
 
+def test_a_model_that_was_looked_at_does_not_take_the_checkpoint_s_place(tmp_path, text, trained) -> None:
+    shutil.copytree(trained.folder, tmp_path / "run")
+    run = small_run(tmp_path / "run", text)
+    fresh = run.model
+    result = run.train(resume=load_checkpoint(run.folder))
+    assert run.model is not fresh
+    assert result.step == 6
+    assert run.evaluate().loss == trained.evaluate().loss
+
+
+def test_settings_that_leave_the_tokens_be_can_be_corrected_before_the_first_checkpoint(tmp_path, text) -> None:
+    run = small_run(tmp_path / "run", text, "tokens.context_length=100000")
+    with pytest.raises(FledgeError, match="Set it lower"):
+        run.train()
+    written = (tmp_path / "run" / "tokens" / "train.bin").stat().st_mtime_ns
+    small_run(tmp_path / "run", text).train()
+    assert (tmp_path / "run" / "tokens" / "train.bin").stat().st_mtime_ns == written
+    begun = small_run(tmp_path / "other", text)
+    _ = begun.tokens
+    with pytest.raises(FledgeError, match=r"vocabulary_size.*\. Choose another folder"):
+        small_run(tmp_path / "other", text, "tokenizer.vocabulary_size=290").claim()
+
+
+def test_two_trainings_in_one_folder_exclude_each_other(tmp_path, text) -> None:
+    run = small_run(tmp_path / "run", text)
+    run.claim()
+    with alone(run.folder), pytest.raises(FledgeError, match=r"Another process is writing .*run\. Wait for it"):
+        run.train()
+
+
 def test_a_run_opens_with_the_settings_it_was_begun_with(trained) -> None:
     assert Run.open(trained.folder).config == trained.config
     assert Run.open(trained.folder, ["training.steps=9"]).config.steps == 9
@@ -129,7 +151,7 @@ def test_a_run_opens_with_the_settings_it_was_begun_with(trained) -> None:
 def test_training_says_what_the_account_expects_before_it_starts(tmp_path, text, capsys) -> None:
     from fledge.accounting import Account
 
-    run = Run("akjv-demo", tmp_path / "run", overrides=[*SMALL, f"corpus.source={text}"])
+    run = Run("akjv-demo", tmp_path / "run", overrides=[*SETTINGS, f"corpus.source={text}"])
     run.train()
     account = Account(run.config.model, run.tokenizer.vocab_size, 16, batch=4, precision="fp32", optimizer="muon")
     printed = capsys.readouterr().err

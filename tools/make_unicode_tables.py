@@ -1,38 +1,53 @@
 """Writes csrc/unicode_tables.hpp: the class of every code point, as the pre-tokenization patterns need it.
 
-The classes come from the `regex` package, which carries its own Unicode tables, newer than Python's:
+The classes are asked of tiktoken, whose ids ours must equal: other packages know other versions of Unicode.
 
     python tools/make_unicode_tables.py > csrc/unicode_tables.hpp
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import groupby
 
-import regex
+import tiktoken
 
 BLOCK = 256
 # In the order of `enum Class` in csrc/unicode.hpp; the first class that matches wins.
 CLASSES = (
-    (2, regex.compile(r"[\r\n]")),
-    (1, regex.compile(r"\p{White_Space}")),
-    (3, regex.compile(r"\p{N}")),
-    (4, regex.compile(r"[\p{Lu}\p{Lt}]")),
-    (5, regex.compile(r"\p{Ll}")),
-    (6, regex.compile(r"[\p{Lm}\p{Lo}]")),
-    (7, regex.compile(r"\p{M}")),
+    (2, r"[\r\n]"),
+    (1, r"\s"),
+    (3, r"\p{N}"),
+    (4, r"[\p{Lu}\p{Lt}]"),
+    (5, r"\p{Ll}"),
+    (6, r"[\p{Lm}\p{Lo}]"),
+    (7, r"\p{M}"),
 )
 # The last letter blocks that each Unicode version brought: the newest one known is the version of the tables.
 LANDMARKS = (("17.0", 0x16EA0), ("16.0", 0x105C0), ("15.1", 0x2EBF0), ("15.0", 0x31350), ("14.0", 0x10570))
+# An X joins the first byte of the character after it if one piece holds both, which shows in the first id.
+RANKS = {bytes([byte]): byte for byte in range(256)} | {b"X" + bytes([byte]): 256 + byte for byte in range(256)}
+
+
+def matcher(pattern: str) -> Callable[[str], bool]:
+    """Whether tiktoken's regular expressions match a character."""
+    probe = tiktoken.Encoding("probe", pat_str=rf"X{pattern}|[\s\S]", mergeable_ranks=RANKS, special_tokens={})
+    return lambda character: probe.encode_ordinary("X" + character)[0] >= 256
+
+
+MATCHERS = tuple((number, matcher(pattern)) for number, pattern in CLASSES)
 
 
 def class_of(code: int) -> int:
+    if 0xD800 <= code < 0xE000:  # halves of a pair are no characters
+        return 0
     character = chr(code)
-    return next((number for number, pattern in CLASSES if pattern.match(character)), 0)
+    return next((number for number, matches in MATCHERS if matches(character)), 0)
 
 
 def version() -> str:
-    return next(name for name, code in LANDMARKS if regex.match(r"\p{L}", chr(code)))
+    letter = matcher(r"\p{L}")
+    return next(name for name, code in LANDMARKS if letter(chr(code)))
 
 
 def main() -> None:

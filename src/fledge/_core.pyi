@@ -1,4 +1,4 @@
-"""The native text core, as Python sees it. `special` is one of "recognise", "text", "refuse"."""
+"""The native core, as Python sees it. `special` is one of "recognise", "text", "refuse"."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,6 +12,7 @@ Ids = npt.NDArray[Any]
 unicode_version: str
 
 def count_invalid(text: Buffer) -> int: ...
+def last_merges(tokens: Sequence[bytes]) -> list[int]: ...
 
 class Encoder:
     def __init__(
@@ -59,3 +60,11 @@ class Attention:
     def __call__(
         self, queries: int, query_stride: int, keys: int, values: int, used: int, out: int, rows: int, threads: int
     ) -> None: ...
+
+class Synapses:
+    def __init__(self, heads: int, neurons: int, width: int) -> None: ...
+    def __call__(self, keys: int, x: int, synapses: int, read: int, rows: int, threads: int) -> None: ...
+
+class GatedSum:
+    def __init__(self, inner: int, outer: int, heads: int, neurons: int, width: int) -> None: ...
+    def __call__(self, gates: int, x: int, out: int, rows: int, threads: int) -> None: ...

@@ -7,15 +7,16 @@ command line and its entry in the handbook. A recipe is a TOML file of these nam
 from __future__ import annotations
 
 import difflib
+import math
 import sys
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from fledge.errors import FledgeError, nearest
+from fledge.errors import FledgeError, command, nearest
 from fledge.files import read_json
 
 if sys.version_info >= (3, 11):
@@ -167,8 +168,9 @@ class ModelConfig(Settings):
     @model_validator(mode="after")
     def _heads_divide(self) -> ModelConfig:
         if self.architecture in ("transformer", "bdh") and self.width % self.heads:
-            divisors = [count for count in range(1, self.width + 1) if self.width % count == 0]
-            near = sorted(divisors, key=lambda count: abs(count - self.heads))
+            small = [count for count in range(1, math.isqrt(self.width) + 1) if self.width % count == 0]
+            divisors = {*small, *(self.width // count for count in small)}
+            near = sorted(divisors, key=lambda count: (abs(count - self.heads), count))
             below = self.width - self.width % self.heads
             widths = f", or set model.width={below or self.heads}"
             raise ValueError(
@@ -181,6 +183,11 @@ class ModelConfig(Settings):
             raise ValueError(
                 f"model.position = rope needs an even head size, and {self.width} / {self.heads} = "
                 f"{self.width // self.heads} is odd. Change model.heads or model.width."
+            )
+        if self.architecture == "bdh" and (self.multiplier * self.width // self.heads) % 2:
+            raise ValueError(
+                f"model.multiplier · model.width / model.heads = {self.multiplier}·{self.width}/{self.heads} "
+                "must be an even number of neurons per head. Change one of the three."
             )
         return self
 
@@ -244,7 +251,7 @@ class TrainingConfig(Settings):
     "Of the activations; `auto` takes bf16 where it is fast, fp16 with scaling on older GPUs, fp32 on CPU and MPS."
     compile: Literal["auto", "on", "off"] = "auto"
     "Compile the model; `auto` does so on a GPU."
-    threads: Positive | None = None
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     "CPU threads for the mathematics; none for one per core. Bits are promised for an equal number."
     recompute: bool = False
     "Recompute activations in the backward pass: less memory, about a third more work."
@@ -321,7 +328,7 @@ class RunConfig(Settings):
     """Everything a run needs, from text to samples."""
 
     name: str = "run"
-    "The run's folder below `runs/`."
+    "The run's folder below `runs/`: a name, and not a path."
     corpus: CorpusConfig = CorpusConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
     tokens: TokensConfig = TokensConfig()
@@ -330,6 +337,13 @@ class RunConfig(Settings):
     schedule: ScheduleConfig = ScheduleConfig()
     training: TrainingConfig = TrainingConfig()
     sampling: SamplingConfig = SamplingConfig()
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_name(cls, name: str) -> str:
+        if "/" in name or name in ("", ".", ".."):
+            raise ValueError(f"name = {name!r} is a path, and a plain name is needed: it becomes a folder below runs/.")
+        return name
 
     @property
     def steps(self) -> int:
@@ -374,7 +388,7 @@ def recipe_values(recipe: str) -> dict[str, Any]:
     if recipe in recipe_names():
         text = (resources.files("fledge") / "recipes" / f"{recipe}.toml").read_bytes()
     elif (Path(recipe) / "config.json").is_file():
-        raise FledgeError(f"{recipe} is a run and not a recipe. Go on with it: fledge train --resume {recipe}")
+        raise FledgeError(f"{recipe} is a run and not a recipe. Go on with it: {command('train', '--resume', recipe)}")
     elif recipe.endswith((".toml", ".json")) or "/" in recipe or Path(recipe).is_file():
         if not Path(recipe).is_file():
             raise FledgeError(f"There is no recipe file {recipe}. Packaged recipes: {', '.join(recipe_names())}.")

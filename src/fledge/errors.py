@@ -1,8 +1,12 @@
-"""The one exception for a person's mistake: its message is a sentence that the command line prints as it is."""
+"""The one exception for a person's mistake, and what its sentence needs: the nearest name, the next command."""
 
 from __future__ import annotations
 
 import difflib
+import os
+import shlex
+import shutil
+import sys
 from collections.abc import Iterable
 
 
@@ -21,3 +25,15 @@ def nearest(name: str, names: Iterable[str]) -> str:
     known = sorted(names)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"Did you mean {close[0]}?" if close else f"Known: {', '.join(known)}."
+
+
+def command(*words: object) -> str:
+    """A fledge command to type next, quoted for the shell; by its path where the shell would not find `fledge`.
+
+    >>> command("generate", "my runs/first")
+    "fledge generate 'my runs/first'"
+    """
+    program = "fledge"
+    if os.path.basename(sys.argv[0]) == program and shutil.which(program) is None:
+        program = os.path.relpath(sys.argv[0])
+    return shlex.join([program, *map(str, words)])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
+import re
+import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,43 +21,83 @@ PARTIAL = ".partial"
 
 @contextmanager
 def atomic_write(path: Path | str) -> Iterator[IO[bytes]]:
-    """A binary file that appears under its name only when the block ends without an error."""
+    """A binary file that appears under its name only when the block ends without an error.
+
+    Several may write the same name at once: each has a temporary file of its own, and the last to end is kept.
+    """
     path = Path(path)
-    temporary = path.with_name(path.name + PARTIAL)
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
+    with _temporary(path, folder=False) as temporary:
         with open(temporary, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
     sync_folder(path.parent)
 
 
 @contextmanager
 def atomic_folder(path: Path | str) -> Iterator[Path]:
-    """A folder that appears under its name only when the block ends without an error; `path` must not exist.
-
-    What an earlier, killed attempt left under the temporary name is removed first.
-    """
+    """A folder that appears under its name only when the block ends without an error; `path` must not exist."""
     path = Path(path)
-    temporary = path.with_name(path.name + PARTIAL)
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _temporary(path, folder=True) as temporary:
         yield temporary
         for folder, _, names in os.walk(temporary):
             for name in names:
                 sync_file(Path(folder) / name)
             sync_folder(Path(folder))
         os.rename(temporary, path)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
     sync_folder(path.parent)
+
+
+@contextmanager
+def _temporary(path: Path, folder: bool) -> Iterator[Path]:
+    """A new file or folder beside `path`, for one writer alone; what is left of it after the block is removed.
+
+    The writer holds a lock on it, which ends with the process: what can be locked was left by a killed one.
+    """
+    _sweep(path)
+    while True:
+        temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
+        if folder:
+            temporary.mkdir()
+        else:
+            temporary.touch(exist_ok=False)
+        descriptor = os.open(temporary, os.O_RDONLY if folder else os.O_RDWR)
+        with suppress(OSError):  # some network file systems have no locks: leftovers stay there
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if temporary.exists():
+            break
+        os.close(descriptor)  # another writer took it for a leftover before it was locked
+    try:
+        yield temporary
+    finally:
+        _remove(temporary)
+        os.close(descriptor)
+
+
+def _sweep(path: Path) -> None:
+    """Remove what killed writers of `path` left, and nothing that is still being written."""
+    left = re.compile(re.escape(path.name) + rf"(\.[0-9a-f]{{8}})?{re.escape(PARTIAL)}")
+    for entry in os.scandir(path.parent):
+        # A file with no more than the suffix may be a download to go on with.
+        if not (found := left.fullmatch(entry.name)) or not (found[1] or entry.is_dir(follow_symlinks=False)):
+            continue
+        with suppress(OSError):
+            descriptor = os.open(entry.path, os.O_RDONLY if entry.is_dir(follow_symlinks=False) else os.O_RDWR)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _remove(Path(entry.path))
+            finally:
+                os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def write_json(path: Path | str, value: Any) -> None:

@@ -87,7 +87,8 @@ def progress_bar(
         bar._printed = float("inf")
         yield bar
     elif console.is_terminal:
-        columns = (TextColumn("{task.description}"), BarColumn(), _Rate(unit, scale), TimeRemainingColumn())
+        name = TextColumn("{task.description}", markup=False)
+        columns = (name, BarColumn(), _Rate(unit, scale), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as progress:
             yield _TerminalBar(title, total, unit, scale, progress)
     else:

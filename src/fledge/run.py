@@ -6,15 +6,15 @@ A run's folder: `config.json`, `tokenizer/`, `tokens/`, `metrics.csv`, `samples.
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fledge.config import RunConfig, load_recipe, override_config, parse
-from fledge.errors import FledgeError
+from fledge.errors import FledgeError, command
 from fledge.files import read_json, write_json
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Run:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The bundle's; else the one that the settings name; else the folder's; else trained, and kept there."""
-        from fledge.tokenizer import load_tokenizer, train_tokenizer
+        from fledge.tokenizer import load_tokenizer, open_tokenizer, train_tokenizer
         from fledge.tokens import TokenStore
 
         kept = self.folder / "tokenizer"
@@ -107,9 +107,7 @@ class Run:
             return store
         corpus = self.corpus
         self.claim()
-        tokenizer, place = self.tokenizer, self.folder / "tokens"
-        with no_leftovers(place):
-            return store_on_the_fly(corpus, tokenizer, place, progress=not self.quiet)
+        return store_on_the_fly(corpus, self.tokenizer, self.folder / "tokens", progress=not self.quiet)
 
     def windows(self, split: str) -> Windows:
         """The windows of `train` or `validation`, in the order that the seed gives them."""
@@ -145,33 +143,36 @@ class Run:
         With `leave`, a second Ctrl-C ends the process at once; else it raises KeyboardInterrupt after the operation.
         """
         from fledge.bundle.load import checkpoints
+        from fledge.tokens.writer import alone
         from fledge.training import train
 
         if resume is not None:
             self.bundle = resume
+            self.__dict__.pop("model", None)  # one that was looked at before is not the checkpoint's
         elif checkpoints(self.folder):
             raise FledgeError(
-                f"{self.folder} holds a run with checkpoints already. Go on with it: "
-                f"fledge train --resume {self.folder}. Or choose another folder with --out."
+                f"{self.folder} holds a run with checkpoints already. Go on with it "
+                f"({command('train', '--resume', self.folder)}), or choose another folder with --out."
             )
         tokens = self.tokens
         self.claim()
         validation = tokens.split("validation")
-        return train(
-            self.config,
-            self.model,
-            self.tokenizer,
-            self.windows("train"),
-            self.windows("validation") if len(validation.tokens) else None,
-            self.folder,
-            resume=resume,
-            bytes_per_token=validation.source_bytes / max(1, len(validation.tokens)),
-            time_limit=time_limit,
-            profile=profile,
-            quiet=self.quiet if quiet is None else quiet,
-            on_evaluation=on_evaluation,
-            leave=leave,
-        )
+        with alone(self.folder) if os.environ.get("RANK", "0") == "0" else nullcontext():
+            return train(
+                self.config,
+                self.model,
+                self.tokenizer,
+                self.windows("train"),
+                self.windows("validation") if len(validation.tokens) else None,
+                self.folder,
+                resume=resume,
+                bytes_per_token=validation.source_bytes / max(1, len(validation.tokens)),
+                time_limit=time_limit,
+                profile=profile,
+                quiet=self.quiet if quiet is None else quiet,
+                on_evaluation=on_evaluation,
+                leave=leave,
+            )
 
     def evaluate(self, texts: Sequence[str | bytes] | None = None, **options: Any) -> Evaluation:
         """Loss, perplexity and bits per byte on texts, or on the validation split where none are given."""
@@ -197,24 +198,33 @@ class Run:
 
     def claim(self) -> None:
         """Make the folder this run's: new, or begun before with the same settings; anything else is refused."""
+        from fledge.bundle.load import checkpoints
+
         kept, values = self.folder / CONFIG, self.config.model_dump(mode="json")
         if kept.is_file():
             differing = differences(read_json(kept), values)
             if not differing:
                 return
-            if self._begun():
+            if self._spoils(differing):
+                again = command("train", "--resume", self.folder)
+                go_on = f"Go on with it ({again}), c" if checkpoints(self.folder) else "C"
                 raise FledgeError(
-                    f"{self.folder} holds a run with other settings ({'; '.join(differing[:4])}). Go on with it: "
-                    f"fledge train --resume {self.folder}. Or choose another folder with --out, or remove that one."
+                    f"{self.folder} holds a run with other settings ({'; '.join(differing[:4])}). {go_on}hoose another "
+                    "folder with --out, or remove that one."
                 )
-            shutil.rmtree(self.folder / "tokens", ignore_errors=True)  # begun from a source that was then corrected
+            if not (self.folder / "tokens" / "store.json").exists():
+                shutil.rmtree(self.folder / "tokens", ignore_errors=True)  # of a source that was then corrected
         elif self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
             raise FledgeError(f"{self.folder} exists already and is not a run. Choose another folder with --out.")
         write_json(kept, values)
 
-    def _begun(self) -> bool:
-        """Whether the folder holds work that other settings would spoil."""
-        return any((self.folder / name).exists() for name in ("checkpoints", "tokenizer", "tokens/store.json"))
+    def _spoils(self, differing: list[str]) -> bool:
+        """Whether the folder holds work that does not fit the changed settings: tokens depend on text and tokenizer
+        alone, checkpoints on everything."""
+        if (self.folder / "checkpoints").exists():
+            return True
+        made = any((self.folder / name).exists() for name in ("tokenizer", "tokens/store.json"))
+        return made and any(line.startswith(("corpus.", "tokenizer.")) for line in differing)
 
 
 def load(path: Path | str, device: str = "cpu") -> Run:
@@ -234,7 +244,7 @@ def require_checkpoint(path: Path | str) -> None:
     if is_run(folder) and not checkpoints(folder) and not (folder / "bundle.json").is_file():
         raise FledgeError(
             f"{folder} is a run that has no checkpoint yet. Wait for its first one, or go on with the command that "
-            f"began it: fledge train {folder / CONFIG} --out {folder}"
+            f"began it: {command('train', folder / CONFIG, '--out', folder)}"
         )
 
 
@@ -243,33 +253,6 @@ def is_run(folder: Path) -> bool:
     kept = folder / CONFIG
     values = read_json(kept) if kept.is_file() else None
     return isinstance(values, dict) and {"corpus", "training"} <= values.keys()
-
-
-def open_tokenizer(path: Path | str, named: str) -> Tokenizer:
-    """The tokenizer that a setting or an option names; a file that is none is refused under that name."""
-    from fledge.tokenizer import load_tokenizer
-
-    try:
-        return load_tokenizer(path)
-    except FledgeError as error:
-        if not Path(path).exists():
-            raise
-        raise FledgeError(
-            f"{named} {path}: a tokenizer was expected there, such as a folder that fledge tokenizer train made, a "
-            f"tokenizer.json or a .tiktoken file ({str(error).rstrip('.')})."
-        ) from None
-
-
-@contextmanager
-def no_leftovers(store: Path) -> Iterator[None]:
-    """A token store that the block began and that no text ever reached goes again: nothing is worth resuming there."""
-    began = not store.exists()
-    try:
-        yield
-    except FledgeError:
-        if began and not any(path.stat().st_size for path in store.glob("*.bin")):
-            shutil.rmtree(store, ignore_errors=True)
-        raise
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:

@@ -147,3 +147,43 @@ def test_wrong_words_are_refused_when_the_account_is_opened() -> None:
         account(ModelConfig(), 256, 16, precision="bf61")
     with pytest.raises(FledgeError, match=r"optimizer = 'adam'.*adamw"):
         account(ModelConfig(), 256, 16, optimizer="adam")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0, -1, "1e9", None, True, 10**400])
+def test_times_and_costs_need_numbers(value: Any) -> None:
+    """A sentence for what Python would stumble over, and for what no time can be."""
+    found = account(SHAPES["small"].model, 50_257, 1_024, device="h200")
+    with pytest.raises(FledgeError, match="tokens = .* is not allowed"):
+        found.time(value)
+    if value is not True:  # which is no number, but 1 is a share
+        with pytest.raises(FledgeError, match="mfu = .* is not allowed"):
+            found.time(1e9, mfu=value)
+    if value != 0:
+        with pytest.raises(FledgeError, match="price = .* is not allowed"):
+            found.time(1e9).cost(value)
+    with pytest.raises(FledgeError, match="processes = .* is not allowed"):
+        found.bound(processes=value if value != 10**400 else 0.5)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"batch": "8"},
+        {"batch": 8.0},
+        {"batch": float("nan")},
+        {"vocabulary_size": None},
+        {"context_length": "1024"},
+        {"precision": 16},
+        {"precision": ["bf16"]},
+        {"optimizer": None},
+        {"recompute": "yes"},
+        {"flash": 1},
+        {"device": 5},
+        {"config": "small"},
+        {"config": None},
+    ],
+)
+def test_an_account_of_the_wrong_kinds_of_values_is_refused_in_a_sentence(wrong: dict[str, Any]) -> None:
+    arguments: dict[str, Any] = {"config": ModelConfig(), "vocabulary_size": 256, "context_length": 16, **wrong}
+    with pytest.raises(FledgeError, match=f"{next(iter(wrong))} = .* is not allowed"):
+        account(**arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fledge.accounting import account
 from fledge.accounting.flops import Product, list_products
+from fledge.accounting.memory import padded
 from fledge.config import ModelConfig
 from tests.accounting.configurations import configurations
 from tests.accounting.counting import Products, build, plain_bdh, torch_flops, torch_products
@@ -36,30 +38,41 @@ def as_computed(products: list[Product]) -> Products:
     return found
 
 
-sizes = st.integers(1, 6).map(lambda size: 8 * size)  # the model pads its vocabulary to a multiple of 8
+sizes = st.one_of(st.integers(1, 50), st.sampled_from([2_047, 2_048, 2_049, 2_176]))
+
+
+def padding(config: ModelConfig, vocabulary_size: int, tokens: int) -> list[Product]:
+    """The head's columns for ids that no tokenizer has: in memory the vocabulary is a multiple of 8, or of 128."""
+    return [Product("padding", "head", tokens, config.width, padded(vocabulary_size) - vocabulary_size)]
 
 
 @settings(max_examples=60, deadline=None)
 @given(configurations(), sizes, st.integers(1, 9))
 def test_products_equal_what_torch_multiplies(config: ModelConfig, vocabulary_size: int, tokens: int) -> None:
-    assert as_computed(list_products(config, vocabulary_size, tokens)) == torch_products(
-        config, vocabulary_size, tokens
-    )
+    """As many and of these shapes, the head's in memory as wide as it is padded to."""
+    products = list_products(config, vocabulary_size, tokens)
+    wide = [replace(p, columns=padded(vocabulary_size)) if p.name == "lm_head" else p for p in products]
+    assert as_computed(wide) == torch_products(config, vocabulary_size, tokens)
+    assert [p.columns for p in products if p.name == "lm_head"] == [vocabulary_size]
 
 
 @settings(max_examples=60, deadline=None)
 @given(configurations(), sizes, st.integers(2, 9))
 def test_flops_equal_torch_counter(config: ModelConfig, vocabulary_size: int, tokens: int) -> None:
-    found = account(config, vocabulary_size, tokens)
-    assert found.forward_flops == torch_flops(config, vocabulary_size, tokens, backward=False)
-    assert found.forward_flops + found.backward_flops == torch_flops(config, vocabulary_size, tokens)
+    """Where the vocabulary needs no padding, equal; else less by just the products of the padding."""
+    found, extra = account(config, vocabulary_size, tokens), padding(config, vocabulary_size, tokens)
+    forward = found.forward_flops + sum(product.flops for product in extra)
+    backward = found.backward_flops + sum(product.backward_flops for product in extra)
+    assert forward == torch_flops(config, vocabulary_size, tokens, backward=False)
+    assert forward + backward == torch_flops(config, vocabulary_size, tokens)
+    assert (forward == found.forward_flops) == (vocabulary_size % (128 if vocabulary_size >= 2048 else 8) == 0)
 
 
 def test_only_the_head_pays_for_padding() -> None:
     """The account counts the vocabulary as it is; in memory the head has up to seven columns more."""
     config = ModelConfig(layers=2, width=16, heads=2)
-    padded = torch_flops(config, 51, 8, backward=False)
-    assert padded - account(config, 51, 8).forward_flops == 2 * 8 * 16 * (56 - 51)
+    counted = torch_flops(config, 51, 8, backward=False)
+    assert counted - account(config, 51, 8).forward_flops == 2 * 8 * 16 * (56 - 51)
 
 
 @pytest.mark.parametrize("architecture", ["rnn", "gru", "lstm"])

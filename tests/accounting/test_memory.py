@@ -84,13 +84,46 @@ def copies(config: ModelConfig) -> float:
     return next(part.constant for part in memory.moments[0].parts if "copies of the matrices" in part.name)
 
 
-def test_recomputation_keeps_the_inputs_of_the_layers() -> None:
-    config = ModelConfig(**TRANSFORMER)
+@pytest.mark.parametrize("changes", [{}, {"layers": 3}, {"norm_place": "post"}, {"norm": "none"}])
+def test_recomputation_keeps_the_inputs_of_the_layers_and_no_copies(changes: dict[str, Any]) -> None:
+    """To the byte, beside the ids, the final norm's statistics and a random state for each layer."""
+    config = ModelConfig(**{**TRANSFORMER, **changes})
     inputs = sum(b for _, b in recomputed(config, 32, 2))
-    assert saved_bytes(config, 32, 5, "bf16", recompute=True) == pytest.approx(
-        5 * inputs, rel=0.35
-    )  # ids, seeds and norms
+    final = 4 * 32 if config.norm == "rms" and config.norm_place == "pre" else 0
+    random_state = torch.get_rng_state().nbytes
+    found = saved_bytes(config, 32, 5, "bf16", recompute=True)
+    assert found == 5 * (inputs + 8 * 32 + final) + config.layers * random_state
     assert inputs < 0.15 * sum(b for _, b in activations(config, 32, 2))
+    kept = {part.name for part in training_memory(config, 256, 32, recompute=True).moments[1].parts}
+    assert not any("copies" in name for name in kept)
+
+
+def test_recomputation_holds_one_layer_again_as_the_backward_pass_begins() -> None:
+    """All of it but its input, which was kept; its matrices are narrowed once more."""
+    config = ModelConfig(**TRANSFORMER)
+    whole, again = (training_memory(config, 256, 32, recompute=recompute).moments[2] for recompute in (False, True))
+    parts = {part.name: part for part in again.parts}
+    layer = parts["a layer, computed again"]
+    listed = sum(b for name, b in activations(config, 32, 2, kernels=True) if name != "input of the final norm")
+    assert layer.per_window == listed / 2 - 32 * 64 * 2
+    assert layer.constant == copies(config) / 2
+    assert "input of the final norm" not in {part.name for part in (*whole.parts, *again.parts)}
+
+
+def test_bdh_keeps_no_neurons_with_recomputation() -> None:
+    config = ModelConfig(architecture="bdh", layers=6, width=256, heads=4)
+    few = training_memory(config, 256, 512, batch=8, recompute=True, device_memory=141e9)
+    assert "neurons" not in {part.name for part in few.parts}
+    assert few.total < 0.5 * training_memory(config, 256, 512, batch=8, device_memory=141e9).total
+
+
+@pytest.mark.parametrize("memory", [float("nan"), float("inf"), -1, "80 GB", None, True])
+def test_a_largest_batch_needs_a_number_of_bytes(memory: Any) -> None:
+    found = account(ModelConfig(), 256, 16).memory
+    with pytest.raises(FledgeError, match="memory = .* is not allowed: it is a number of bytes"):
+        found.largest_batch(memory)
+    with pytest.raises(FledgeError, match=r"batch = '3' is not allowed"):
+        found.at("3")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("size", [1, 8, 9, 257, 2047, 2048, 10_000, 50_257])

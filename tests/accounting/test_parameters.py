@@ -10,7 +10,6 @@ from fledge.accounting import SHAPES, account
 from fledge.accounting.parameters import list_parameters
 from fledge.config import ModelConfig, load_recipe, recipe_names
 from fledge.errors import FledgeError
-from fledge.model.layers import default_hidden
 from tests.accounting.configurations import configurations, transformers
 from tests.accounting.counting import build
 
@@ -75,4 +74,3 @@ def test_the_inner_size_is_the_settings_own(config: ModelConfig) -> None:
     """One rule for the model and for its account."""
     model = build(config, 16, 8, device="meta")
     assert model.layers[0].ffn.w2.weight.shape == (config.width, config.inner_size)
-    assert default_hidden(config) == config.inner_size

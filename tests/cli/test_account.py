@@ -75,6 +75,7 @@ def test_tables_fit_a_terminal_of_eighty_columns() -> None:
         ("xl",),
         ("bdh",),
         ("compare", "small", "xl"),
+        ("compare", "tinystories", "bdh", "lstm", "gru", "gpt2-small", "gpt2-medium", "akjv-demo"),
         ("xl", "--memory", "textbook"),
         ("devices",),
     ):
@@ -94,9 +95,40 @@ def test_compare_draws_stacked_bars(tmp_path: Path) -> None:
     assert [(row["name"], row["context_length"]) for row in rows] == [("small", 128), ("xl", 128)]
 
 
+def test_a_comparison_keeps_every_name_whole_and_shows_nothing_that_no_model_has(tmp_path: Path) -> None:
+    """Long ones on several lines, so that two runs of the same steps are told apart."""
+    names = []
+    for run_name in ("a-first-attempt", "a-second-attempt"):
+        path = tmp_path / run_name / "checkpoints" / "of-step-00000500.toml"
+        path.parent.mkdir(parents=True)
+        path.write_text("[model]\nlayers = 1\n[tokenizer]\nvocabulary_size = 300\n")
+        names.append(str(path))
+    lines = run("compare", *names, "--context", "64").splitlines()
+    assert max(map(len, lines)) <= 80
+    heading = [line for line in lines[1:] if "─" not in line and "%" not in line and line.strip()]
+    left, right = ("".join(line.split()[column] for line in heading if len(line.split()) > 1) for column in (0, 1))
+    assert left.startswith(names[0][:15]) and "first" in left  # noqa: PT018
+    assert "second" in right
+    mixed = run("compare", "tinystories", "gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl", "lstm")
+    first, second = mixed.split("Shares of")[1:3]
+    assert "recurrent" not in first
+    assert "recurrent" in second
+
+
+@pytest.mark.parametrize("name", ["x[_b].toml", "[bold]x.toml", "x[/b].toml"])
+def test_names_are_printed_as_they_are(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brackets in a file's name are letters, not markup."""
+    monkeypatch.chdir(tmp_path)
+    Path(name).parent.mkdir(exist_ok=True)
+    Path(name).write_text("[model]\nlayers = 1\n[tokenizer]\nvocabulary_size = 300\n")
+    assert name in run("compare", name, "small")
+    assert name in run(name)
+
+
 def test_a_bundle_has_an_account(tmp_path: Path) -> None:
-    """Its manifest is enough: no weights are read."""
+    """Its manifest is enough: no weights are read. Packed or not, and by the name of its manifest."""
     from fledge.bundle import save_bundle
+    from fledge.bundle.archive import pack
     from fledge.model import build_model
     from fledge.tokenizer import train_bpe
 
@@ -107,6 +139,18 @@ def test_a_bundle_has_an_account(tmp_path: Path) -> None:
     found = values(str(folder))
     assert found["parameters"]["total"] == model.parameters_count()
     assert found["vocabulary_size"] == tokenizer.vocab_size
+    packed = [pack(folder, tmp_path / f"model{suffix}") for suffix in (".zip", ".tar.zst")]
+    for place in (*packed, folder / "bundle.json"):
+        assert values(str(place)) == found
+        assert values(str(place), "--set", "model.layers=2")["model"]["layers"] == 2
+        assert str(place)[:20] in run("compare", str(place), "--context", "8").replace("\n", "")
+    (tmp_path / "other.zip").write_bytes(b"PK no archive")
+    with pytest.raises(FledgeError, match="other.zip is not a whole packed bundle"):
+        run(str(tmp_path / "other.zip"))
+
+
+def test_a_shapes_vocabulary_is_a_setting_like_any_other() -> None:
+    assert values("small", "--set", "tokenizer.vocabulary_size=1000")["vocabulary_size"] == 1000
 
 
 @pytest.fixture
@@ -234,6 +278,14 @@ def test_what_the_textbook_does_not_heed_is_said(option: str) -> None:
     assert "15.31 GB·batch + 24.88 GB" in text
 
 
+@pytest.mark.parametrize("change", ["model.hidden=512", "model.tied=true", "optimizer.name=sgd"])
+def test_settings_that_the_textbook_has_no_letter_for_are_said(change: str) -> None:
+    name = change.split("=")[0]
+    with pytest.warns(UserWarning, match=f"--set {name} has no effect on the notes' list"):
+        text = run("xl", "--memory", "textbook", "--set", change, "--set", "model.layers=48")
+    assert "15.31 GB·batch + 24.88 GB" in text
+
+
 def test_a_price_without_a_device_is_said_to_be_useless() -> None:
     with pytest.warns(UserWarning, match="--mfu, --price have no effect on an account without a device"):
         run("xl", "--price", "2", "--mfu", "0.5")
@@ -280,6 +332,10 @@ MISTAKES: list[tuple[tuple[str, ...], str]] = [
     (("xl", "--device", "h200", "--price", "inf"), "--price inf is not allowed"),
     (("xl", "--device", "h200", "--price", "inf", "--json"), "--price inf is not allowed"),
     (("xl", "--set", "model.heads=7"), "does not divide"),
+    (
+        ("bdh", "--set", "model.width=6", "--set", "model.heads=2", "--set", "model.multiplier=1"),
+        "even number of neurons per head",
+    ),
     (("xl", "--set", "model.layers"), "is not of the form"),
     (("xl", "--set", "model.layers=0"), "model.layers = 0 is not allowed"),
     (("xl", "--set", "model.layerz=2"), "Did you mean model.layers"),

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from .processes import ENVIRONMENT, interrupt
 
 pytest.importorskip("pythonbible_akjv")
 
@@ -24,7 +23,6 @@ SMALL = [
     "--set=sampling.max_tokens=12",
     "--set=tokenizer.vocabulary_size=512",
 ]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "NO_COLOR": "1"}
 
 
 def demo(folder: Path, *more: str) -> list[str]:
@@ -32,16 +30,20 @@ def demo(folder: Path, *more: str) -> list[str]:
 
 
 def shell(command: list[str] | str, folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**ENVIRONMENT, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     return subprocess.run(
         command,
         cwd=folder,
         shell=isinstance(command, str),
-        env=environment,
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         timeout=240,
     )
+
+
+def result(output: str) -> str:
+    """The line that says how well the model did."""
+    return next(line for line in output.splitlines() if "nats per held-out token" in line)
 
 
 def test_the_walk_ends_with_a_report_and_three_commands_that_work(tmp_path: Path) -> None:
@@ -62,23 +64,23 @@ def test_the_walk_ends_with_a_report_and_three_commands_that_work(tmp_path: Path
     again = shell(demo(tmp_path, "--set=training.steps=8"), tmp_path)
     assert again.returncode == 0, again.stderr
     assert "Worth trying next" in again.stdout
+    assert result(again.stdout) == result(done.stdout)
 
 
 def test_an_interrupted_demo_leaves_a_usable_bundle_and_goes_on(tmp_path: Path) -> None:
     command = demo(tmp_path, "--set=training.steps=150", "--set=training.log_every=1")
-    process = subprocess.Popen(
-        command, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    metrics = tmp_path / "runs" / "akjv-demo" / "metrics.csv"
-    for _ in range(1200):
-        if metrics.is_file() and len(metrics.read_text().splitlines()) > 3:
-            break
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 130, output
+    output = interrupt(command, tmp_path, tmp_path / "runs" / "akjv-demo" / "metrics.csv")
     assert "To go on where it stopped: fledge demo --set=model.layers=1" in output
     used = shell("fledge generate runs/akjv-demo --prompt 'And God' --max-tokens 4", tmp_path)
     assert used.returncode == 0, used.stderr
     finished = shell([*command[:-2], "--set=training.steps=150", "--set=training.log_every=1"], tmp_path)
     assert finished.returncode == 0, finished.stderr
+    alone = shell([*command, "--out", "alone"], tmp_path)
+    assert result(finished.stdout) == result(alone.stdout)
+
+
+def test_a_demo_with_nothing_held_out_is_refused_before_it_trains(tmp_path: Path) -> None:
+    refused = shell(demo(tmp_path, "--set=corpus.validation_fraction=0"), tmp_path)
+    assert refused.returncode == 2
+    assert "corpus.validation_fraction above 0" in refused.stderr
+    assert not (tmp_path / "runs" / "akjv-demo" / "checkpoints").exists()

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fledge.cli import build
-from fledge.config import recipe_names
+from fledge.config import ModelConfig, RunConfig, recipe_names
 from fledge.errors import FledgeError
 
 
@@ -32,6 +32,25 @@ def test_mermaid_text_is_an_option(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     run("tinystories", "--mermaid")
     assert "flowchart TD" in Path("tinystories.mmd").read_text()
+
+
+def test_a_packed_bundle_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From its manifest, under its own name without the suffix."""
+    from fledge.bundle import save_bundle
+    from fledge.bundle.archive import pack
+    from fledge.model import build_model
+    from fledge.tokenizer import train_bpe
+
+    monkeypatch.chdir(tmp_path)
+    tokenizer = train_bpe(["the cat sat on the mat and the cat sat"] * 3, 270)
+    config = RunConfig(model=ModelConfig(layers=1, width=16, heads=2))
+    model = build_model(config.model, tokenizer.vocab_size, config.tokens.context_length)
+    folder = save_bundle(tmp_path / "bundle", config, tokenizer, model)
+    for suffix in (".zip", ".tar.zst"):
+        pack(folder, tmp_path / f"verses{suffix}")
+        assert run(f"verses{suffix}") == "Drawn in verses.svg\n"
+        assert f"{model.parameters_count():,} parameters" in Path("verses.svg").read_text()
+        Path("verses.svg").unlink()
 
 
 def test_the_house_is_drawn(tmp_path: Path) -> None:
@@ -72,6 +91,10 @@ def test_the_house_in_mermaid_has_every_import_of_the_picture(tmp_path: Path, mo
         (("tinystorys",), "Did you mean tinystories"),
         (("xl", "--set", "model.architecture=mamba"), "'mamba'"),
         (("xl", "--set", "model.heads=7"), "does not divide"),
+        (
+            ("bdh", "--set", "model.width=6", "--set", "model.heads=2", "--set", "model.multiplier=1"),
+            "even number of neurons per head",
+        ),
         (("Lstm2",), "no recipe or shape called 'Lstm2'. Did you mean lstm"),
         (("no/such.toml",), "There is no recipe file"),
     ],

@@ -6,11 +6,15 @@ import errno
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from fledge import __version__, cli
 from fledge.errors import FledgeError
+from tests.small import SMALL
+
+from .conftest import Fledge
 
 
 def run(monkeypatch, capsys, *arguments: str, raising: BaseException | None = None) -> tuple[int, str, str]:
@@ -151,3 +155,24 @@ def test_the_way_to_an_extra_is_that_of_the_installation(monkeypatch, tmp_path) 
     (tmp_path / "constraints.txt").touch()
     monkeypatch.chdir(tmp_path)
     assert extras.install_command("web") == "pip install -c constraints.txt '.[web]'"  # as the README has it
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["model.width=8000000000", "training.batch_size=9999999999", "tokens.context_length=9999999999"],
+)
+def test_what_no_memory_holds_is_a_sentence(fledge: Fledge, tmp_path: Path, setting: str) -> None:
+    (tmp_path / "text.txt").write_text("A line of text to learn from, and then another one.\n" * 400)
+    found = fledge(
+        "train",
+        "akjv-demo",
+        "--set",
+        f"corpus.source={tmp_path}/text.txt",
+        "--out",
+        tmp_path / "run",
+        *(part for small in SMALL for part in ("--set", small)),
+        "--set",
+        setting,
+    )
+    assert found.code == 2
+    assert "too large for this machine" in found.err or "not one window" in found.err

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -15,13 +13,7 @@ import pytest
 from fledge.config import load_recipe
 from fledge.files import read_json
 
-ENVIRONMENT = {
-    **os.environ,
-    "OMP_NUM_THREADS": "1",
-    "COLUMNS": "200",
-    "NO_COLOR": "1",
-    "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-}
+from .processes import ENVIRONMENT, interrupt
 
 
 def fledge(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -73,17 +65,7 @@ def test_a_text_becomes_a_model_with_reasons(stories: Path) -> None:
 @pytest.mark.slow
 def test_interrupted_it_goes_on(stories: Path) -> None:
     command = [sys.executable, "-m", "fledge", "start", "My stories.txt", "--time", "35s", "--out", "mine"]
-    process = subprocess.Popen(
-        command, cwd=stories, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    metrics = stories / "mine" / "metrics.csv"
-    for _ in range(1200):
-        if metrics.is_file() and len(metrics.read_text().splitlines()) > 3:
-            break
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 130, output
+    output = interrupt(command, stories, stories / "mine" / "metrics.csv")
     assert "To go on: fledge start 'My stories.txt' --time 35s --out mine" in output
     recipe = (stories / "mine" / "recipe.toml").read_text()
     finished = fledge(stories, "start", "My stories.txt", "--time", "35s", "--out", "mine")

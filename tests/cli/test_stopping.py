@@ -14,21 +14,9 @@ from typer.testing import CliRunner
 
 from fledge.cli import build
 from fledge.errors import FledgeError
+from tests.small import SMALL
 
-SETTINGS = [
-    "tokenizer.vocabulary_size=300",
-    "tokens.context_length=16",
-    "model.layers=1",
-    "model.width=32",
-    "model.heads=2",
-    "training.steps=6",
-    "training.batch_size=4",
-    "training.threads=1",
-    "training.device=cpu",
-    "training.evaluate_windows=4",
-    "training.save_every=2",
-    "sampling.max_tokens=4",
-]
+SETTINGS = [*SMALL, "training.save_every=2", "sampling.max_tokens=4"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
 
 # Step 4 becomes one operation of minutes, during which the interpreter does not look at signals: the backward pass of a

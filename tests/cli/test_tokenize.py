@@ -2,46 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from fledge import cli, train_bpe
+from fledge import train_bpe
+from fledge.corpus import Text
+from fledge.corpus.split import held_out
 from fledge.tokens import TokenStore
 
 TEXTS = [f"Story {i}: once upon a time there were {i} cats, and they sat on a mat.\n" for i in range(120)]
-
-
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Fledge = Callable[..., Result]
-
-
-@pytest.fixture
-def fledge(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Fledge:
-    """Run the command line in this process."""
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("NO_COLOR", "1")
-
-    def run(*arguments: object) -> Result:
-        monkeypatch.setattr(sys, "argv", ["fledge", *map(str, arguments)])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 0
-        return Result(code, *capfd.readouterr())
-
-    return run
 
 
 @pytest.fixture
@@ -137,6 +110,9 @@ def test_import(fledge, text, tokenizer, tmp_path):
     assert np.array_equal(adopted.split("train").tokens, np.fromfile(train, np.uint16))
     wrong = fledge("tokens", "import", train, "--tokenizer", tokenizer, "--out", tmp_path / "b", "--width", 3)
     assert "--width 3" in wrong.err
+    remote = fledge("tokens", "import", train, "--tokenizer", tokenizer, "--out", "s3://bucket/store")
+    assert remote.code == 2
+    assert "s3://bucket/store is an address" in remote.err
 
 
 def test_damage_is_one_sentence(fledge, text, tokenizer, tmp_path):
@@ -155,6 +131,87 @@ def test_an_unknown_engine(fledge, text, tokenizer, tmp_path):
     refused = fledge("tokenize", text, "--tokenizer", tokenizer, "--out", tmp_path / "s", "--engine", "rey")
     assert refused.code == 2
     assert "Did you mean ray?" in refused.err
+
+
+def test_an_address_needs_ray(fledge, text, tokenizer, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused = fledge("tokenize", text, "--tokenizer", tokenizer, "--out", "s3://bucket/store")
+    assert refused.code == 2
+    assert "s3://bucket/store is an address" in refused.err
+    assert "--engine ray" in refused.err
+    assert not (tmp_path / "s3:").exists()
+
+
+def test_a_store_at_an_address_is_not_shown_by_a_command_that_opens_folders(fledge, text, tokenizer, monkeypatch):
+    cluster = pytest.importorskip("fledge.tokens.cluster")
+    manifest = {"splits": {"train": {"tokens": 2, "documents": 1, "source_bytes": 9}}, "skipped": 0}
+    monkeypatch.setattr(cluster, "write_store_on_ray", lambda *given, **more: manifest)
+    made = fledge("tokenize", text, "--tokenizer", tokenizer, "--engine", "ray", "--out", "memory://store")
+    assert made.code == 0, made.err
+    assert "memory://store is whole" in made.out
+    assert "tokens show" not in made.out
+
+
+def test_a_damaged_gz_leaves_nothing_behind(fledge, tokenizer, tmp_path):
+    data = bytearray(gzip.compress("\n".join(json.dumps({"text": text}) for text in TEXTS).encode()))
+    data[len(data) // 2] ^= 0xFF
+    path = tmp_path / "z.jsonl.gz"
+    path.write_bytes(data)
+    refused = fledge("tokenize", path, "--tokenizer", tokenizer, "--out", tmp_path / "store", "--quiet")
+    assert refused.code == 2
+    assert "can't be decompressed to its end" in refused.err
+    assert "Traceback" not in refused.err
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_damaged_store_is_not_called_whole(fledge, text, tokenizer, tmp_path):
+    store = tmp_path / "store"
+    command = ("tokenize", text, "--tokenizer", tokenizer, "--out", store, "--quiet")
+    assert fledge(*command).code == 0
+    sound = (store / "train.bin").read_bytes()
+    (store / "train.bin").write_bytes(bytes([sound[0] ^ 1]) + sound[1:])
+    refused = fledge(*command)
+    assert refused.code == 2
+    assert "do not match their checksum" in refused.err
+    assert "--restart" in refused.err
+    assert "is whole" not in refused.out
+    assert fledge(*command, "--restart").code == 0
+    assert (store / "train.bin").read_bytes() == sound
+
+
+def test_a_limit_on_documents_is_an_option(fledge, text, tokenizer, tmp_path):
+    path = tmp_path / "long.jsonl"
+    path.write_text("\n".join(json.dumps({"text": "word " * (1 + 500 * (i == 30))}) for i in range(60)))
+    command = ("tokenize", path, "--tokenizer", tokenizer, "--out", tmp_path / "store", "--quiet")
+    refused = fledge(*command, "--max-document-bytes", 2000)
+    assert refused.code == 2
+    assert "the document at line 31 is longer than 2.0 kB" in refused.err
+    assert "--max-document-bytes" in refused.err
+    assert not (tmp_path / "store").exists()
+    assert fledge(*command, "--max-document-bytes", 3000).code == 0
+
+
+def test_nothing_to_train_on_is_said(fledge, tokenizer, tmp_path):
+    path = tmp_path / "one.txt"
+    copies = [f"held out by its hash {i}" for i in range(200)]
+    (held,) = [text for text in copies if held_out(Text.of([text.encode()]), 0.1)[0]][:1]
+    path.write_text("<|endoftext|>".join([held] * 30))
+    assert "nothing is left to train on" in fledge("corpus", "show", path).out
+    made = fledge("tokenize", path, "--tokenizer", tokenizer, "--out", tmp_path / "store", "--quiet")
+    assert "nothing is left to train on" in made.out
+
+
+def test_an_empty_separator_is_refused(fledge, text, tokenizer, tmp_path):
+    for verb in (["corpus", "show", text], ["tokenize", text, "--tokenizer", tokenizer, "-o", tmp_path / "s"]):
+        refused = fledge(*verb, "--separator", "")
+        assert refused.code == 2
+        assert "The separator (--separator" in refused.err
+
+
+def test_fetch_says_what_is_checked(fledge):
+    listed = dict(line.split(maxsplit=1) for line in fledge("corpus", "fetch", "list").out.splitlines())
+    assert listed["tinystories"].endswith("checked by size and SHA-256")
+    assert listed["openwebtext"].endswith("checked by the size that the server states")
 
 
 def test_an_empty_source_leaves_nothing_behind(fledge, text, tokenizer, tmp_path):

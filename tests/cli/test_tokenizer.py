@@ -2,50 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
-from collections.abc import Callable
+import warnings
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from fledge import BPETokenizer, cli, load_tokenizer, train_bpe
+from fledge import BPETokenizer, load_tokenizer, train_bpe
+from fledge.corpus import Corpus
 from fledge.tokenizer import WordTokenizer
 
+from .conftest import Fledge
+
 TEXT = "The cat sat on the mat. The egg, an Egg, ran to the cat!\n<|endoftext|>" * 40
-
-
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Fledge = Callable[..., Result]
-
-
-@pytest.fixture
-def fledge(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Fledge:
-    """Run `fledge tokenizer …` in this process, as the command line would."""
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("NO_COLOR", "1")
-
-    def run(*arguments: object, stdin: bytes = b"") -> Result:
-        monkeypatch.setattr(sys, "argv", ["fledge", "tokenizer", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as leaving:
-            code = int(leaving.code or 0)
-        sys.stdout.flush()
-        out, err = capfdbinary.readouterr()
-        return Result(code, out.decode("utf-8", "surrogateescape"), err.decode())
-
-    return run
 
 
 @pytest.fixture
@@ -71,7 +41,8 @@ def word(tmp_path: Path) -> Path:
 
 
 def test_train_prints_the_phases_and_the_longest_tokens(fledge: Fledge, corpus: Path, tmp_path: Path) -> None:
-    result = fledge("train", corpus, "--vocab-size", 280, "--out", tmp_path / "own", "--threads", 1)
+    options = ("--fit-on", "all", "--threads", 1)
+    result = fledge("tokenizer", "train", corpus, "--vocab-size", 280, "--out", tmp_path / "own", *options)
     assert result.code == 0
     for words in ("phase", "peak memory", "scan", "merge", "Longest tokens", "280 ids"):
         assert words in result.out
@@ -83,23 +54,23 @@ def test_train_prints_the_phases_and_the_longest_tokens(fledge: Fledge, corpus: 
 def test_the_next_command_that_train_prints_works(fledge: Fledge, corpus: Path, tmp_path: Path) -> None:
     import shlex
 
-    out = fledge("train", corpus, "--vocab-size", 280, "--out", tmp_path / "own").out
+    out = fledge("tokenizer", "train", corpus, "--vocab-size", 280, "--out", tmp_path / "own").out
     (line,) = [line for line in out.splitlines() if line.strip().startswith("fledge tokenizer show")]
-    result = fledge(*shlex.split(line)[2:])
+    result = fledge(*shlex.split(line)[1:])
     assert result.code == 0
     assert "egg" in result.out
 
 
 @pytest.mark.parametrize("kind", ["word", "character"])
 def test_train_makes_the_other_kinds(fledge: Fledge, corpus: Path, tmp_path: Path, kind: str) -> None:
-    result = fledge("train", corpus, "--kind", kind, "--vocab-size", 0, "--out", tmp_path / "own", "-q")
+    result = fledge("tokenizer", "train", corpus, "--kind", kind, "--vocab-size", 0, "--out", tmp_path / "own", "-q")
     assert (result.code, result.out) == (0, "")
     assert load_tokenizer(tmp_path / "own").kind == kind
 
 
 def test_train_takes_several_special_tokens_and_a_pattern(fledge: Fledge, corpus: Path, tmp_path: Path) -> None:
     options = ["--special", "<|a|>", "--special", "<|ab|>", "--pattern", "cl100k", "--min-frequency", 2]
-    assert fledge("train", corpus, "--vocab-size", 270, *options, "--out", tmp_path / "own").code == 0
+    assert fledge("tokenizer", "train", corpus, "--vocab-size", 270, *options, "--out", tmp_path / "own").code == 0
     tokenizer = load_tokenizer(tmp_path / "own")
     assert tokenizer.special_tokens == {"<|a|>": 0, "<|ab|>": 1}
     assert isinstance(tokenizer, BPETokenizer)
@@ -112,16 +83,40 @@ def test_train_reads_jsonl_and_folders_through_a_corpus(fledge: Fledge, tmp_path
     (folder / "a.txt").write_text(TEXT)
     (tmp_path / "lines.jsonl").write_text("".join(json.dumps({"text": TEXT}) + "\n" for _ in range(3)))
     for source in (folder, tmp_path / "lines.jsonl"):
-        result = fledge("train", source, "--vocab-size", 270, "--out", tmp_path / f"own-{source.name}")
+        result = fledge("tokenizer", "train", source, "--vocab-size", 270, "--out", tmp_path / f"own-{source.name}")
         assert result.code == 0, result.err
         assert load_tokenizer(tmp_path / f"own-{source.name}").vocab_size == 270
+
+
+def test_train_never_sees_what_tokenize_holds_out(fledge: Fledge, tmp_path: Path) -> None:
+    """One word of its own in each document: those of the documents held out are in no tokenizer, unless asked for."""
+    words = ["".join(chr(97 + (i * step) % 26) for step in (1, 3, 7, 11)) + "qzx" * 3 for i in range(26)]
+    lines = tmp_path / "posts.jsonl"
+    lines.write_text("".join(json.dumps({"body": f"{word} {i}"}) + "\n" for i, word in enumerate(words * 4)))
+    novel = tmp_path / "novel.txt"
+    novel.write_text("".join(f"Line {i} of the novel about number {i * i}.\n" for i in range(2000)))
+    for source, more in ((lines, ["--field", "body", "--validation-fraction", 0.3]), (novel, [])):
+        own, every = tmp_path / f"own-{source.stem}", tmp_path / f"all-{source.stem}"
+        command = ("tokenizer", "train", source, "--vocab-size", 400, *more)
+        made = fledge(*command, "--out", own)
+        assert made.code == 0, made.err
+        assert fledge(*command, "--fit-on", "all", "--out", every).code == 0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            named = {"field": "body", "validation_fraction": 0.3} if source is lines else {}
+            text = Corpus.open(source, **named)  # type: ignore[arg-type]
+            wanted = train_bpe(text.documents("train"), 400, ["<|endoftext|>"])
+            assert 0 < sum(map(len, text.documents("train"))) < sum(map(len, text.documents()))
+        assert load_tokenizer(own).fingerprint == wanted.fingerprint
+        assert load_tokenizer(every).fingerprint != wanted.fingerprint
+        assert f"{sum(map(len, text.documents('train'))):,} bytes of text" in made.out
 
 
 # ---- look --------------------------------------------------------------------------------------------------
 
 
 def test_show_puts_tokenizers_side_by_side(fledge: Fledge, bpe: Path, word: Path) -> None:
-    result = fledge("show", "egg", " egg", "-t", bpe, "-t", word, "--ids")
+    result = fledge("tokenizer", "show", "egg", " egg", "-t", bpe, "-t", word, "--ids")
     assert result.code == 0
     assert "bpe" in result.out
     assert "word" in result.out
@@ -129,44 +124,44 @@ def test_show_puts_tokenizers_side_by_side(fledge: Fledge, bpe: Path, word: Path
 
 
 def test_show_as_json_gives_the_ids(fledge: Fledge, bpe: Path, word: Path) -> None:
-    cells = json.loads(fledge("show", "the cat", "-t", bpe, "-t", word, "--json").out)
+    cells = json.loads(fledge("tokenizer", "show", "the cat", "-t", bpe, "-t", word, "--json").out)
     assert [cell["ids"] for cell in cells] == [load_tokenizer(path).encode("the cat") for path in (bpe, word)]
 
 
 def test_show_as_a_page(fledge: Fledge, bpe: Path, tmp_path: Path) -> None:
-    result = fledge("show", "the <cat>", "-t", bpe, "--html", tmp_path / "tokens.html")
+    result = fledge("tokenizer", "show", "the <cat>", "-t", bpe, "--html", tmp_path / "tokens.html")
     assert result.code == 0
     assert "&lt;" in (tmp_path / "tokens.html").read_text()
 
 
 def test_show_reads_standard_input(fledge: Fledge, word: Path) -> None:
-    result = fledge("show", "-t", word, "--json", stdin="cat é".encode() + b"\xff")
+    result = fledge("tokenizer", "show", "-t", word, "--json", stdin="cat é".encode() + b"\xff")
     assert "".join(json.loads(result.out)[0]["tokens"]) == "cat ⟨C3⟩⟨A9⟩⟨FF⟩"
 
 
 def test_inspect_lists_the_facts(fledge: Fledge, bpe: Path, corpus: Path) -> None:
-    result = fledge("inspect", bpe, "--corpus", corpus)
+    result = fledge("tokenizer", "inspect", bpe, "--corpus", corpus)
     assert result.code == 0
     for words in ("single bytes", "Longest tokens", "bytes per token", "ids never used", "<|endoftext|>"):
         assert words in result.out
-    record = json.loads(fledge("inspect", bpe, "--json", "-c", corpus).out)
+    record = json.loads(fledge("tokenizer", "inspect", bpe, "--json", "-c", corpus).out)
     assert record["ids"] == 280
     assert record["usage"]["bytes_per_token"] > 1
 
 
 def test_compare_prints_the_matrix(fledge: Fledge, bpe: Path, word: Path, corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "other.txt").write_text("quite another text, of other words\n" * 50)
-    result = fledge("compare", corpus, tmp_path / "other.txt", "-t", bpe, "-t", word)
+    result = fledge("tokenizer", "compare", corpus, tmp_path / "other.txt", "-t", bpe, "-t", word)
     assert result.code == 0
     for words in ("Bytes per token", "corpus.txt", "other.txt", "MB/s", "time for 825 GB", "bits per id"):
         assert words in result.out
-    records = json.loads(fledge("compare", corpus, "-t", bpe, "--json").out)
+    records = json.loads(fledge("tokenizer", "compare", corpus, "-t", bpe, "--json").out)
     assert records[0]["width"] == 16
     assert records[0]["pile_seconds"] > 0
 
 
 def test_unicode_names_every_character(fledge: Fledge) -> None:
-    result = fledge("unicode", "e\u0301\u200b😀")
+    result = fledge("tokenizer", "unicode", "e\u0301\u200b😀")
     assert result.code == 0
     for words in (
         "U+0301",
@@ -182,11 +177,11 @@ def test_unicode_names_every_character(fledge: Fledge) -> None:
 def test_unicode_says_why_bytes_do_not_decode(fledge: Fledge, tmp_path: Path) -> None:
     (tmp_path / "broken").write_bytes(b"A\xc0\xaf")
     for arguments in (("--hex", r"41 \xC0 0xAF"), ("--file", tmp_path / "broken"), ("A\udcc0\udcaf",)):
-        result = fledge("unicode", *arguments)
+        result = fledge("tokenizer", "unicode", *arguments)
         assert result.code == 0
         assert "overlong" in result.out
         assert "U+002F" in result.out
-    record = json.loads(fledge("unicode", "--json", stdin=b"\xed\xa0\x80").out)
+    record = json.loads(fledge("tokenizer", "unicode", "--json", stdin=b"\xed\xa0\x80").out)
     assert record["flaws"][0]["fault"] == "surrogate"
 
 
@@ -194,35 +189,35 @@ def test_unicode_says_why_bytes_do_not_decode(fledge: Fledge, tmp_path: Path) ->
 
 
 def test_encode_and_decode_undo_each_other(fledge: Fledge, bpe: Path) -> None:
-    ids = fledge("encode", bpe, "the egg<|endoftext|>").out
+    ids = fledge("tokenizer", "encode", bpe, "the egg<|endoftext|>").out
     assert ids.split() == [str(token) for token in load_tokenizer(bpe).encode("the egg<|endoftext|>")]
-    assert fledge("decode", bpe, *ids.split()).out == "the egg<|endoftext|>"
-    assert fledge("decode", bpe, stdin=ids.replace(" ", ", ").encode()).out == "the egg<|endoftext|>"
+    assert fledge("tokenizer", "decode", bpe, *ids.split()).out == "the egg<|endoftext|>"
+    assert fledge("tokenizer", "decode", bpe, stdin=ids.replace(" ", ", ").encode()).out == "the egg<|endoftext|>"
 
 
 def test_encode_writes_a_file_that_numpy_reads(fledge: Fledge, bpe: Path, corpus: Path, tmp_path: Path) -> None:
-    result = fledge("encode", bpe, "--file", corpus, "--out", tmp_path / "ids.bin")
+    result = fledge("tokenizer", "encode", bpe, "--file", corpus, "--out", tmp_path / "ids.bin")
     assert result.code == 0
     ids = np.memmap(tmp_path / "ids.bin", "<u2")
     assert ids.tolist() == load_tokenizer(bpe).encode(TEXT)
-    assert fledge("decode", bpe, "--file", tmp_path / "ids.bin").out == TEXT
+    assert fledge("tokenizer", "decode", bpe, "--file", tmp_path / "ids.bin").out == TEXT
 
 
 # ---- convert and fetch -------------------------------------------------------------------------------------
 
 
 def test_convert_goes_round(fledge: Fledge, bpe: Path, tmp_path: Path) -> None:
-    assert fledge("convert", bpe, tmp_path / "gpt2", "--to", "gpt2").code == 0
-    assert fledge("convert", tmp_path / "gpt2", tmp_path / "own.tiktoken", "--to", "tiktoken").code == 0
-    assert fledge("convert", tmp_path / "own.tiktoken", tmp_path / "again").code == 0
+    assert fledge("tokenizer", "convert", bpe, tmp_path / "gpt2", "--to", "gpt2").code == 0
+    assert fledge("tokenizer", "convert", tmp_path / "gpt2", tmp_path / "own.tiktoken", "--to", "tiktoken").code == 0
+    assert fledge("tokenizer", "convert", tmp_path / "own.tiktoken", tmp_path / "again").code == 0
     assert load_tokenizer(tmp_path / "again").fingerprint == load_tokenizer(bpe).fingerprint
 
 
 def test_convert_takes_what_ranks_do_not_say(fledge: Fledge, bpe: Path, tmp_path: Path) -> None:
-    fledge("convert", bpe, tmp_path / "own.tiktoken", "--to", "tiktoken")
+    fledge("tokenizer", "convert", bpe, tmp_path / "own.tiktoken", "--to", "tiktoken")
     (tmp_path / "own.tiktoken.json").unlink()
     arguments = ["--pattern", "gpt2", "--special", "<|endoftext|>=0"]
-    assert fledge("convert", tmp_path / "own.tiktoken", tmp_path / "again", *arguments).code == 0
+    assert fledge("tokenizer", "convert", tmp_path / "own.tiktoken", tmp_path / "again", *arguments).code == 0
     assert load_tokenizer(tmp_path / "again").fingerprint == load_tokenizer(bpe).fingerprint
 
 
@@ -232,9 +227,9 @@ def test_fetch_uses_the_cache(
     monkeypatch.setenv("FLEDGE_CACHE", str(tmp_path / "cache"))
     (tmp_path / "cache" / "tokenizers").mkdir(parents=True)
     (tmp_path / "cache" / "tokenizers" / "gpt2.tiktoken").symlink_to(shared_data / "ranks" / "gpt2.tiktoken")
-    assert fledge("fetch", "gpt2", "--out", tmp_path / "gpt2").code == 0
+    assert fledge("tokenizer", "fetch", "gpt2", "--out", tmp_path / "gpt2").code == 0
     assert load_tokenizer(tmp_path / "gpt2").encode("Hello world") == [15496, 995]
-    assert fledge("encode", "gpt2", "Hello world").out == "15496 995\n"
+    assert fledge("tokenizer", "encode", "gpt2", "Hello world").out == "15496 995\n"
 
 
 # ---- mistakes ----------------------------------------------------------------------------------------------
@@ -299,7 +294,7 @@ def test_a_mistake_is_one_sentence(
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "odd.bin").write_bytes(b"123")
     before = sorted(path.name for path in tmp_path.iterdir())
-    result = fledge(*arguments, stdin=b"one two")
+    result = fledge("tokenizer", *arguments, stdin=b"one two")
     assert result.code == 2, result
     assert re.search(sentence, result.err), result.err
     assert result.err.startswith("fledge: ")
@@ -309,6 +304,6 @@ def test_a_mistake_is_one_sentence(
 
 
 def test_an_unknown_option_is_refused_with_code_2(fledge: Fledge, corpus: Path) -> None:
-    assert fledge("train", corpus, "--out", "x", "--kind", "sentence").code == 2
-    assert fledge("train", corpus).code == 2
-    assert fledge("nothing").code == 2
+    assert fledge("tokenizer", "train", corpus, "--out", "x", "--kind", "sentence").code == 2
+    assert fledge("tokenizer", "train", corpus).code == 2
+    assert fledge("tokenizer", "nothing").code == 2

@@ -10,21 +10,9 @@ from typer.testing import CliRunner
 from fledge.cli import build
 from fledge.errors import FledgeError
 from fledge.training import load_checkpoint, read_metrics
+from tests.small import SMALL
 
-SMALL = [
-    "tokenizer.vocabulary_size=300",
-    "tokens.context_length=16",
-    "model.layers=1",
-    "model.width=32",
-    "model.heads=2",
-    "training.steps=6",
-    "training.batch_size=4",
-    "training.threads=1",
-    "training.device=cpu",
-    "training.evaluate_windows=4",
-    "training.save_every=3",
-    "sampling.max_tokens=4",
-]
+SETTINGS = [*SMALL, "training.save_every=3", "sampling.max_tokens=4"]
 
 
 def fledge(*arguments: str) -> str:
@@ -49,7 +37,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finished(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "birds"
     output = fledge(
-        "train", "akjv-demo", *changes([f"corpus.source={corpus}", *SMALL]), "--out", str(folder), "--quiet"
+        "train", "akjv-demo", *changes([f"corpus.source={corpus}", *SETTINGS]), "--out", str(folder), "--quiet"
     )
     assert "step 6 of 6" in output
     assert f"fledge generate {folder}" in output
@@ -70,7 +58,7 @@ def test_a_run_goes_on_with_more_steps_and_another_batch_size(finished: Path) ->
 
 def test_a_bundle_is_fine_tuned_with_its_own_model_and_tokenizer(finished: Path, corpus: Path, tmp_path: Path) -> None:
     source = next((finished / "checkpoints").glob("step-*"))
-    small = [setting for setting in SMALL if not setting.startswith(("model", "tokenizer", "tokens"))]
+    small = [setting for setting in SETTINGS if not setting.startswith(("model", "tokenizer", "tokens"))]
     settings = changes([f"corpus.source={corpus}", *small, "training.steps=2", "optimizer.learning_rate=1e-6"])
     out = tmp_path / "tuned"
     fledge("train", "akjv-demo", "--from", str(source), "--out", str(out), "--quiet", *settings)
@@ -103,6 +91,6 @@ def test_mistakes_are_sentences(
 
 
 def test_profile_writes_a_trace(corpus: Path, tmp_path: Path) -> None:
-    settings = changes([f"corpus.source={corpus}", *SMALL, "training.steps=9"])
+    settings = changes([f"corpus.source={corpus}", *SETTINGS, "training.steps=9"])
     fledge("train", "akjv-demo", *settings, "--out", str(tmp_path / "run"), "--profile", "--quiet")
     assert (tmp_path / "run" / "trace.json").stat().st_size > 1000

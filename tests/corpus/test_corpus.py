@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import http.server
 import io
 import json
 import lzma
+import os
 import sys
+import threading
 import warnings
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +22,8 @@ import fledge.corpus.corpus
 import fledge.corpus.readers
 from fledge.corpus import Corpus, Cursor
 from fledge.corpus.inspect import inspect
+from fledge.corpus.readers import Options, read
+from fledge.corpus.sources import Source
 from fledge.errors import FledgeError
 
 TEXTS = [f"document {i}\nwith <|pad|> and “quotes” {'x' * (i % 13)}" for i in range(60)]
@@ -111,6 +116,45 @@ def test_fsspec_addresses(tmp_path):
     assert list(Corpus.open("memory://corpus/*.gz").documents()) == BYTES
     with pytest.raises(FledgeError, match="nothing at memory://corpus/b.txt"):
         Corpus.open("memory://corpus/b.txt")
+
+
+def test_a_missing_driver_is_named_with_the_way_to_get_it(monkeypatch):
+    fsspec = pytest.importorskip("fsspec")
+
+    def missing(address):
+        raise ImportError("Install s3fs to access S3")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", missing)
+    with pytest.raises(FledgeError, match=r"pip install s3fs"):
+        Corpus.open("s3://bucket/a.txt")
+    with pytest.raises(FledgeError, match=r"pip install 'fledge\[data\]'"):
+        Corpus.open("https://example.org/a.txt")
+
+
+def test_a_page_of_a_server_is_known_by_its_time_of_change(tmp_path):
+    """A server that sends no ETag: a text of the same size, changed later, is another one."""
+    pytest.importorskip("aiohttp")
+    path = write(tmp_path / "text.txt", b"<|endoftext|>".join(BYTES))
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *given):
+            super().__init__(*given, directory=str(tmp_path))
+
+        def log_message(self, *words):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            address = f"http://127.0.0.1:{server.server_port}/text.txt"
+            before = Corpus.open(address)
+            assert list(before.documents()) == BYTES
+            os.utime(path, (1_000_000_000, 1_000_000_000))
+            assert Corpus.open(address).identity != before.identity
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_standard_input(monkeypatch):
@@ -252,6 +296,39 @@ def test_bad_json_lines(tmp_path, line, message):
     assert sum(batch.skipped for batch in corpus.batches()) == 1
 
 
+def test_a_damaged_gz_is_refused(tmp_path):
+    path = write(tmp_path / "text.txt.gz", b"<|endoftext|>".join(BYTES))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+    with pytest.raises(FledgeError, match="can't be decompressed to its end"):
+        list(Corpus.open(path, validation_fraction=0).documents())
+
+
+@pytest.mark.parametrize("separator", ["<|endoftext|>", "\n\n---- a rule ----\n\n"])
+def test_a_block_never_ends_inside_a_separator(tmp_path, separator):
+    """Wherever the cut falls, the text is what stands between separators, and nothing of theirs."""
+    for length in range(40, 160, 3):
+        documents = [chr(97 + i) * length for i in range(19)]
+        path = write(tmp_path / "few.txt", separator.join(documents).encode())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            corpus = Corpus.open(path, separator=separator)
+            found = [(batch.documents, batch.validation.tolist()) for batch in corpus.batches()]
+        assert b"".join(text for texts, _ in found for text in texts).decode() == "".join(documents)
+        assert any(held for _, flags in found for held in flags)
+
+
+def test_reading_goes_on_from_a_cut_before_a_separator(tmp_path):
+    separator = b"\n\n---- a rule ----\n\n"
+    data = separator.join(bytes([97 + i]) * 50 for i in range(19))
+    source, options = Source(str(write(tmp_path / "few.txt", data)), "text", len(data)), Options(separator)
+    whole = list(read(source, options, [], len(data)))
+    for number, found in enumerate(whole):
+        rest = [one.text.documents() for one in read(source, options, found.position, len(data))]
+        assert rest == [one.text.documents() for one in whole[number + 1 :]]
+
+
 def test_lone_surrogates_in_json_are_kept(tmp_path):
     path = write(tmp_path / "text.jsonl", b'{"text": "a\\ud800b"}\n')
     assert list(Corpus.open(path, validation_fraction=0).documents()) == [b"a\xed\xa0\x80b"]
@@ -259,8 +336,24 @@ def test_lone_surrogates_in_json_are_kept(tmp_path):
 
 def test_a_document_too_long_for_memory_is_refused(tmp_path):
     path = write(tmp_path / "text.txt", b"<|endoftext|>".join([*BYTES, b"x" * 5000, *BYTES]))
-    with pytest.raises(FledgeError, match=r"longer than 2\.0 kB"):
+    start = path.read_bytes().index(b"xxxxxxxxxxxxxxxxxxxx")
+    with pytest.raises(FledgeError, match=rf"at byte {start:,} is longer than 2\.0 kB.*--max-document-bytes"):
         list(Corpus.open(path, max_document_bytes=2000).documents())
+
+
+def test_a_row_too_long_for_memory_is_refused(tmp_path):
+    for size in (2001, 9000):
+        rows = [*TEXTS, "x" * size, *TEXTS]
+        path = write(tmp_path / "text.jsonl", "\n".join(json.dumps({"text": text}) for text in rows).encode())
+        for skip_bad in (False, True):
+            with pytest.raises(FledgeError, match=r"the document at line 61 is longer than 2\.0 kB"):
+                list(Corpus.open(path, max_document_bytes=2000, skip_bad=skip_bad).documents())
+        assert len(list(Corpus.open(path, max_document_bytes=size).documents())) == 121
+    arrow = pytest.importorskip("pyarrow")
+    table = arrow.table({"text": [None, *rows]})
+    pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "text.parquet", row_group_size=7)
+    with pytest.raises(FledgeError, match=r"the document at row 62 is longer than 2\.0 kB"):
+        list(Corpus.open(tmp_path / "text.parquet", max_document_bytes=2000).documents())
 
 
 def test_a_text_without_separators_may_be_of_any_size(tmp_path, monkeypatch):
@@ -280,6 +373,13 @@ def test_a_text_without_separators_may_be_of_any_size(tmp_path, monkeypatch):
 def test_no_documents_at_all(tmp_path, data):
     with pytest.raises(FledgeError, match="holds no documents"):
         list(Corpus.open(write(tmp_path / "text.txt", data)).documents())
+
+
+def test_wrong_settings_are_one_sentence(tmp_path):
+    path = write(tmp_path / "text.txt", b"text")
+    for settings in ({"format": "verses"}, {"validation_fraction": 2}, {"max_document_bytes": 0}, {"separator": ""}):
+        with pytest.raises(FledgeError, match=next(iter(settings))):
+            Corpus.open(path, **settings)
 
 
 def test_what_is_not_there(tmp_path):
@@ -315,3 +415,15 @@ def test_identity_changes_with_the_source(tmp_path):
     assert Corpus.open(path, validation_fraction=0.2).identity != before
     path.write_bytes(path.read_bytes() + b"more")
     assert Corpus.open(path).identity != before
+
+
+def test_a_copy_has_the_same_outline_and_content(tmp_path):
+    path = write(tmp_path / "text.txt", b"<|endoftext|>".join(BYTES))
+    copied = write(tmp_path / "copied.txt", path.read_bytes())
+    first, second = Corpus.open(path), Corpus.open(copied)
+    assert first.identity != second.identity
+    assert (first.outline, first.content()) == (second.outline, second.content())
+    few = write(tmp_path / "few.txt", b"<|endoftext|>".join(BYTES[:3]))
+    assert first.content(3) == Corpus.open(few, validation_fraction=0).content()
+    assert first.content(0) == 0
+    assert Corpus.from_documents(["a"]).outline != Corpus.from_documents(["b"]).outline

@@ -106,6 +106,16 @@ def test_temperature_zero_takes_the_likeliest() -> None:
     assert torch.equal(choose(rows, config, torch.rand(50)), rows.argmax(-1))
 
 
+@pytest.mark.parametrize("temperature", [1e-29, 1e-31, 1e-38, 1e-45, 1e-300])
+@pytest.mark.parametrize("filters", [{}, {"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.1}])
+def test_a_temperature_next_to_zero_takes_the_likeliest(temperature: float, filters: dict[str, float]) -> None:
+    """Scores divided by so little would be infinite, and nothing could be drawn from them."""
+    rows = 1e4 * torch.randn(50, 30, generator=torch.Generator().manual_seed(0))
+    config = SamplingConfig(temperature=temperature, **filters)
+    numbers = torch.linspace(0, 0.999, 50, dtype=torch.float64)
+    assert torch.equal(choose(rows, config, numbers), rows.argmax(-1))
+
+
 def test_a_flat_nucleus_needs_more_than_the_shortlist() -> None:
     logits = torch.zeros(1, 2000)
     kept = candidates(logits, SamplingConfig(temperature=1.0, top_p=0.5)).scores.isfinite().sum()

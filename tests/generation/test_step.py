@@ -1,4 +1,4 @@
-"""The short way through a Transformer gives the model's own scores, for every ablation and past the context."""
+"""The short way through a model gives the model's own scores, for every ablation and past the context."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from fledge.config import ModelConfig
 from fledge.generation.prepare import prepare
-from fledge.generation.step import Product, Stepper
+from fledge.generation.step import NativeStep, Product
 from fledge.model import build_model
 
 SHAPES = [
@@ -43,13 +43,65 @@ def test_equal_to_the_model(shape: dict[str, object], prepared: bool) -> None:
             expected.append(model.head(hidden[:, -1]))
         if prepared:
             prepare(model)
-        stepper, state = Stepper.make(model), model.init_state(3)
-        assert stepper is not None
+        native, state = NativeStep.make(model), model.init_state(3)
+        assert native is not None
         for place in range(length):
-            scores = stepper(state, ids[:, place])
+            scores = native(state, ids[:, place])
             torch.testing.assert_close(scores, expected[place], rtol=1e-4, atol=1e-4)
         assert state.longest == length
         assert state.lengths.tolist() == [length] * 3
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_bdh_equals_the_model_for_rows_of_unequal_length(prepared: bool) -> None:
+    torch.manual_seed(0)
+    model = build_model(ModelConfig(architecture="bdh", layers=3, width=48, heads=2, multiplier=64), 300, 12).eval()
+    ids, lengths = torch.randint(0, 300, (3, 24)), torch.tensor([4, 2, 5])
+    with torch.inference_mode():
+        _, reference = model.hidden(ids[:, :5], state=model.init_state(3), lengths=lengths)
+        state = reference.clone()
+        if prepared:
+            prepare(model)
+        native = NativeStep.make(model)
+        assert native is not None
+        for place in range(5, 24):
+            hidden, reference = model.hidden(ids[:, place : place + 1], state=reference)
+            assert native.fits(state)
+            scores = native(state, ids[:, place])
+            torch.testing.assert_close(scores, model.head(hidden[:, -1]), rtol=1e-4, atol=1e-4)
+        assert state.lengths.tolist() == (lengths + 19).tolist()
+        for name, synapses in state.tensors.items():
+            torch.testing.assert_close(synapses, reference.tensors[name], rtol=1e-4, atol=1e-4)
+
+
+def test_a_long_text_moves_to_large_pages_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build_model(ModelConfig(layers=2, width=32, heads=2), 50, 16).eval()
+    native = NativeStep.make(model)
+    assert native is not None
+    with torch.inference_mode():
+        scores = []
+        for far in (4, 1000):
+            monkeypatch.setattr("fledge.generation.step.FAR", far)
+            monkeypatch.setattr("fledge.generation.step.LARGE_STATE", 0)
+            state = model.init_state(2)
+            scores.append([native(state, torch.tensor([place, 7])) for place in range(16)])
+        for moved, unmoved in zip(*scores, strict=True):
+            assert torch.equal(moved, unmoved)
+
+
+def test_states_that_the_native_core_cannot_read_go_through_the_model() -> None:
+    for architecture in ("transformer", "bdh"):
+        model = build_model(ModelConfig(architecture=architecture, layers=1, width=32, heads=2), 50, 8).eval()
+        native, state = NativeStep.make(model), model.init_state(2)
+        assert native is not None
+        assert native.fits(state)
+        assert not native.fits(model.init_state(2, dtype=torch.bfloat16))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert not native.fits(state)
+        name = next(iter(state.tensors))
+        state.tensors[name] = state.tensors[name].mT.contiguous().mT
+        assert not native.fits(state)
+        assert NativeStep.make(model.to(torch.bfloat16)) is None
 
 
 @pytest.mark.parametrize("rows", range(1, 9))
@@ -66,10 +118,10 @@ def test_products_of_a_few_rows(rows: int) -> None:
 
 def test_more_rows_than_the_native_products_take_go_through_the_model() -> None:
     model = build_model(ModelConfig(layers=1, width=32, heads=2), 50, 8).eval()
-    stepper = Stepper.make(model)
-    assert stepper is not None
-    assert stepper.fits(model.init_state(8))
-    assert not stepper.fits(model.init_state(9))
+    native = NativeStep.make(model)
+    assert native is not None
+    assert native.fits(model.init_state(8))
+    assert not native.fits(model.init_state(9))
     with pytest.raises(ValueError, match="1 to 8 rows"):
         Product(torch.randn(4, 4))(torch.randn(9, 4))
 
@@ -94,7 +146,7 @@ def test_threads_and_forks() -> None:
 
 def test_other_architectures_take_their_own_way() -> None:
     model = build_model(ModelConfig(architecture="gru", width=16, layers=1), 10, 8)
-    assert Stepper.make(model) is None
+    assert NativeStep.make(model) is None
 
 
 @pytest.mark.parametrize("architecture", ["transformer", "gru", "bdh"])

@@ -131,3 +131,29 @@ def test_no_neurons_are_kept_unless_asked():
             model(inputs)
         of_neurons = [shape for shape in saved if CONTEXT in shape and model.neurons in shape]
         assert len(of_neurons) == (2 * model.config.layers if keep else 0)
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_synapses_are_written_in_place_unless_a_gradient_is_wanted(steps):
+    model, inputs = small("bdh"), ids(2, 10)
+    with torch.no_grad():
+        _, state = model.hidden(inputs[:, :3], state=model.init_state(2))
+        kept = state.clone()
+        before = dict(kept.tensors)
+        hidden, after = model.hidden(inputs[:, 3 : 3 + steps], state=state)
+    free, recorded = model.hidden(inputs[:, 3 : 3 + steps], state=kept)
+    torch.testing.assert_close(free, hidden, atol=1e-6, rtol=1e-5)
+    for name, synapses in recorded.tensors.items():
+        assert after.tensors[name].data_ptr() == state.tensors[name].data_ptr()
+        assert synapses is not before[name]
+        torch.testing.assert_close(synapses, after.tensors[name], atol=1e-6, rtol=1e-5)
+    free.sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
+
+
+def test_a_state_keeps_its_precision_under_autocast():
+    model = small("bdh")
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        _, state = model.hidden(ids(2, 5), state=model.init_state(2))
+        _, state = model.hidden(ids(2, 1), state=state)
+    assert all(tensor.dtype == torch.float32 for tensor in state.tensors.values())

@@ -145,8 +145,8 @@ def test_bad_settings_are_sentences():
         build_model(ModelConfig(architecture="tranformer"), 10, 8)
     with pytest.raises(ValueError, match="model.heads = 3 does not divide model.width = 64"):
         ModelConfig(width=64, heads=3)
-    with pytest.raises(FledgeError, match="even number of neurons"):
-        build_model(ModelConfig(architecture="bdh", width=9, heads=3, multiplier=1), 10, 8)
+    with pytest.raises(ValueError, match="even number of neurons"):
+        ModelConfig(architecture="bdh", width=9, heads=3, multiplier=1)
     with pytest.raises(FledgeError, match="at least one token"):
         build_model(ModelConfig(), 0, 8)
 

@@ -30,7 +30,7 @@ def distance(found, wanted) -> float:
     return float((found - wanted).norm() / wanted.norm())
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "size"), [(4, 4, 32), (4, 2, 64), (2, 1, 16)])
+@pytest.mark.parametrize(("heads", "kv_heads", "size"), [(4, 4, 32), (2, 2, 64), (4, 2, 64), (2, 1, 16)])
 @pytest.mark.parametrize("length", [256, 200, 1024])
 @pytest.mark.parametrize("rope", [True, False])
 def test_short_attention(heads, kv_heads, size, length, rope):
@@ -55,11 +55,12 @@ def test_short_attention(heads, kv_heads, size, length, rope):
 
 
 @pytest.mark.parametrize(("smoothing", "z_loss"), [(0.0, 0.0), (0.1, 1e-3)])
-@pytest.mark.parametrize(("vocabulary", "columns"), [(50257, 50304), (10_000, 10_112), (61, 64)])
+@pytest.mark.parametrize(("vocabulary", "columns"), [(50257, 50304), (10_000, 10_112), (8192, 8192), (61, 64)])
 def test_loss_kernel(smoothing, z_loss, vocabulary, columns):
     logits = (torch.randn(300, columns, device="cuda") * 3).bfloat16()
     targets = torch.randint(vocabulary, (300,), device="cuda")
     targets[::7] = -100
+    targets[1], targets[2] = 0, vocabulary - 1
     wanted, slope = loss_module._chunk(logits.double(), targets, vocabulary, smoothing, z_loss, True)
     found, kernel_slope = loss_module._chunk_by_kernel(logits, targets, vocabulary, smoothing, z_loss, True)
     assert float(found) == pytest.approx(float(wanted), rel=1e-5)

@@ -10,7 +10,7 @@ import torch
 from fledge.config import ModelConfig, load_recipe
 from fledge.model import build_model
 from fledge.model.attention import Attention
-from fledge.model.layers import default_hidden, rotary_frequencies, rotate, rotation, sinusoids
+from fledge.model.layers import rotary_frequencies, rotate, rotation, sinusoids
 
 from .cases import config, ids, small
 
@@ -138,7 +138,7 @@ def test_the_vocabulary_is_padded_for_matrix_units():
     [("swiglu", 512, 1344), ("swiglu", 768, 2048), ("silu", 512, 2048), ("relu2", 64, 256)],
 )
 def test_hidden_sizes_match_in_parameters(kind, width, hidden):
-    assert default_hidden(ModelConfig(feed_forward=kind, width=width)) == hidden
+    assert ModelConfig(feed_forward=kind, width=width).inner_size == hidden
 
 
 def test_initial_weights_have_the_deviations_asked_for():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tiktoken
 import tiktoken_ext.openai_public as public
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fledge import BPETokenizer, FledgeError, train_bpe
@@ -79,6 +79,7 @@ def test_ids_equal_tiktoken_on_real_text(pairs, pattern, shared_data):
 @pytest.mark.parametrize("pattern", NAMES)
 @settings(max_examples=300, deadline=None)
 @given(text=messy)
+@example(text="\U000323b0/A")  # a letter since Unicode 17, which tiktoken does not know yet
 def test_ids_equal_tiktoken_on_any_text(pairs, pattern, text):
     ours, theirs = pairs[pattern]
     assert ours.encode(text, special="text") == theirs.encode(text, disallowed_special=())
@@ -182,6 +183,94 @@ def test_special_tokens_by_one_keyword(small):
     assert small.encode("ab", special="refuse") == small.encode("ab")
     with pytest.raises(FledgeError, match="Did you mean recognise"):
         small.encode("a", special="recognize")
+
+
+@pytest.mark.parametrize("pattern", ["gpt2", r"\w+|\W"])
+def test_a_refusal_names_the_byte_of_the_whole_text(small, pattern, tmp_path, monkeypatch):
+    """By whatever way in, and however many blocks came before."""
+    from fledge.tokenizer import stream
+
+    monkeypatch.setattr(stream, "PIECE", 8)
+    monkeypatch.setattr(stream, "BLOCK", 16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tokenizer = BPETokenizer(small.vocab, small.merges, small.special_tokens, pattern=pattern)
+    text = "été " * 50 + END
+    source = tmp_path / "text.txt"
+    source.write_text(text, encoding="utf-8")
+    ways = [
+        lambda: tokenizer.encode(text, special="refuse"),
+        lambda: tokenizer.encode_array(text, special="refuse"),
+        lambda: list(tokenizer.encode_iterable(text, special="refuse")),
+        lambda: tokenizer.encode_file(source, tmp_path / "ids.bin", special="refuse"),
+    ]
+    for way in ways:
+        with pytest.raises(FledgeError, match=r"<\|endoftext\|> at byte 300, .*special='text'"):
+            way()
+
+
+def test_wrong_types_get_one_sentence(small):
+    assert small.encode(b"the cat") == small.encode("the cat") == small.encode([b"the", " cat"])
+    assert small.decode(np.array([5, 6])) == small.decode([5, 6])
+    wrong = {
+        "a text is a NoneType": lambda: small.encode(None),
+        "a text is a int": lambda: small.encode(["a", 5]),
+        "a text is a list": lambda: small.encode_array(["a"]),
+        "a text is a float": lambda: small.encode_batch(["a", 1.5]),
+        "special = None is not a way": lambda: small.encode("a", special=None),
+        r"special = \[\] is not a way": lambda: small.encode_array("a", special=[]),
+        "threads = 0 must be": lambda: small.encode_array("a", threads=0),
+        "threads = 'x' must be": lambda: small.encode_batch(["a"], threads="x"),
+        "this is a int": lambda: small.decode(5),
+        "this is a NoneType": lambda: small.decode(None),
+        "a ndarray of 2 dimensions": lambda: small.decode(np.array([[5, 6]])),
+        "id 'a' is not in the vocabulary": lambda: small.decode("a"),
+        "errors = 'replaced' is not a way to decode. Did you mean replace?": lambda: small.decode([5], "replaced"),
+        "errors = None is not a way": lambda: small.decode([5], None),
+        "pattern = None must be": lambda: BPETokenizer(small.vocab, small.merges, pattern=None),
+        "the special token 5 is a int": lambda: BPETokenizer(small.vocab, small.merges, [5]),
+        "the id of <a> = 'x' must be": lambda: BPETokenizer(small.vocab, small.merges, {"<a>": "x"}),
+    }
+    for sentence, call in wrong.items():
+        with pytest.raises(FledgeError, match=sentence):
+            call()
+
+
+SHORTENED = """
+import os, sys
+from fledge import FledgeError, train_bpe
+from fledge.tokenizer import stream
+
+stream.BLOCK = 1 << 16
+source, sink = sys.argv[1:]
+tokenizer = train_bpe(["the cat"], 258)
+encode = tokenizer._encoder.encode
+
+class Encoder:
+    last_cut = tokenizer._encoder.last_cut
+    def encode(self, *arguments):
+        os.truncate(source, stream.BLOCK)
+        return encode(*arguments)
+
+tokenizer._encoder = Encoder()
+try:
+    tokenizer.encode_file(source, sink)
+except FledgeError as error:
+    print(error)
+"""
+
+
+def test_a_file_that_becomes_shorter_is_refused(tmp_path):
+    """It is mapped, and to touch what is gone would end the process."""
+    import subprocess
+    import sys
+
+    source, sink = tmp_path / "text.txt", tmp_path / "ids.bin"
+    source.write_text("the cat " * 100_000)
+    done = subprocess.run([sys.executable, "-c", SHORTENED, source, sink], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert "became shorter while it was read" in done.stdout
+    assert not sink.exists()
 
 
 def test_the_longest_special_wins(small):

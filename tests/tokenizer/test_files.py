@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
+import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -334,3 +337,80 @@ def test_a_fetched_vocabulary_loads_by_name(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "tokenizers").mkdir()
     (tmp_path / "tokenizers" / "gpt2.tiktoken").symlink_to(shared_data / "ranks" / "gpt2.tiktoken")
     assert load_tokenizer("gpt2").encode("Hello world") == [15496, 995]
+
+
+# ---- whole or absent, and the very one -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [train, lambda: WordTokenizer.train(SAMPLE), lambda: CharacterTokenizer.train(SAMPLE)])
+def test_the_fingerprint_is_checked(make: Callable[[], Tokenizer], tmp_path: Path) -> None:
+    make().save(tmp_path)
+    path = tmp_path / "tokenizer_config.json"
+    configuration = json.loads(path.read_text())
+    for wrong in ("0" * 64, None, 5):
+        path.write_text(json.dumps(configuration | {"fingerprint": wrong}))
+        with pytest.raises(FledgeError, match="another fingerprint") as refusal:
+            load_tokenizer(tmp_path)
+        assert str(tmp_path) in str(refusal.value)
+    del configuration["fingerprint"]
+    path.write_text(json.dumps(configuration))
+    assert load_tokenizer(tmp_path).vocab_size > 256
+
+
+def test_a_vocabulary_that_was_changed_is_refused(trained: BPETokenizer, tmp_path: Path) -> None:
+    trained.save(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    document = json.loads(path.read_text())
+    merges = document["model"]["merges"]
+    merges[0], merges[1] = merges[1], merges[0]
+    path.write_text(json.dumps(document))
+    with pytest.raises(FledgeError, match="another fingerprint"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize(("format", "name"), [("huggingface", "out"), ("gpt2", "out"), ("tiktoken", "out/a.tiktoken")])
+def test_a_full_disk_leaves_nothing(
+    trained: BPETokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str, name: str, there: bool
+) -> None:
+    """The second file does not fit: the first does not stay behind either."""
+    if there or format == "tiktoken":
+        (tmp_path / "out").mkdir()
+    flush, calls = os.fsync, []
+
+    def fills_up(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fills_up)
+    with pytest.raises(OSError, match="No space left"):
+        export_tokenizer(trained, tmp_path / name, format)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("format", ["huggingface", "gpt2", "tiktoken"])
+def test_the_space_is_checked_first(
+    trained: BPETokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 100))
+    with pytest.raises(FledgeError, match="only 100 bytes are free"):
+        export_tokenizer(trained, tmp_path / "out.tiktoken", format)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_another_process_made_meanwhile_stays(
+    trained: BPETokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = os.rename
+
+    def too_late(source: str, target: Path) -> None:
+        target.mkdir()
+        (target / "theirs").touch()
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", too_late)
+    with pytest.raises(FledgeError, match="out was made meanwhile by another process"):
+        trained.save(tmp_path / "out")
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "theirs"]

@@ -8,6 +8,7 @@ import itertools
 import random
 import warnings
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -135,6 +136,33 @@ def test_no_size_merges_until_no_pair_occurs_twice():
     assert tokenizer.merges == naive(["abab abcd"], 1000, least=2)
 
 
+@pytest.mark.parametrize("texts", [["eee", "eeoeoee", "eeroeeeeeeroroeero"], ["abcabcab bcbcab aab", "cabcab"]])
+@pytest.mark.parametrize("least", [2, 3, 4, 5])
+def test_no_pair_below_the_limit_is_merged(texts, least):
+    """A count that fell below the limit while its pair waited is not merged after all."""
+    assert learned(texts, None, min_frequency=least).merges == naive(texts, 1000, least=least)
+
+
+def test_no_size_on_real_text(shared_data):
+    path = shared_data / "cs336/address.txt"
+    assert train_bpe(path, None).merges == naive([path.read_text()], 1000, least=2)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    letters=st.sampled_from(["ero", "ab", "abc é", "there fo"]),
+    sizes=st.lists(st.integers(0, 60), min_size=1, max_size=5),
+    source=st.randoms(use_true_random=True),
+    merges=st.none() | st.integers(1, 40),
+    least=st.integers(1, 5),
+)
+def test_naive_trainer_agrees_on_every_limit(letters, sizes, source, merges, least):
+    texts = ["".join(source.choices(letters, k=size)) for size in sizes]
+    size = None if merges is None else 256 + merges
+    expected = naive([*texts, "x"], 10**6 if merges is None else merges, least=max(2, least) if size is None else least)
+    assert learned([*texts, "x"], size, min_frequency=least).merges == expected
+
+
 def test_min_frequency():
     with pytest.warns(UserWarning, match=r"ended at 2\d\d ids instead of 1,000.*3 times"):
         tokenizer = train_bpe(["the the the then thin"], 1000, min_frequency=3)
@@ -174,11 +202,83 @@ def test_counts_past_32_bits():
         (["x"], 300, ("a", "a"), "different"),
         ([1, 2], 300, (), "str or bytes"),
         (5, 300, (), "give a path"),
+        (b"some text", 300, (), "a bytes is one text; give a list"),
+        (["x"], "300", (), "vocab_size = '300' must be a whole number"),
+        (["x"], 300.5, (), r"vocab_size = 300\.5 must be a whole number"),
+        (["x"], True, (), "vocab_size = True must be a whole number"),
+        (["x"], 256, ("<a>",), "1 special token and"),
+        (["x"], 300, [5], "the special token 5 is a int"),
+        (["x"], 300, None, "no list of texts"),
+        (["no/such/a.txt", "no/such/b.txt"], 300, (), r"a\.txt does not exist"),
+        (["missing.jsonl"], 300, (), r"missing\.jsonl does not exist"),
+        (iter([Path("missing.txt")]), 300, (), "put paths into a list"),
     ],
 )
 def test_mistakes_get_one_sentence(source, size, specials, message):
     with pytest.raises(FledgeError, match=message):
         train_bpe(source, size, specials)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pattern": None}, "pattern = None must be gpt2"),
+        ({"pattern": "gtp2"}, "gtp2 is not a pattern. Did you mean gpt2?"),
+        ({"pattern": "cl100k_base"}, "Did you mean cl100k?"),
+        ({"pattern": "O200K"}, "Did you mean o200k?"),
+        ({"threads": "x"}, "threads = 'x' must be a whole number"),
+        ({"threads": 0}, "threads = 0 must be a whole number, 1 or more"),
+        ({"min_frequency": 0}, "min_frequency = 0 must be"),
+        ({"min_frequency": "2"}, "min_frequency = '2' must be"),
+    ],
+)
+def test_wrong_options_get_one_sentence(options, message):
+    with pytest.raises(FledgeError, match=message):
+        train_bpe(["x"], 300, **options)
+
+
+def test_a_plain_word_near_no_name_is_an_expression():
+    assert learned(["abab abab"], 257, pattern="abab").merges == naive(["abab abab"], 1)
+
+
+def test_a_missing_file_among_files_is_an_error(tmp_path):
+    """Whatever its name looks like: it was meant as a file, and its name is not to be learned."""
+    there = tmp_path / "there.txt"
+    there.write_text("abab")
+    with pytest.raises(FledgeError, match="misspelt does not exist"):
+        train_bpe([str(there), "misspelt"], 300)
+    assert learned(["and/or", "misspelt.txt"], 258).merges == naive(["and/or", "misspelt.txt"], 2)
+    assert learned([b"misspelt.txt"], 258).merges == naive(["misspelt.txt"], 2)
+
+
+def test_names_in_capitals(tmp_path):
+    packed = tmp_path / "STORY.TXT.GZ"
+    packed.write_bytes(gzip.compress(b"abab abab"))
+    assert learned(packed, 258).merges == naive(["abab abab"], 2)
+    assert learned(packed, 258, pattern=r"\S+|\s+").merges == [(b"a", b"b"), (b"ab", b"ab")]
+    packed.write_bytes(gzip.compress(b"abab" * 9)[:-9])
+    with pytest.raises(FledgeError, match="cut or damaged"):
+        learned(packed, 258)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "A.JSONL", "a.jsonl.gz"])
+def test_only_the_text_of_jsonl_is_learned(name, tmp_path):
+    path = tmp_path / name
+    lines = b'{"title": "zzzzzzzz", "text": "abab"}\n{"title": "zzzz", "text": "abcd"}\n'
+    path.write_bytes(gzip.compress(lines) if name.endswith(".gz") else lines)
+    expected = naive(["abab", "abcd"], 1000)
+    assert learned(path, 1000).merges == expected
+    assert learned([str(path)], 1000).merges == expected
+    assert learned(path, 1000, pattern=r"\S+|\s+").merges == expected
+
+
+def test_only_the_text_of_parquet_is_learned(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    table = pyarrow.table({"title": ["zzzzzzzz", "zzzz"], "text": ["abab", "abcd"]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    assert learned(tmp_path / "a.parquet", 1000).merges == naive(["abab", "abcd"], 1000)
 
 
 def test_folder_is_refused(tmp_path):

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fledge import FledgeError
-from fledge.tokenizer import Roles, WordTokenizer
+from fledge.tokenizer import CharacterTokenizer, Roles, WordTokenizer
 from fledge.tokenizer.word import words
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=60)
@@ -224,3 +224,30 @@ def test_real_text_comes_back(shared_data: Path) -> None:
     assert tokenizer.decode(tokenizer.encode_array(text)) == text
     messy = (shared_data / "messy" / "blns.txt").read_bytes()
     assert tokenizer.decode_bytes(tokenizer.encode_array(messy)) == messy
+
+
+@pytest.mark.parametrize("kind", [WordTokenizer, CharacterTokenizer])
+def test_a_refusal_names_the_character_of_the_whole_text(kind, tmp_path, monkeypatch):
+    from fledge.tokenizer import spelling
+
+    monkeypatch.setattr(spelling, "READ_AT_ONCE", 16)
+    tokenizer = kind.train(["the egg"])
+    text = "été " * 50 + "<|end|>"
+    source = tmp_path / "text.txt"
+    source.write_text(text, encoding="utf-8")
+    ways = [
+        lambda: tokenizer.encode(text, special="refuse"),
+        lambda: list(tokenizer.encode_iterable([text[i : i + 7] for i in range(0, len(text), 7)], special="refuse")),
+        lambda: tokenizer.encode_file(source, tmp_path / "ids.bin", special="refuse"),
+    ]
+    for way in ways:
+        with pytest.raises(FledgeError, match=r"<\|end\|> at character 200,"):
+            way()
+
+
+@pytest.mark.parametrize("options", [{"vocab_size": "300"}, {"vocab_size": 300.5}, {"min_frequency": 0}])
+def test_wrong_types_get_one_sentence(options):
+    with pytest.raises(FledgeError, match="must be a whole number"):
+        WordTokenizer.train(["the egg"], **options)
+    with pytest.raises(FledgeError, match="one text; give a list"):
+        WordTokenizer.train("the egg")

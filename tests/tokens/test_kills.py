@@ -172,8 +172,27 @@ def test_a_changed_source_or_tokenizer_is_noticed(source, tmp_path):
         assert write(source, folder).split("train").tokens.size
 
 
+@pytest.mark.parametrize(
+    ("number", "changed"), [(60, 5), (10**6, 5), (10**6, 900)], ids=["unfinished", "head", "middle"]
+)
+def test_a_copied_source_is_accepted_and_a_changed_byte_is_noticed(number, changed, source, tmp_path):
+    folder, copied = tmp_path / "store", tmp_path / "elsewhere" / "copied.txt"
+    killed_at(number, source, folder, power=False)
+    copied.parent.mkdir()
+    data = source.read_bytes()
+    copied.write_bytes(data[:changed] + bytes([data[changed] ^ 1]) + data[changed + 1 :])
+    with pytest.raises(FledgeError, match="the source has changed"):
+        write(copied, folder)
+    copied.write_bytes(data)
+    os.utime(copied, (1, 1))
+    accepted, wanted = write(copied, folder), write(source, tmp_path / "undisturbed")
+    assert accepted.manifest["content"] == wanted.manifest["content"] == Corpus.open(copied).content()
+    for name in ("train.bin", "train.documents.bin", "validation.bin", "validation.documents.bin"):
+        assert (folder / name).read_bytes() == (wanted.folder / name).read_bytes()
+
+
 def test_two_writers_exclude_each_other(source, tmp_path):
-    with fledge.tokens.writer._alone(tmp_path), pytest.raises(FledgeError, match="Another process"):
+    with fledge.tokens.writer.alone(tmp_path), pytest.raises(FledgeError, match="Another process"):
         write(source, tmp_path)
 
 

@@ -10,6 +10,7 @@ import pytest
 import fledge.corpus.corpus
 import fledge.corpus.readers
 from fledge.corpus import Corpus
+from fledge.errors import FledgeError
 from fledge.tokens import write_store
 from tests.tokens.helpers import ByteTokenizer
 
@@ -47,4 +48,11 @@ def test_two_workers_write_the_same_bytes(tmp_path, monkeypatch):
     write_store_on_ray(Corpus.open(address), ByteTokenizer(), str(tmp_path / "ray"), progress=False)
     assert contents(tmp_path / "ray") == contents(tmp_path / "local")
     write_store_on_ray(Corpus.open(address), ByteTokenizer(), f"file://{tmp_path}/remote", progress=False)
+    assert contents(tmp_path / "remote") == contents(tmp_path / "local")
+    other = ByteTokenizer(shift=1)
+    with pytest.raises(FledgeError, match="the tokenizer has changed"):
+        write_store_on_ray(Corpus.open(address), other, f"file://{tmp_path}/remote", progress=False)
+    assert contents(tmp_path / "remote") == contents(tmp_path / "local")
+    write_store_on_ray(Corpus.open(address), other, f"file://{tmp_path}/remote", progress=False, restart=True)
+    write_store(Corpus.open(address), other, tmp_path / "local", progress=False, restart=True)
     assert contents(tmp_path / "remote") == contents(tmp_path / "local")

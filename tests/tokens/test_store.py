@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import shlex
+import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -214,6 +218,42 @@ def test_on_the_fly_says_how_to_avoid_it(tmp_path):
         store_on_the_fly(Corpus.from_documents(TEXTS), ByteTokenizer(), tmp_path / "kept", progress=False)
 
 
+def test_on_the_fly_names_the_sources_as_they_were_given(tmp_path):
+    lines = "\n".join(json.dumps({"body": text.decode()}) for text in TEXTS)
+    for name in ("a.data", "b.data"):
+        (tmp_path / name).write_text(lines)
+    names = [str(tmp_path / "*.data"), str(tmp_path / "b.data")]
+    corpus = Corpus.open(*names, format="jsonl", field="body", skip_bad=True)
+    with pytest.warns(UserWarning, match="No token store") as caught:
+        store_on_the_fly(corpus, ByteTokenizer(), tmp_path / "kept", progress=False)
+    words = shlex.split(str(caught[0].message).partition("all runs: ")[2].partition(", then")[0])
+    options = ["--format", "jsonl", "--field", "body", "--skip-bad"]
+    assert words[1:] == ["tokenize", *names, *options, "--tokenizer", "TOKENIZER", "--out", "tokens"]
+
+
+def test_a_changed_tail_of_standard_input_is_noticed(tmp_path, monkeypatch):
+    """What is kept of a long input is its beginning; a store that is whole is compared with all of it."""
+    monkeypatch.setattr(fledge.corpus.sources, "HEAD", 500)
+
+    def given(documents):
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"<|endoftext|>".join(documents))))
+        return write_store(Corpus.open("-"), ByteTokenizer(), tmp_path / "store", progress=False)
+
+    first = given(TEXTS)
+    assert given(TEXTS).manifest == first.manifest
+    with pytest.raises(FledgeError, match="the source has changed"):
+        given([*TEXTS[:-1], b"another end"])
+
+
+def test_any_error_before_the_first_text_leaves_no_folder(tmp_path):
+    def encoder(batches):
+        raise RuntimeError("the cluster is gone")
+
+    with pytest.raises(RuntimeError):
+        write_store(Corpus.from_documents(TEXTS), ByteTokenizer(), tmp_path / "store", progress=False, encoder=encoder)
+    assert not (tmp_path / "store").exists()
+
+
 @pytest.mark.parametrize("policy", ["stream", "packed", "slide-in", "aligned", "longest", "lanes"])
 def test_ranks_share_one_global_batch(tmp_path, policy):
     """1, 2 or 4 processes see the same samples in the same order, from any start."""
@@ -232,6 +272,9 @@ def test_ranks_share_one_global_batch(tmp_path, policy):
                 assert row[:width] == wanted[:width]
     with pytest.raises(FledgeError, match="shared evenly"):
         Loader(windows, 8, ranks=3)
+    for wrong in ({"batch_size": 0}, {"batch_size": 8, "ranks": 0}, {"batch_size": 8, "rank": 5, "ranks": 2}):
+        with pytest.raises(FledgeError, match=next(reversed(wrong)).removesuffix("s")):
+            Loader(windows, **wrong)
 
 
 def test_the_loader_numbers_its_batches_and_hands_on_errors(tmp_path):
@@ -248,7 +291,7 @@ def test_the_loader_numbers_its_batches_and_hands_on_errors(tmp_path):
 
 def test_numpy_and_native_gathering_agree(tmp_path, monkeypatch):
     gather = pytest.importorskip("fledge.tokens.gather")
-    if gather._native() is None:
+    if gather.native("gather") is None:
         pytest.skip("the native core is not built")
     split = make_split(tmp_path, TEXTS)
     for policy in ("stream", "packed", "slide-through", "full"):
@@ -256,7 +299,7 @@ def test_numpy_and_native_gathering_agree(tmp_path, monkeypatch):
         windows = make_windows(split, config, ROLES["separated"], 3)
         native = windows.batch(range(len(windows)))
         with monkeypatch.context() as context:
-            context.setattr(gather, "_native", lambda: None)
+            context.setattr(gather, "native", lambda name: None)
             plain = windows.batch(range(len(windows)))
         for left, right in zip(native, plain, strict=True):
             assert (left is None) == (right is None)

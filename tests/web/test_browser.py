@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import random
 import re
 import shutil
+import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -137,20 +139,37 @@ class TestTokens:
         until(page, "document.querySelector('.coloured').textContent === 'short·again'")
         assert page.problems == []
 
+    def test_a_megabyte_of_line_ends_does_not_freeze_the_page_either(self, page: Any) -> None:
+        """A field of so many lines would take the browser many seconds: it shows the first, all tokens are there."""
+        visit(page, "tokens")
+        started = time.monotonic()
+        page.evaluate(PASTE, "\n" * 1_000_000)
+        until(page, "document.querySelector('#sizes').textContent.startsWith('1,000,000 char')")
+        until(page, "document.querySelectorAll('.block .t').length > 0")
+        assert page.locator(".coloured").first.evaluate("(box) => box.scrollHeight") > 1_000_000
+        assert page.get_by_label("Text", exact=True).evaluate("(box) => box.value.length") < 2000
+        page.get_by_text("Only the first 1,000 lines").wait_for()
+        assert time.monotonic() - started < 8
+        page.get_by_role("button", name="Empty the field").click()
+        set_text(page, "short again")
+        until(page, "document.querySelector('.coloured').textContent === 'short·again'")
+        assert page.problems == []
+
     def test_ten_kilobytes_are_coloured_within_fifty_milliseconds(self, page: Any, shared_data: Path) -> None:
-        """From the request to the laid-out elements, with GPT-2's tokens: the best of some: others may be busy."""
-        words, best = TEXT.split(), math.inf
+        """From the request to the laid-out elements, with GPT-2's tokens: the best of some, as others may be busy."""
+        words = TEXT.split()
         with serving([shared_data / "ranks" / "gpt2.tiktoken"]) as address:
             page.goto(f"{address}/#/tokens")
             page.locator(".panel .t").first.wait_for()
             for number in range(40):
                 shuffled = random.Random(number).choices(words, k=2400)  # another text each time: no element is kept
                 set_text(page, " ".join(shuffled)[:10_000])
-                page.wait_for_timeout(250)
-                best = min(best, page.evaluate(LAST_COLOURING))
-                if best < 50:
+                until(page, f"{COLOURINGS}.length > {number}")
+                times = page.evaluate(COLOURINGS)
+                if number >= 10 and min(times) < 50:
                     break
-        assert best < 50
+        print(f"colouring of 10 kB: median {statistics.median(times):.0f} ms")
+        assert min(times) < 50, times
 
     def test_the_first_paint_comes_within_300_milliseconds(self, page: Any) -> None:
         paints = []
@@ -158,7 +177,8 @@ class TestTokens:
             visit(page, "tokens")
             until(page, "performance.getEntriesByType('paint').length > 0")
             paints.append(page.evaluate("performance.getEntriesByType('paint')[0].startTime"))
-        assert min(paints) < 300, paints
+        print(f"first paint: {sorted(paints)} ms")
+        assert statistics.median(paints) < 300, paints
 
 
 @pytest.mark.slow
@@ -175,6 +195,18 @@ class TestRuns:
         page.get_by_label("all, not only what differs").check()
         assert "model.layers" in page.locator(".compare").inner_text()
         assert "And the egg said 100" in page.get_by_label("Samples", exact=True).inner_text()
+
+    def test_a_run_without_settings_or_rows_changes_nothing_else(self, page: Any, world: Path, tmp_path: Path) -> None:
+        served = tmp_path / "runs"
+        shutil.copytree(world / "runs", served)
+        (served / "empty" / "checkpoints").mkdir(parents=True)
+        with serving([served]) as address:
+            page.goto(f"{address}/#/runs?run=alpha&run=beta&run=empty&run=broken")
+            until(page, "document.querySelector('.compare')?.textContent.includes('optimizer.learning_rate')")
+            until(page, "document.querySelector('.compare').textContent.includes('empty')")
+            assert "model.layers" not in page.locator(".compare").inner_text()
+            badge = page.locator(".state.empty")
+            assert badge.evaluate("(badge) => getComputedStyle(badge).borderStyle") == "none"
 
     def test_axes_smoothing_and_the_readout(self, page: Any) -> None:
         visit(page, "runs")
@@ -195,6 +227,7 @@ class TestRuns:
         chart.focus()
         page.keyboard.press("ArrowRight")
         until(page, "document.getElementById('live').textContent.includes('step:')")
+        assert re.search(r"; alpha, training \d", page.locator("#live").inner_text())
         assert page.problems == []
 
     def test_a_run_appears_and_grows_while_it_is_written(self, page: Any, world: Path, tmp_path: Path) -> None:
@@ -248,6 +281,36 @@ class TestGenerate:
         page.get_by_role("button", name="Take 1").click()
         assert page.locator(".g.kept").count() == 0
         assert page.problems == []
+
+    def test_a_branch_by_keyboard_keeps_the_focus_at_its_place(self, page: Any) -> None:
+        visit(page, "generate")
+        page.get_by_label("Bundle", exact=True).select_option(ALPHA)
+        page.get_by_label("Tokens at most", exact=True).fill("12")
+        page.get_by_role("button", name="Generate").click()
+        until(page, "/tokens in/.test(document.querySelector('.take-status').textContent)")
+        page.locator(".written").focus()
+        for _ in range(4):
+            page.keyboard.press("ArrowRight")
+        page.get_by_role("button", name=re.compile("^Branch with")).nth(2).focus()
+        page.keyboard.press("Enter")
+        until(page, "document.querySelectorAll('.g.kept').length === 4")
+        until(page, "/tokens in/.test(document.querySelector('.take-status').textContent)")
+        assert page.evaluate("document.activeElement.className") == "written"
+        page.keyboard.press("ArrowRight")
+        page.get_by_text("Token 5: what could have stood here").wait_for()
+
+    def test_a_server_that_dies_is_told_in_a_sentence(self, page: Any, world: Path) -> None:
+        command = [sys.executable, "-m", "fledge", "serve", str(world / "runs"), "--port", "0", "--no-open"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+            try:
+                page.goto(process.stdout.readline().split()[5] + "#/generate")  # type: ignore[union-attr]
+                page.get_by_label("Tokens at most", exact=True).fill("8000")
+                page.get_by_label("Temperature", exact=True).fill("1")
+                page.get_by_role("button", name="Generate").click()
+                until(page, "document.querySelectorAll('.g').length > 5")
+            finally:
+                process.kill()
+        until(page, "document.querySelector('.take-status').textContent.startsWith('The connection to the server')")
 
     def test_a_long_text_can_be_stopped(self, page: Any) -> None:
         visit(page, "generate")
@@ -376,6 +439,16 @@ class TestEverywhere:
             page.goto(f"{address}/#token={token}")
             page.locator(".tokens-view h1").wait_for()
             assert token not in page.url
+            page.get_by_role("link", name="API", exact=True).click()
+            page.locator(".api-view h1").wait_for()
+            assert page.title() == "API · fledge workshop"
+            examples = " ".join(page.locator("pre.code").all_inner_texts())
+            assert "authorization: Bearer TOKEN" in examples
+            assert 'api_key="TOKEN"' in examples
+            with page.expect_popup() as opened:
+                page.get_by_role("link", name="/openapi.json").click()
+            assert "/v1/completions" in opened.value.locator("body").inner_text()
+            opened.value.close()
             assert page.problems == []
 
 
@@ -408,8 +481,8 @@ CONTRAST = """() => {
   return worst;
 }"""
 
-LAST_COLOURING = """Math.min(Infinity, ...performance.getEntriesByName("colour")
-  .filter((entry) => entry.detail.bytes > 9000).map((entry) => entry.duration))"""
+COLOURINGS = """performance.getEntriesByName("colour")
+  .filter((entry) => entry.detail.bytes > 9000).map((entry) => entry.duration)"""
 
 PASTE = """(text) => {
   const data = new DataTransfer();

@@ -85,16 +85,35 @@ def test_a_stop_text_ends_the_completion(api: Any) -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"presence_penalty": 1}, "presence_penalty"),
-        ({"logit_bias": {"3": 1}}, "logit_bias"),
-        ({"suffix": "x"}, "suffix"),
-        ({"best_of": 3}, "best_of"),
+        ({"presence_penalty": 1}, "presence_penalty: not offered"),
+        ({"logit_bias": {"3": 1}}, "logit_bias: not offered"),
+        ({"suffix": "x"}, "suffix: not offered"),
+        ({"best_of": 3}, "best_of: not offered"),
+        ({"extra_body": {"top_k": 3}}, "top_k is not a field"),
         ({"prompt": ["a"] * 20, "n": 10}, "more than 64 texts"),
     ],
 )
 def test_what_would_do_nothing_is_refused(api: Any, values: dict[str, Any], words: str) -> None:
     with pytest.raises((openai.BadRequestError, openai.UnprocessableEntityError), match=words):
         api.completions.create(**{"model": "alpha", "prompt": "a", **values})
+
+
+def test_what_asks_for_nothing_is_allowed(api: Any) -> None:
+    neutral = {"suffix": "", "best_of": 1, "presence_penalty": 0.0, "frequency_penalty": 0, "logit_bias": {}}
+    assert api.completions.create(model="alpha", prompt="a", max_tokens=1, **neutral).choices
+
+
+def test_offsets_count_from_the_beginning_of_an_echoed_text(api: Any) -> None:
+    choice = api.completions.create(model="alpha", prompt="the egg", max_tokens=2, logprobs=1, echo=True).choices[0]
+    assert choice.text.startswith("the egg")
+    assert choice.logprobs.text_offset[0] == len("the egg")
+
+
+def test_a_model_by_its_name(api: Any) -> None:
+    assert api.models.retrieve("alpha").id == "alpha"
+    assert api.models.retrieve("beta/checkpoints/step-00000120").id == "beta/checkpoints/step-00000120"
+    with pytest.raises(openai.NotFoundError, match="There is no bundle called 'gpt-9'"):
+        api.models.retrieve("gpt-9")
 
 
 def test_an_unknown_model_is_not_found(api: Any) -> None:

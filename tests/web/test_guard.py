@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from fledge.errors import FledgeError
 from fledge.web.app import create_app
 from fledge.web.guard import Buckets
-from fledge.web.server import start
+from fledge.web.server import own_address, start
 
 TOKEN = "a-secret-of-enough-characters"
 
@@ -33,7 +33,9 @@ def test_this_machines_names_are_answered(client: TestClient, host: str) -> None
     assert client.get("/api/library", headers={"host": host}).status_code == 200
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:9999", "http://localhost:8765"])
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", "http://127.0.0.1:9999", "http://localhost:8765", "http://[", "["]
+)
 def test_another_origin_is_refused(client: TestClient, origin: str) -> None:
     headers = {"origin": origin}
     assert client.post("/api/tokens", json={"text": "a", "tokenizers": ["x"]}, headers=headers).status_code == 403
@@ -165,3 +167,20 @@ def test_no_name_reaches_outside_the_served_folders(client: TestClient, name: st
     assert client.post("/api/merges", json={"tokenizer": name, "text": "a"}).status_code == 404
     assert client.post("/api/account", json={"bundle": name}).status_code == 404
     assert client.post("/api/account", json={"recipe": name}).status_code == 400
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_the_printed_address_of_all_addresses_is_one_that_is_answered(world: Path, host: str) -> None:
+    """Another machine can't open http://0.0.0.0/: it needs this machine's address, or its name."""
+    name = own_address(host)
+    assert name not in ("0.0.0.0", "::", "127.0.0.1", "::1")
+    guard = create_app([world / "runs"], token=TOKEN, local=False)
+    assert guard.known(f"[{name}]:8765" if ":" in name else f"{name}:8765")
+
+
+def test_an_address_that_was_given_is_printed_as_it_is() -> None:
+    assert [own_address(host) for host in ("127.0.0.1", "192.0.2.7", "example.org")] == [
+        "127.0.0.1",
+        "192.0.2.7",
+        "example.org",
+    ]

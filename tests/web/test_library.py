@@ -84,3 +84,34 @@ def test_a_folder_that_is_waited_for_is_shown_when_it_comes(world: Path, tmp_pat
 def test_a_folder_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(FledgeError, match=r"There is no .* to serve"):
         Library([tmp_path / "nothing"])
+
+
+def test_a_run_s_name_never_stands_for_a_run_that_lies_inside_it(world: Path, tmp_path: Path) -> None:
+    shutil.copytree(world / "runs" / "alpha", tmp_path / "p")
+    shutil.copytree(world / "runs" / "beta", tmp_path / "p" / "z")
+    library = Library([tmp_path])
+    assert library.bundle("p") == tmp_path / "p" / "checkpoints" / "step-00000200"
+    assert library.bundle("p/z") == tmp_path / "p" / "z" / "checkpoints" / "step-00000120"
+    shutil.rmtree(tmp_path / "p" / "checkpoints")
+    with pytest.raises(NotFound):
+        Library([tmp_path]).bundle("p")
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_tokenizer_or_bundle_with_a_file_from_elsewhere_is_left_out(world: Path, tmp_path: Path, name: str) -> None:
+    bundle = world / "runs" / "alpha" / "checkpoints" / "step-00000200"
+    for source, place in ((world / "tokenizers" / "bpe-300", "t"), (bundle, "b")):
+        shutil.copytree(source, tmp_path / "served" / place)
+        (tmp_path / "served" / place / name).unlink()
+        (tmp_path / "served" / place / name).symlink_to(source / name)
+    found = Library([tmp_path / "served"]).catalogue()
+    assert not found.tokenizers
+    assert not found.bundles
+    assert "leads outside" in found.skipped["t"]
+    assert "leads outside" in found.skipped["b"]
+
+
+def test_a_file_that_is_no_tokenizer_is_refused_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "my.txt").write_text("In the beginning")
+    with pytest.raises(FledgeError, match=r"my\.txt is no bundle, and no tokenizer"):
+        Library([tmp_path / "my.txt"])

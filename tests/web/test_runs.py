@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from fledge.training.metrics import Metrics
-from fledge.web.runs import flatten, read_metrics, summarise
+from fledge.web.runs import flatten, read_metrics, read_settings, summarise
 from tests.web.world import write_metrics
 
 
@@ -99,3 +99,14 @@ def test_settings_are_flat_and_samples_are_text(client: TestClient) -> None:
     assert settings["model.layers"] == 2
     assert flatten({"a": {"b": {"c": 1}}}) == {"a.b.c": 1}
     assert "step 50" in client.get("/api/runs/samples", params={"run": "alpha"}).json()["text"]
+
+
+def test_checkpoints_that_are_a_link_to_elsewhere_are_not_read(world: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    write_metrics(run, range(10), seed=1)
+    (run / "checkpoints").symlink_to(world / "runs" / "alpha" / "checkpoints")
+    summary = summarise("run", run)
+    assert summary.checkpoints == []
+    assert summary.parameters is None
+    assert read_settings(run) == {}

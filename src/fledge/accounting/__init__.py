@@ -3,7 +3,7 @@
 from fledge.accounting import devices
 from fledge.accounting.budget import optimum
 from fledge.accounting.devices import peak_flops
-from fledge.accounting.forecast import Forecast, forecast
+from fledge.accounting.forecast import Forecast, forecast, usual_speed
 from fledge.accounting.ledger import Account, account
 from fledge.accounting.shapes import SHAPES, Shape
 
@@ -17,4 +17,5 @@ __all__ = [
     "forecast",
     "optimum",
     "peak_flops",
+    "usual_speed",
 ]

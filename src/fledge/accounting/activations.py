@@ -12,6 +12,8 @@ from fledge.accounting.parameters import RECURRENT_GATES
 from fledge.config import ModelConfig
 
 FP32 = 4
+FINAL = "input of the final norm"
+"The first to be freed: the backward pass begins with it."
 LOOKED_UP = ("token embeddings", "position embeddings")
 RECURRENT_KEPT = {"rnn": 2, "gru": 6, "lstm": 5}
 "Numbers per unit and token that cuDNN keeps for the backward pass: gates, cell, and what the gates were made of."
@@ -28,7 +30,7 @@ def activations(config: ModelConfig, tokens: int, size: int, flash: bool = True,
 
 
 def recomputed(config: ModelConfig, tokens: int, size: int) -> Bytes:
-    """With recomputation: what enters each layer and the final norm; the first input is looked up again."""
+    """With recomputation: what enters each layer. The rest is computed again, the narrow copies of matrices too."""
     if config.architecture != "transformer":
         yield from activations(config, tokens, size)
         return
@@ -83,7 +85,7 @@ def _transformer(config: ModelConfig, tokens: int, size: int, flash: bool, kerne
     if config.dropout:
         yield "dropout", numbers * width * (size + 2)
     if normed and config.norm_place == "pre":
-        yield "input of the final norm", tokens * (width * size + statistics * FP32)
+        yield FINAL, tokens * (width * size + statistics * FP32)
 
 
 def _bdh(config: ModelConfig, tokens: int, size: int, flash: bool, kernels: bool) -> Bytes:

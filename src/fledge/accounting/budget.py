@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite, sqrt
+from math import inf, isfinite, sqrt
+from numbers import Integral, Real
 
 from fledge.errors import FledgeError
 
@@ -33,9 +34,7 @@ class Time:
 
     def cost(self, price_per_hour: float) -> float:
         """In the currency of the price."""
-        if not (isfinite(price_per_hour) and price_per_hour >= 0):
-            raise FledgeError(f"price = {price_per_hour:g} is not allowed: it is a number per hour, 0 or more.")
-        return self.seconds / 3600 * price_per_hour
+        return self.seconds / 3600 * check_number("price", price_per_hour, "a number per hour, 0 or more", least=0)
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,26 @@ def optimum(flops: float) -> Optimum:
     """
     parameters = sqrt(flops / (6 * TOKENS_PER_PARAMETER))
     return Optimum(parameters, TOKENS_PER_PARAMETER * parameters)
+
+
+def check_number(
+    name: str, value: object, allowed: str, above: float = -inf, least: float = -inf, most: float = inf
+) -> float:
+    """`value`, where it is a finite number in these bounds; for all else a sentence that says what is allowed."""
+    if isinstance(value, Real) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except OverflowError:
+            number = inf
+        if isfinite(number) and number > above and least <= number <= most:
+            return number
+    raise FledgeError(f"{name} = {value!r} is not allowed: it is {allowed}.")
+
+
+def check_whole(name: str, value: object) -> None:
+    """For what is counted: batches, tokens of a context, processes."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < 1:
+        raise FledgeError(f"{name} = {value!r} is not allowed: it is a whole number, 1 or more.")
 
 
 def readable_time(seconds: float) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+CPU_PRODUCT = 512  # rows and columns of the products that are timed
 
 _SHEET = "NVIDIA {} data sheet (dense: half of a figure printed with sparsity)"
 _AMPERE = "NVIDIA A100 Tensor Core GPU Architecture whitepaper"
@@ -178,7 +179,10 @@ def this_device() -> Device:
 
 
 def measured_cpu() -> Device:
-    """This CPU, measured for about a second: the best of several 1024³ fp32 products and 64 MB copies."""
+    """This CPU, measured for about a second: the best of several fp32 products and 64 MB copies.
+
+    The products are those that training times before it starts, so that both reckon with the same peak.
+    """
     import torch
 
     source, target = torch.ones(1 << 24), torch.empty(1 << 24)
@@ -186,10 +190,10 @@ def measured_cpu() -> Device:
     return Device(
         "cpu",
         _cpu_title(),
-        {"fp32": measured_peak(torch.device("cpu"), "fp32", 1024, 0.4)},
+        {"fp32": measured_peak(torch.device("cpu"), "fp32", CPU_PRODUCT, 0.4)},
         _cpu_memory(),
         2 * source.numel() * source.element_size() / copy,
-        "measured now: a 1024³ matrix product and a 64 MB copy",
+        f"measured now: a {CPU_PRODUCT}³ matrix product and a 64 MB copy",
         measured=True,
     )
 
@@ -208,7 +212,7 @@ def training_device(place: torch.device, precision: str) -> Device:
             return device
     else:
         title = _cpu_title() if place.type == "cpu" else place.type
-        device, size = Device(place.type, title, {}, _cpu_memory(), inf, ""), 512
+        device, size = Device(place.type, title, {}, _cpu_memory(), inf, ""), CPU_PRODUCT
     rate = measured_peak(place, precision, size, 0.05)
     return replace(device, peaks={precision: rate}, source=f"measured now: a {size}³ matrix product", measured=True)
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from statistics import median
 
 from fledge.accounting.bars import readable_flops
 from fledge.accounting.budget import readable_share
 from fledge.accounting.ledger import DEFAULT_MFU, Account
 from fledge.files import readable_bytes
+
+PROCESS_NOISE = 100e6
+"Bytes that a process grows by for its libraries alone: less than that is not told from them."
 
 
 @dataclass(frozen=True)
@@ -19,6 +24,8 @@ class Forecast:
     tokens_per_second: float
     mfu: float
     basis: str
+    peak_speed: float
+    "Tokens/s at the full peak."
     processes: int = 1
     own_memory: bool = True
     "Whether the device tells what it holds; a CPU tells the size of the process alone."
@@ -33,13 +40,25 @@ class Forecast:
 
     def held_against(self, memory: float | None, tokens_per_second: float) -> str:
         """For after the last step, beside what was measured; no `memory` where the program had needed more before."""
-        text = "Memory stayed below what the program had used before training; "
-        if memory is not None:
+        text = "Memory stayed below what the program had used before training; speed"
+        if not self.own_memory and self.memory < PROCESS_NOISE:
+            text = "Speed"
+        elif memory is not None:
             was = "The process grew by" if not self.own_memory else "Memory was"
-            text = f"{was} {readable_bytes(memory)}, {_off(memory, self.memory)} expected; "
-        share = readable_share(self.mfu * tokens_per_second / self.tokens_per_second)
+            text = f"{was} {readable_bytes(memory)}, {_off(memory, self.memory)} expected; speed"
+        share = readable_share(tokens_per_second / self.peak_speed)
         off = _off(tokens_per_second, self.tokens_per_second)
-        return f"{text}speed was {tokens_per_second:,.0f} tokens/s, {off} expected: {share} of {self.basis}."
+        return f"{text} was {tokens_per_second:,.0f} tokens/s, {off} expected: {share} of {self.basis}."
+
+
+def usual_speed(rows: Iterable[Mapping[str, str]]) -> float | None:
+    """Tokens/s of a run by its metrics: the median, which no evaluation between two rows disturbs; None if not there.
+
+    >>> usual_speed([{"tokens_per_second": "90"}, {"tokens_per_second": "100"}, {"tokens_per_second": "5"}])
+    90.0
+    """
+    speeds = [float(row["tokens_per_second"]) for row in rows if row["tokens_per_second"]]
+    return median(speeds) if speeds else None
 
 
 def forecast(account: Account, processes: int = 1, mfu: float = DEFAULT_MFU) -> Forecast:
@@ -57,9 +76,16 @@ def forecast(account: Account, processes: int = 1, mfu: float = DEFAULT_MFU) -> 
     if device.measured:
         rate = readable_flops(processes * (device.peak(account.precision) or 0.0))
         basis = f"the {rate}/s that matrix products reached here before training"
-    speed = account.windows * account.context_length / seconds
+    tokens = account.windows * account.context_length
     return Forecast(
-        account.step_flops, account.memory.total, speed, mfu, basis, processes, device.name not in ("cpu", "mps")
+        account.step_flops,
+        account.memory.total,
+        tokens / seconds,
+        mfu,
+        basis,
+        tokens / bound.product_seconds,
+        processes,
+        device.name not in ("cpu", "mps"),
     )
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from math import ceil, isfinite
-from numbers import Integral
+from math import ceil
 
 from fledge.accounting.activations import FP32, activations, recomputed
-from fledge.accounting.budget import Bound, Time
+from fledge.accounting.budget import Bound, Time, check_number, check_whole
 from fledge.accounting.devices import Device, find_device
 from fledge.accounting.flops import Product, list_products
 from fledge.accounting.memory import ACTIVATION_BYTES, OPTIMIZERS, Memory, optimizer_numbers, training_memory
@@ -42,16 +41,20 @@ class Account:
         """What can be known to be wrong is refused here, before anything is reckoned or printed."""
         for name in ("vocabulary_size", "context_length", "batch", "shards", "step_batch"):
             value = getattr(self, name)
-            if value is None and name == "step_batch":
-                continue
-            if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-                raise FledgeError(f"{name} = {value!r} is not allowed: it is a whole number, 1 or more.")
-        if self.precision not in ACTIVATION_BYTES:
+            if value is not None or name != "step_batch":
+                check_whole(name, value)
+        if not isinstance(self.config, ModelConfig):
             raise FledgeError(
-                f"precision = {self.precision!r} is not allowed. {nearest(str(self.precision), ACTIVATION_BYTES)}"
+                f"config = {self.config!r} is not allowed: it is a ModelConfig, such as a recipe's model."
             )
-        if self.optimizer not in OPTIMIZERS:
-            raise FledgeError(f"optimizer = {self.optimizer!r} is not allowed. {nearest(self.optimizer, OPTIMIZERS)}")
+        for name, known in (("precision", tuple(ACTIVATION_BYTES)), ("optimizer", OPTIMIZERS)):
+            if (value := getattr(self, name)) not in known:
+                raise FledgeError(f"{name} = {value!r} is not allowed. {nearest(str(value), known)}")
+        for name in ("recompute", "flash"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise FledgeError(f"{name} = {value!r} is not allowed: it is True or False.")
+        if not isinstance(self.device, Device | None):
+            raise FledgeError(f"device = {self.device!r} is not allowed: it is a device, or the name of one.")
 
     @cached_property
     def parameters(self) -> Parameters:
@@ -149,10 +152,8 @@ class Account:
         Products take a share `mfu` of the device's peak, those of recomputation and of Muon too; where moving
         what they need through the memory takes longer, that is the time.
         """
-        if not (isfinite(tokens) and tokens > 0):
-            raise FledgeError(f"tokens = {tokens:g} is not allowed: it is a number above 0.")
-        if not 0 < mfu <= 1:
-            raise FledgeError(f"mfu = {mfu:g} is not allowed: it is a share of the peak, above 0 and at most 1.")
+        tokens = check_number("tokens", tokens, "a number above 0", above=0)
+        mfu = check_number("mfu", mfu, "a share of the peak, above 0 and at most 1", above=0, most=1)
         bound = self.bound(device)
         products = bound.product_seconds / mfu
         steps = tokens / (self.windows * self.context_length)
@@ -171,6 +172,7 @@ class Account:
         read once; weights are read twice for each batch; the optimizer reads and writes weights and state and
         reads gradients.
         """
+        check_whole("processes", processes)
         found, windows = self._device(device), self.windows / processes
         work = self.forward_flops + self.backward_flops + self.recomputed_flops
         weights = FP32 * self.parameters.total
@@ -184,7 +186,7 @@ class Account:
 
     def _device(self, device: Device | str | None) -> Device:
         found = find_device(device) if isinstance(device, str) else device or self.device
-        if found is None:
+        if not isinstance(found, Device):
             raise FledgeError("A time needs a device, such as device='h200'.")
         return found
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fledge.accounting.activations import (
+    FINAL,
     FP32,
     LOOKED_UP,
     RECURRENT_KEPT,
@@ -20,6 +21,7 @@ from fledge.accounting.activations import (
     kept_neurons,
     recomputed,
 )
+from fledge.accounting.budget import check_number, check_whole
 from fledge.accounting.parameters import Parameter, Parameters, list_parameters
 from fledge.config import ModelConfig
 from fledge.errors import FledgeError, nearest
@@ -154,10 +156,12 @@ class Memory:
 
     def at(self, batch: int) -> float:
         """The peak of a step of another size."""
+        check_whole("batch", batch)
         return self.stretch_of(batch, self.device_memory or ASSUMED_MEMORY).at(batch)
 
     def largest_batch(self, memory: float) -> int:
         """The most windows that fit into this many bytes; 0 when not even one does."""
+        check_number("memory", memory, "a number of bytes, 0 or more", least=0)
         device = self.device_memory or memory
 
         def may_fit(batch: int) -> bool:
@@ -224,12 +228,19 @@ def training_memory(
     copied = sum(tensor.count for tensor in parameters.tensors if inner_matrix(tensor))
     copies = [Part(f"{precision} copies of the matrices", constant=size * copied)] if size < FP32 else []
     whole = _parts(activations(config, context_length, size, flash, kernels))
-    saved = _parts(recomputed(config, context_length, size)) if recompute else whole
     layer = [Part("one layer's activations", sum(part.per_window for part in whole) / config.layers)]
+    saved, again = whole, []
+    if recompute and config.architecture == "transformer":
+        entering = context_length * config.width * size
+        inside = sum(part.per_window for part in whole if part.name != FINAL) / config.layers - entering
+        saved = _parts(recomputed(config, context_length, size))
+        again = [Part("a layer, computed again", inside, sum(part.constant for part in copies) / config.layers)]
+        copies = []
     head = rows * config.width
     head_copies = (FP32 + 2 * size) * head if size < FP32 or not cpu else FP32 * head
     hidden = Part("hidden states and their gradients", 2 * context_length * config.width * size)
-    neurons = kept_neurons(config, context_length, size) if kernels else 0.0
+    gradient = Part("gradient of the hidden states", context_length * config.width * size)
+    neurons = kept_neurons(config, context_length, size) if kernels and not recompute else 0.0
 
     def stretch(batch: int, device: float) -> Stretch:
         most = int(device / 4 // neurons) if neurons else 0  # windows whose neurons are kept
@@ -244,13 +255,14 @@ def training_memory(
             shrinks=True,
         )
         in_loss = [Part("the head's gradient and copies", constant=head_copies), logits]
-        begins = [*(layer if recompute else []), Part("the head's gradient", constant=2 * FP32 * head)]
+        begun = [part for part in kept if part.name != FINAL]
+        begins = [*again, gradient, Part("the head's gradient", constant=FP32 * head)]
         ends = Part("gradients on their way", constant=FP32 * parameters.total / shards)
         work = _parts(forward_work(config, context_length, size, keep))
         moments = (
             Moment("in the loss", (*held, *kept, hidden, *in_loss)),
             Moment("as the forward pass ends", (*held, *kept, *work)),
-            Moment("as the backward pass begins", (*held, *kept, hidden, *begins, *backward)),
+            Moment("as the backward pass begins", (*held, *begun, *begins, *backward)),
             Moment("as the backward pass ends", (*held, *layer, *backward, ends)),
         )
         first = (chunks - 1) * chunk // (context_length * rows) + 1

@@ -52,6 +52,20 @@ def text_width(text: str, size: float, bold: bool = False) -> float:
     return units * size * (1.06 if bold else 1.0)
 
 
+def shortened(text: str, size: float, room: float, bold: bool = False) -> str:
+    """The text where it fits into `room`, else without its middle: the ends of a path tell the most.
+
+    >>> shortened("runs/one-of-many/checkpoints/step-00000500", 13, 180)
+    'runs/one-of-…tep-00000500'
+    """
+    cut = text
+    for length in range(len(text) - 1, 1, -1):
+        if text_width(cut, size, bold) <= room:
+            break
+        cut = f"{text[: length - length // 2]}…{text[len(text) - length // 2 :]}"
+    return cut
+
+
 class Drawing:
     """Shapes in the order in which they are painted; `render` wraps them into a page of the given size."""
 

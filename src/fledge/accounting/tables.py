@@ -20,6 +20,8 @@ from fledge.accounting.textbook import textbook
 from fledge.accounting.updates import TITLES
 from fledge.files import readable_bytes
 
+NARROWEST, LONGEST_NAME = 10, 20  # letters of a column of a comparison: of its numbers, of a line of its name
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -125,8 +127,8 @@ def show_account(console: Console, account: Account, title: str, plan: Plan) -> 
     """The account as a page: parameters, products, memory, time."""
     config, tokens = account.config, plan.tokens
     console.print(
-        f"\n[bold]{escape(title)}[/bold]: {config.architecture}, {config.layers} layers, {config.width} wide, "
-        f"vocabulary {account.vocabulary_size:,}, context {account.context_length:,}\n"
+        f"\n[bold]{escape(title)}[/bold]: {escape(config.architecture)}, {config.layers:,} layers, "
+        f"{config.width:,} wide, vocabulary {account.vocabulary_size:,}, context {account.context_length:,}\n"
     )
     console.print(_parameter_table(account))
     console.print(_product_table(account))
@@ -181,17 +183,39 @@ def show_textbook(console: Console, account: Account) -> None:
 
 
 def show_shares(console: Console, rows: list[dict[str, Any]]) -> None:
-    """Models down, components across, one table per context length."""
-    components = list(dict.fromkeys(component for row in rows for component in row["shares"]))
+    """Components down, models across, as many as fit; long names take several lines. One table per context length."""
+    left = max(len(_short(name)) for row in rows for name in (*row["shares"], "parameters"))
     for context_length in dict.fromkeys(row["context_length"] for row in rows):
         title = f"Shares of the forward FLOPs at a context of {context_length:,} tokens"
-        table = _table(title, "model", "size", "forward", *map(_short, components))
-        for row in rows:
-            if row["context_length"] == context_length:
-                shares = [f"{row['shares'][c]:.1%}" if c in row["shares"] else "–" for c in components]
-                size, flops = _count(row["parameters"]), readable_flops(row["forward_flops"])
-                table.add_row(row["name"], size, flops, *shares)
-        console.print(table)
+        seen = [row for row in rows if row["context_length"] == context_length]
+        for part in _side_by_side(seen, console.width - left - 2):
+            table = _table(title, "", *(escape(row["name"]) for row in part))
+            for column, row in zip(table.columns[1:], part, strict=True):
+                column.overflow, column.width = "fold", _column_width(row)
+            table.add_row("parameters", *(_count(row["parameters"]) for row in part))
+            table.add_row("forward", *(readable_flops(row["forward_flops"]) for row in part))
+            for name in dict.fromkeys(name for row in part for name in row["shares"]):
+                shares = (f"{row['shares'][name]:.1%}" if name in row["shares"] else "–" for row in part)
+                table.add_row(_short(name), *shares)
+            console.print(table)
+
+
+def _column_width(row: dict[str, Any]) -> int:
+    """Of a model's column: its name on one line where it is short, and never less than its numbers."""
+    return max(NARROWEST, min(len(row["name"]), LONGEST_NAME))
+
+
+def _side_by_side(rows: list[dict[str, Any]], room: int) -> list[list[dict[str, Any]]]:
+    """Rows that fit beside each other, at least one, in their order."""
+    found: list[list[dict[str, Any]]] = [[]]
+    used = 0
+    for row in rows:
+        used += _column_width(row) + 2
+        if used > room and found[-1]:
+            found.append([])
+            used = _column_width(row) + 2
+        found[-1].append(row)
+    return found
 
 
 def show_devices(console: Console, devices: Iterable[Device]) -> None:
@@ -205,7 +229,7 @@ def show_devices(console: Console, devices: Iterable[Device]) -> None:
     console.print(table)
     for source in dict.fromkeys(device.source for device in devices):
         names = ", ".join(device.name for device in devices if device.source == source)
-        console.print(f"{names}: {source}", highlight=False)
+        console.print(f"{names}: {source}", highlight=False, markup=False)
 
 
 def _table(title: str, *columns: str, left: int = 1) -> Table:
@@ -280,7 +304,7 @@ def _show_time(console: Console, account: Account, plan: Plan) -> None:
     time, bound = account.time(plan.tokens, plan.mfu), account.bound()
     console.print(
         f"[bold]{escape(device.title)}[/bold]: {readable_flops(time.peak, 4)}/s {account.precision}, "
-        f"{readable_bytes(device.memory)}, {device.bandwidth / 1e9:,.0f} GB/s. Source: {device.source}."
+        f"{readable_bytes(device.memory)}, {device.bandwidth / 1e9:,.0f} GB/s. Source: {escape(device.source)}."
     )
     largest = account.memory.largest_batch(device.memory)
     if not largest:
@@ -300,7 +324,7 @@ def _show_time(console: Console, account: Account, plan: Plan) -> None:
         f"{readable_time(bound.product_seconds)}, its memory traffic at least {readable_time(bound.traffic_seconds)}."
     )
     cost = f", {time.cost(plan.price):,.2f} at {plan.price:g} an hour" if plan.price is not None else ""
-    share = f"at {readable_share(plan.mfu)} of the peak ({plan.mfu_from})"
+    share = f"at {readable_share(plan.mfu)} of the peak ({escape(plan.mfu_from)})"
     if time.bound == "memory":
         share = f"at the memory's bandwidth, which is slower than {readable_share(plan.mfu)} of the peak"
     elif account.recomputed_flops:

@@ -11,7 +11,6 @@ from torch import Tensor
 from fledge.errors import FledgeError
 from fledge.files import PARTIAL
 from fledge.model.exchange import format_of
-from fledge.model.layers import default_hidden
 from fledge.tokenizer.huggingface import write_merges, write_vocabulary
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def _write_settings(writer: Any, bundle: Bundle) -> None:
     writer.add_context_length(facts.context_length)
     writer.add_embedding_length(config.width)
     writer.add_block_count(config.layers)
-    writer.add_feed_forward_length(default_hidden(config))
+    writer.add_feed_forward_length(config.inner_size)
     writer.add_head_count(config.heads)
     writer.add_head_count_kv(config.kv_heads or config.heads)
     writer.add_layer_norm_rms_eps(config.norm_epsilon)

@@ -42,6 +42,10 @@ VERBS = (
     "doctor",
 )
 
+OUT_OF_MEMORY = (
+    "memory ran out: the model, the batch or the context is too large for this machine. Set model.width, "
+    "training.batch_size or tokens.context_length lower; fledge account shows what a recipe needs."
+)
 STOPPED = "stopped. What is whole stays so; the same command goes on where it can, and else begins again."
 
 
@@ -86,11 +90,21 @@ def main() -> None:
         fail(error, str(error) or STOPPED, debug, code=130)
     except EOFError as error:
         fail(error, "the input ended before it was complete.", debug)
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        fail(error, OUT_OF_MEMORY, debug)
     except OSError as error:
         if isinstance(error, BrokenPipeError) and nobody_reads():
             sys.exit(141)  # as every program does whose reader is gone
         fail(error, os_sentence(error), debug)
     sys.exit(code)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether there was no room for a tensor: torch says so in several ways, or finds its size beyond all numbers."""
+    phrases = ("can't allocate memory", "not enough memory", "out of memory", "overflow")
+    return isinstance(error, MemoryError) or any(phrase in str(error) for phrase in phrases)
 
 
 def warn(message: Warning | str, category: type[Warning], *where: object, **more: object) -> None:

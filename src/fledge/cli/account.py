@@ -12,9 +12,15 @@ from typer.core import TyperGroup
 if TYPE_CHECKING:
     from fledge.accounting import Account
     from fledge.accounting.tables import Plan
+    from fledge.bundle.manifest import Manifest
     from fledge.config import RunConfig
 
 SVG, MERMAID = (".svg",), (".mmd", ".mermaid")
+TEXTBOOK_SETTINGS = (
+    *("model.layers", "model.width", "model.heads", "tokens.context_length", "tokenizer.vocabulary_size"),
+    *("training.batch_size", "training.micro_batch"),
+)
+"What the notes' list is made of; it has no other letters."
 
 
 class _ShowByDefault(TyperGroup):
@@ -89,6 +95,8 @@ def show(
         textbook(run.model, vocabulary_size, found.context_length)  # refuses what it is not for
         ignored: dict[str, Any] = {"--precision": precision, "--recompute": recompute, "--no-flash": not flash}
         ignored |= {"--tokens": tokens, "--mfu": mfu, "--price": price}
+        names = [change.partition("=")[0].strip() for change in settings or ()]
+        ignored |= {f"--set {name}": True for name in names if name not in TEXTBOOK_SETTINGS}
         say_ignored(ignored, "the notes' list, which is of fp32 training with nothing fused or recomputed")
     elif found.device is None:
         say_ignored({"--mfu": mfu, "--price": price}, "an account without a device. Name one: --device h200")
@@ -156,12 +164,11 @@ def devices(json: Json = False) -> None:
 
 
 def open_target(target: str, settings: Any, vocabulary: int | None) -> tuple[RunConfig, int]:
-    """The settings and the vocabulary size of a recipe, a TOML file, a bundle's folder or a named shape."""
+    """The settings and the vocabulary size of a recipe, a TOML file, a bundle, packed or not, or a named shape."""
     from fledge.accounting import SHAPES
     from fledge.config import RunConfig, load_recipe, override_config, parse, recipe_names
     from fledge.errors import FledgeError, nearest
 
-    size: int | None
     if not target.strip():
         raise FledgeError(
             f"An empty name is no model. Name a recipe ({', '.join(recipe_names())}), a TOML file, a bundle, or a "
@@ -176,16 +183,14 @@ def open_target(target: str, settings: Any, vocabulary: int | None) -> tuple[Run
             {
                 "name": target,
                 "model": shape.model,
+                "tokenizer": {"vocabulary_size": shape.vocabulary_size},
                 "tokens": {"context_length": shape.context_length},
                 "training": {"batch_size": 1},
             }
         )
-        run, size = override_config(run, settings), shape.vocabulary_size
-    elif Path(target).is_dir():
-        from fledge.bundle.load import find_bundle
-        from fledge.bundle.manifest import read_manifest
-
-        manifest = read_manifest(find_bundle(target))
+        run = override_config(run, settings)
+        size = run.tokenizer.vocabulary_size
+    elif (manifest := bundle_manifest(Path(target))) is not None:
         run = override_config(parse(RunConfig, manifest.config, where=target), settings)
         size = manifest.model.vocabulary_size
     else:
@@ -194,6 +199,29 @@ def open_target(target: str, settings: Any, vocabulary: int | None) -> tuple[Run
     if vocabulary or size:
         return run, vocabulary or size or 0
     raise FledgeError(f"{target} does not set tokenizer.vocabulary_size. Give one: --vocabulary 10000")
+
+
+def bundle_manifest(path: Path) -> Manifest | None:
+    """The manifest of a bundle or a run: a folder, its bundle.json, or one packed file; None for all other files."""
+    if not path.exists():  # most are names of recipes, and need none of what follows
+        return None
+    from fledge.bundle.archive import is_archive
+    from fledge.bundle.describe import open_manifest
+    from fledge.bundle.manifest import MANIFEST
+
+    known = path.is_dir() or is_archive(path) or (path.is_file() and path.name == MANIFEST)
+    return open_manifest(path)[1] if known else None
+
+
+def bare_name(target: str) -> str:
+    """What a drawing of it is called: a file's name without what says how it is packed."""
+    path = Path(target)
+    if not path.exists():
+        return target
+    from fledge.bundle.archive import SUFFIXES
+
+    name = path.resolve().name
+    return next((name.removesuffix(suffix) for suffix in SUFFIXES if name.endswith(suffix)), Path(name).stem)
 
 
 def planned_tokens(run: RunConfig, account: Account) -> float:
@@ -229,8 +257,8 @@ def measured_share(target: str, run: RunConfig, account: Account) -> tuple[float
     It holds for the device and the shape of that run alone; for others, None and the reason.
     """
     from dataclasses import replace
-    from statistics import median
 
+    from fledge.accounting import usual_speed
     from fledge.accounting.devices import match
     from fledge.bundle.load import find_bundle
     from fledge.bundle.manifest import read_manifest
@@ -256,11 +284,11 @@ def measured_share(target: str, run: RunConfig, account: Account) -> tuple[float
     }
     if changed := [way for way, same in ways.items() if not same]:
         return None, f"The speed in {path} is of another {' and '.join(changed)} and says nothing of this one."
-    speeds = [float(row["tokens_per_second"]) for row in read_metrics(path) if row["tokens_per_second"]]
-    if not speeds:
+    speed = usual_speed(read_metrics(path))
+    if not speed:
         return None, f"There is no speed in {path} yet."
     whole = replace(account, step_batch=before.training.batch_size)
-    seconds = whole.windows * whole.context_length / median(speeds)
+    seconds = whole.windows * whole.context_length / speed
     share = whole.bound().product_seconds / seconds
     if not 0 < share <= 1:
         return None, f"The speed in {path} is more than one {account.device.title} can reach: of several, or busy now."

@@ -29,6 +29,7 @@ def device(
 ) -> None:
     """Batch sizes against devices: tokens/s, memory, and the time the recipe would take."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from fledge.config import load_recipe
@@ -37,17 +38,19 @@ def device(
     from fledge.training.view import readable_time
 
     config = load_recipe(recipe, set_ or [])
-    table = Table(title=f"{config.name}: windows of {config.tokens.context_length} tokens", title_justify="left")
+    table = Table(
+        title=f"{escape(config.name)}: windows of {config.tokens.context_length} tokens", title_justify="left"
+    )
     for column in ("device", "batch", "tokens/s", "windows/s", "memory", "the recipe would take"):
         table.add_column(column, justify="left" if column == "device" else "right")
     for name in device or devices():
         for size in sorted(set(batch or (8, 50, 128, 500))):
             found = measure(config, size, name, seconds)
             if found.tokens_per_second is None or found.windows_per_second is None or found.memory is None:
-                table.add_row(name, str(size), "out of memory")
+                table.add_row(escape(name), str(size), "out of memory")
                 continue
             table.add_row(
-                name,
+                escape(name),
                 str(size),
                 f"{found.tokens_per_second:,.0f}",
                 f"{found.windows_per_second:,.1f}",

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fledge.cli.places import destination, trained
+from fledge.errors import FledgeError, command
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -27,6 +28,7 @@ Out = Annotated[Path | None, typer.Option("--out", "-o", help="The same, named a
 def show(bundle: Place) -> None:
     """Print what a bundle is, how it was trained and what it costs."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from fledge.bundle.describe import describe
@@ -35,7 +37,7 @@ def show(bundle: Place) -> None:
     for title, rows in describe(bundle).items():
         table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*map(escape, row))
         console.print(table)
         console.print()
 
@@ -52,8 +54,6 @@ def check(bundle: Place) -> None:
     ids = torch.zeros(1, 1, dtype=torch.long)
     with torch.inference_mode():
         if not loaded.model(ids).isfinite().all():
-            from fledge.errors import FledgeError
-
             raise FledgeError(f"{bundle} is whole, but its model's scores are not finite: the training went wrong.")
     state = "with its training state" if kept is not None else "without training state"
     print(f"{loaded.path} is whole: {loaded.manifest.model.parameters:,} parameters, {state}.")
@@ -63,6 +63,7 @@ def check(bundle: Place) -> None:
 def diff(first: Place, second: Place) -> None:
     """Print every setting and metric in which two bundles differ."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from fledge.bundle.describe import differences
@@ -71,9 +72,9 @@ def diff(first: Place, second: Place) -> None:
     if not found:
         print("The two bundles have the same settings, metrics and weights.")
         return
-    table = Table("", str(first), str(second), box=None, padding=(0, 2, 0, 0))
+    table = Table("", escape(str(first)), escape(str(second)), box=None, padding=(0, 2, 0, 0))
     for difference in found:
-        table.add_row(*difference)
+        table.add_row(*map(escape, difference))
     Console().print(table)
 
 
@@ -93,7 +94,7 @@ def pack(
 
     file = destination(target, out, "fledge bundle pack")
     pack_bundle(find_bundle(bundle), file, training)
-    print(f"{file}: {readable_bytes(file.stat().st_size)}. Use it as it is: fledge generate {file}")
+    print(f"{file}: {readable_bytes(file.stat().st_size)}. Use it as it is: {command('generate', file)}")
 
 
 @app.command("export")
@@ -122,11 +123,10 @@ def import_(
 ) -> None:
     """Make a bundle of a model that another program saved. Pickled weights are refused."""
     from fledge.bundle.exchange import import_bundle
-    from fledge.errors import FledgeError
     from fledge.run import is_run
 
     if is_run(source) or (source / "bundle.json").is_file():
-        raise FledgeError(f"{source} is fledge's own: use it as it is, such as with fledge generate {source}")
+        raise FledgeError(f"{source} is fledge's own: use it as it is, such as with {command('generate', source)}")
     place = destination(target, out, "fledge bundle import")
     import_bundle(source, place, tokenizer)
-    print(f"{place} is a bundle. Try it: fledge generate {place}")
+    print(f"{place} is a bundle. Try it: {command('generate', place)}")

@@ -25,6 +25,10 @@ HeldOut = Annotated[
 ]
 Titles = Annotated[bool, typer.Option(help="For akjv: begin each verse with the title of its book.")]
 SkipBad = Annotated[bool, typer.Option(help="Skip broken JSON lines, and count them.")]
+Longest = Annotated[
+    int, typer.Option("--max-document-bytes", min=1, help="Refuse longer documents: each has to fit in memory.")
+]
+LONGEST = 1 << 28
 
 
 @app.command()
@@ -33,14 +37,16 @@ def fetch(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The folder to put it into.")] = None,
     quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
 ) -> None:
-    """Fetch a public corpus: resumed where it stopped, verified at the end."""
+    """Fetch a public corpus: resumed where it stopped, and compared at the end with its SHA-256, where fledge knows
+    it; `list` says of which corpora. Of others only the size that the server states is compared.
+    """
     from fledge.corpus.fetch import NAMED
     from fledge.corpus.fetch import fetch as fetch_corpus
     from fledge.files import readable_bytes
 
     if name == "list":
         for known, corpus in NAMED.items():
-            print(f"{known:16} {corpus.about}")
+            print(f"{known:16} {corpus.about}; checked by {corpus.checked_by}")
         return
     for path in fetch_corpus(name, out, progress=not quiet):
         print(f"{path}  {readable_bytes(path.stat().st_size)}")
@@ -56,12 +62,14 @@ def show(
     validation: HeldOut = None,
     book_titles: Titles = False,
     skip_bad: SkipBad = False,
+    max_document_bytes: Longest = LONGEST,
     samples: Annotated[int, typer.Option(min=0, help="Documents to print the beginning of.")] = 3,
 ) -> None:
     """Print counts, sizes, a few samples, and what looks wrong."""
     import warnings
 
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from fledge.corpus import Corpus
@@ -77,13 +85,14 @@ def show(
         validation_fraction=validation_fraction,
         validation_source=validation or (),
         skip_bad=skip_bad,
+        max_document_bytes=max_document_bytes,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the report says it, too
         report = inspect(corpus, samples)
     console = Console()
     formats = ", ".join(f"{count:,} × {name}" for name, count in report.formats.items())
-    table = Table("split", "documents", "text", title=f"{corpus.name} ({formats})", title_justify="left")
+    table = Table("split", "documents", "text", title=escape(f"{corpus.name} ({formats})"), title_justify="left")
     for name in ("train", "validation"):
         table.add_row(name, f"{report.documents[name]:,}", readable_bytes(report.bytes[name]))
     console.print(table)

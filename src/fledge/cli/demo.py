@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
+
+from fledge.errors import FledgeError, command
 
 if TYPE_CHECKING:
     from fledge.run import Run
@@ -26,11 +28,11 @@ def demo(
     console = Console(highlight=False, soft_wrap=True)
     default = Path("runs/akjv-demo")
     changes = [f"--set={change}" for change in set_] + ([] if out == default else ["--out", str(out)])
-    again = shlex.join(["fledge", "demo", *changes])
+    again = command("demo", *changes)
     try:
         walk(console, Run("akjv-demo", out, overrides=set_), out, again)
     except KeyboardInterrupt:
-        console.print(f"\nStopped. What is done is kept; to go on: {again}")
+        console.print(f"\nStopped. What is done is kept; to go on: {again}", markup=False)
         raise typer.Exit(130) from None
 
 
@@ -48,6 +50,11 @@ def walk(console: Console, run: Run, out: Path, again: str) -> None:
     say("tokenizer", f"BPE with {tokenizer.vocab_size:,} tokens, trained on the training part alone")
     write_store(run.corpus, tokenizer, out / "tokens")
     train, validation = (run.tokens.split(name) for name in ("train", "validation"))
+    if not len(validation.tokens):
+        raise FledgeError(
+            "The demo measures on text that is held out, and none is: set corpus.validation_fraction above 0."
+        )
+    run.windows("validation")  # too little of it is refused before training, not after
     ratio = train.source_bytes / len(train.tokens)
     say(
         "tokens",
@@ -66,8 +73,9 @@ def walk(console: Console, run: Run, out: Path, again: str) -> None:
     result = run.train(resume=load_checkpoint(out) if begun else None, leave=True)
     if result.stopped:
         console.print(
-            f"\nStopped at step {result.step:,} of {result.steps:,}. The model so far is whole: fledge generate {out}\n"
-            f"To go on where it stopped: {again}"
+            f"\nStopped at step {result.step:,} of {result.steps:,}. The model so far is whole: "
+            f"{command('generate', out)}\nTo go on where it stopped: {again}",
+            markup=False,
         )
         raise typer.Exit(130)
     report = report_run(run, result)
@@ -80,11 +88,14 @@ def walk(console: Console, run: Run, out: Path, again: str) -> None:
     say("report", str(report.path))
     console.print()
     for prompt, text in report.samples:
-        console.print(f"[bold]{prompt}[/bold]{_plain(text)}\n")
-    console.print(f"""Worth trying next:
-  fledge generate {out} --prompt "And God said" --temperature 0.6
-  fledge evaluate {out} --tokens {out}/tokens
-  fledge train akjv""")
+        console.print(f"[bold]{escape(prompt)}[/bold]{escape(text)}\n")
+    console.print("Worth trying next:")
+    for words in (
+        ("generate", out, "--prompt", "And God said", "--temperature", 0.6),
+        ("evaluate", out, "--tokens", out / "tokens"),
+        ("train", "akjv"),
+    ):
+        console.print(f"  {command(*words)}", markup=False)
 
 
 class _Steps:
@@ -95,10 +106,4 @@ class _Steps:
 
     def __call__(self, name: str, fact: str) -> None:
         self.count += 1
-        self.console.print(f"[bold]{self.count} {name:<10}[/bold] {fact}")
-
-
-def _plain(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
+        self.console.print(f"[bold]{self.count} {name:<10}[/bold] {escape(fact)}")

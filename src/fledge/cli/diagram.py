@@ -30,7 +30,7 @@ def diagram(
     Start with: fledge diagram tinystories -o model.svg
     """
     from fledge.accounting.diagram import draw_chart, draw_house, house_mermaid, model_chart, write_mermaid
-    from fledge.cli.account import MERMAID, SVG, check_drawing, open_target, save_drawing
+    from fledge.cli.account import MERMAID, SVG, bare_name, check_drawing, open_target, save_drawing
     from fledge.errors import FledgeError
 
     if house == (target is not None):
@@ -46,7 +46,7 @@ def diagram(
     else:
         assert target is not None
         run, size = open_target(target, settings or (), vocabulary)
-        name = Path(target).resolve().stem if Path(target).exists() else target
+        name = bare_name(target)
         chart = model_chart(run.model, size, context or run.tokens.context_length, name)
         text = write_mermaid(chart) if mermaid else draw_chart(chart)
     output = output or Path(f"{name}{(MERMAID if mermaid else SVG)[0]}")

@@ -38,7 +38,7 @@ def doctor() -> None:
     table.add_row("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     for name in CORE:
         table.add_row(name, importlib.metadata.version(name))
-    table.add_row("text core", text_core())
+    table.add_row("native core", native_core())
     table.add_row("cores", f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()}")
     size = memory()
     table.add_row("memory", readable_bytes(size) if size else "unknown")
@@ -56,7 +56,7 @@ def doctor() -> None:
     Console().print(table)
 
 
-def text_core() -> str:
+def native_core() -> str:
     try:
         importlib.import_module("fledge._core")
     except ImportError as error:

@@ -81,13 +81,14 @@ def write_json(found: dict[str, Evaluation]) -> None:
 
 def write_table(found: dict[str, Evaluation]) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     headings = ("bits per byte", "bits per character", "loss", "perplexity", "tokens", "mean context")
     table = Table("", *headings, box=None, padding=(0, 2, 0, 0))
     for name, evaluation in sorted(found.items(), key=lambda item: item[1].bits_per_byte or item[1].loss):
         table.add_row(
-            name,
+            escape(name),
             number(evaluation.bits_per_byte),
             number(evaluation.bits_per_character),
             number(evaluation.loss),

@@ -43,7 +43,11 @@ def generate(
     ] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; the fastest there is, unless given.")] = None,
     compiled: Annotated[
-        bool, typer.Option("--compile", help="On a GPU: fuse the steps, which takes a while and pays for long texts.")
+        bool,
+        typer.Option(
+            "--compile",
+            help="On a GPU, where our kernels do not fit (more than 8 texts, post-norm): let torch fuse the steps.",
+        ),
     ] = False,
 ) -> None:
     """Generate text. What is not given here is taken from the bundle's sampling settings."""
@@ -64,7 +68,7 @@ def generate(
         "seed": seed,
     }
     given = {name: value for name, value in options.items() if value is not None}
-    parse(SamplingConfig, given, where="fledge generate")  # a wrong option is refused before anything is loaded
+    parse(SamplingConfig, given)  # a wrong option is refused before anything is loaded
     if prompt and file:
         raise FledgeError("Give the prompt with --prompt or with --file, not with both.")
     loaded = load_bundle(bundle, device=device_named(device))

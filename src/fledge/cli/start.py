@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from fledge.errors import command
 
 
 def start(
@@ -40,7 +41,7 @@ def start(
     run = begun.run()
     result = begun.train(run)
     if result.stopped and result.stopped != "the time limit":
-        again = shlex.join(["fledge", "start", *texts, "--time", time, *(["--out", str(out)] if out else [])])
+        again = command("start", *texts, "--time", time, *(["--out", out] if out else []))
         console.print(f"\nStopped at step {result.step:,} of {result.steps:,}. To go on: {again}", markup=False)
         raise typer.Exit(130)
     if result.stopped:
@@ -59,9 +60,9 @@ def start(
     console.print(f"[bold]{'report':<10}[/bold] {escape(str(report.path))}\n")
     for prompt, text in report.samples:
         console.print(f"[bold]{escape(prompt)}[/bold]{escape(text)}\n")
-    folder = shlex.quote(str(run.folder))
+    longer = ["--set", f"training.steps={2 * result.steps}", "--out", f"{run.folder}-longer"]
     console.print(
-        f"Worth trying next:\n  fledge generate {folder} --interactive\n"
-        f"  fledge train {folder}/recipe.toml --set training.steps={2 * result.steps} --out {folder}-longer",
+        f"Worth trying next:\n  {command('generate', run.folder, '--interactive')}\n"
+        f"  {command('train', run.folder / 'recipe.toml', *longer)}",
         markup=False,
     )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fledge.cli.corpus import (
+    LONGEST,
     Field,
     Format,
     Fraction,
     HeldOut,
+    Longest,
     Separator,
     SkipBad,
     Sources,
@@ -30,6 +31,7 @@ def tokenize(
     validation: HeldOut = None,
     book_titles: Titles = False,
     skip_bad: SkipBad = False,
+    max_document_bytes: Longest = LONGEST,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; as many as there are cores by default.")] = None,
     engine: Annotated[str, typer.Option(help="local, or ray to spread the work over a Ray cluster.")] = "local",
     restart: Annotated[bool, typer.Option(help="Throw away what is in the folder and begin again.")] = False,
@@ -37,9 +39,9 @@ def tokenize(
 ) -> None:
     """Write a token store. Interrupted at any moment, the same command goes on where it stopped."""
     from fledge.corpus import Corpus
-    from fledge.errors import FledgeError, nearest
+    from fledge.errors import FledgeError, command, nearest
     from fledge.files import readable_bytes
-    from fledge.run import no_leftovers, open_tokenizer
+    from fledge.tokenizer import open_tokenizer
     from fledge.tokens import write_store
 
     if engine not in ("local", "ray"):
@@ -54,15 +56,14 @@ def tokenize(
         validation_fraction=validation_fraction,
         validation_source=validation or (),
         skip_bad=skip_bad,
+        max_document_bytes=max_document_bytes,
     )
     if engine == "ray":
         from fledge.tokens.cluster import write_store_on_ray
 
         manifest = write_store_on_ray(corpus, loaded, out, progress=not quiet, restart=restart)
     else:
-        with no_leftovers(Path(out)):
-            store = write_store(corpus, loaded, Path(out), threads, progress=not quiet, restart=restart)
-        manifest = store.manifest
+        manifest = write_store(corpus, loaded, out, threads, progress=not quiet, restart=restart).manifest
     for name, facts in manifest["splits"].items():
         ratio = f"{facts['source_bytes'] / facts['tokens']:.2f} bytes a token" if facts["tokens"] else "empty"
         print(
@@ -71,4 +72,7 @@ def tokenize(
         )
     if manifest["skipped"]:
         print(f"{manifest['skipped']:,} bad lines skipped")
-    print(f"{out} is whole. Look into it: fledge tokens show {out}")
+    if not manifest["splits"]["train"]["tokens"]:
+        print("All documents are held out, and nothing is left to train on: lower --validation-fraction.")
+    look = "Copy it to a folder to train on it." if "://" in out else f"Look into it: {command('tokens', 'show', out)}"
+    print(f"{out} is whole. {look}")

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from fledge.cli.corpus import LONGEST, Field, Format, Fraction, HeldOut, Longest, Separator, SkipBad, Titles
 from fledge.cli.places import destination
 from fledge.errors import FledgeError
 
 if TYPE_CHECKING:
+    from fledge.config import CorpusConfig, TokenizerConfig
     from fledge.corpus import Corpus
     from fledge.tokenizer import Tokenizer
 
@@ -38,10 +40,6 @@ Special = Annotated[
     Literal["recognise", "text", "refuse"],
     typer.Option(help="Whether the text of a special token is that token, plain text, or an error."),
 ]
-Format = Annotated[
-    Literal["auto", "text", "files", "lines", "jsonl", "parquet", "akjv"],
-    typer.Option("--format", help="How documents lie in the sources; told by their names unless given."),
-]
 
 
 @app.command()
@@ -63,24 +61,54 @@ def train(
         str, typer.Option(help="How BPE cuts text first: gpt2, cl100k, o200k, or a regular expression.")
     ] = "gpt2",
     min_frequency: Annotated[int, typer.Option(min=1, help="Leave out pairs or words seen less often.")] = 1,
+    fit_on: Annotated[
+        Literal["train", "all"],
+        typer.Option(help="Learn from what fledge tokenize does not hold out for validation, or from all of the text."),
+    ] = "train",
     format: Format = "auto",
+    separator: Separator = "<|endoftext|>",
+    field: Field = "text",
+    validation_fraction: Fraction = 0.1,
+    validation: HeldOut = None,
+    book_titles: Titles = False,
+    skip_bad: SkipBad = False,
+    max_document_bytes: Longest = LONGEST,
     threads: Threads = None,
     longest: Annotated[int, typer.Option(min=0, help="How many of the longest tokens to show.")] = 10,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
-    """Train a tokenizer on text and save it as a folder that other programs read too."""
+    """Train a tokenizer on text and save it as a folder that other programs read too.
+
+    It never sees what fledge tokenize holds out of the same sources with the same options, unless --fit-on is all.
+    """
     from rich.console import Console
 
-    from fledge.files import atomic_folder, require_space
+    from fledge.config import CorpusConfig, TokenizerConfig, parse
+    from fledge.files import require_space
     from fledge.tokenizer import BPETokenizer
 
     _require_new(out)
     require_space(out, 200 * (vocab_size or 1_000_000), "The tokenizer")
     if kind != "bpe" and (special is not None or pattern != "gpt2"):
         raise FledgeError(f"--special and --pattern are for BPE; a {kind} tokenizer has its own.")
-    tokenizer = _train(kind, sources, vocab_size or None, special, pattern, min_frequency, format, threads, not quiet)
-    with atomic_folder(out) as folder:
-        tokenizer.save(folder)
+    given = {
+        "source": sources,
+        "format": format,
+        "separator": separator,
+        "field": field,
+        "book_titles": book_titles,
+        "validation_fraction": validation_fraction,
+        "validation_source": validation or (),
+        "skip_bad": skip_bad,
+        "max_document_bytes": max_document_bytes,
+    }
+    text = parse(CorpusConfig, given)
+    settings: dict[str, Any] = {"kind": kind, "vocabulary_size": vocab_size or None, "fit_on": fit_on}
+    settings["min_frequency"] = min_frequency
+    if kind == "bpe":
+        settings |= {"pattern": pattern} | ({} if special is None else {"special_tokens": special})
+    tokenizer = _train(parse(TokenizerConfig, settings), text, threads, not quiet)
+    tokenizer.save(out)
     if quiet:
         return
     from fledge.cli.tokenizer_tables import longest_table, profile_table
@@ -96,50 +124,39 @@ def train(
         )
     if longest:
         console.print(longest_table(tokenizer, longest))
-    console.print(f"{tokenizer.vocab_size:,} ids in {out}. See it at work:", highlight=False)
+    console.print(f"{tokenizer.vocab_size:,} ids in {out}. See it at work:", highlight=False, markup=False)
     print(f'  fledge tokenizer show "An egg is an egg." -t {out}')
 
 
-def _train(
-    kind: str,
-    sources: list[str],
-    vocab_size: int | None,
-    special: list[str] | None,
-    pattern: str,
-    min_frequency: int,
-    format: str,
-    threads: int | None,
-    progress: bool,
-) -> Tokenizer:
-    """Plain files go to native code as they are; everything else through a corpus."""
-    from fledge.config import TokenizerConfig
+def _train(config: TokenizerConfig, text: CorpusConfig, threads: int | None, progress: bool) -> Tokenizer:
+    """Plain files of which all is wanted go to native code as they are; everything else through a corpus."""
+    from fledge.config import CorpusConfig
+    from fledge.corpus import Corpus
     from fledge.tokenizer import train_bpe, train_tokenizer
 
-    specials = TokenizerConfig().special_tokens if special is None else tuple(special)
-    if kind == "bpe" and format == "auto" and all(_is_plain_file(source) for source in sources):
+    usual = text == CorpusConfig(source=text.source, validation_fraction=text.validation_fraction)
+    everything = config.fit_on == "all" or not text.validation_fraction
+    if config.kind == "bpe" and usual and everything and all(map(_is_plain_file, text.source)):
         return train_bpe(
-            [Path(source) for source in sources],
-            vocab_size,
-            specials,
-            pattern=pattern,
+            [Path(source) for source in text.source],
+            config.vocabulary_size,
+            config.special_tokens,
+            pattern=config.pattern,
             threads=threads,
-            min_frequency=min_frequency,
+            min_frequency=config.min_frequency,
             progress=progress,
         )
-    settings: dict[str, Any] = {"kind": kind, "vocabulary_size": vocab_size, "min_frequency": min_frequency}
-    if kind == "bpe":
-        settings |= {"special_tokens": specials, "pattern": pattern}
-    return train_tokenizer(TokenizerConfig(**settings), _corpus(*sources, format=format), threads, progress)
+    return train_tokenizer(config, Corpus.from_config(text), threads, progress)
 
 
 def _is_plain_file(source: str) -> bool:
     return Path(source).is_file() and Path(source).suffix.lower() in ("", ".txt", ".text", ".md", ".en")
 
 
-def _corpus(*sources: str, format: str = "auto") -> Corpus:
+def _corpus(*sources: str) -> Corpus:
     from fledge.corpus import Corpus
 
-    return Corpus.open(*sources, format=format, validation_fraction=0.0)
+    return Corpus.open(*sources, validation_fraction=0.0)
 
 
 @app.command()
@@ -196,7 +213,7 @@ def inspect(
     """List what a vocabulary is made of, and what a text uses of it."""
     from rich.console import Console
 
-    from fledge.run import open_tokenizer
+    from fledge.tokenizer import open_tokenizer
     from fledge.tokenizer.inspect import usage, vocabulary_facts
 
     loaded = open_tokenizer(tokenizer, "TOKENIZER")
@@ -325,7 +342,7 @@ def encode(
     threads: Threads = None,
 ) -> None:
     """Turn text into ids: printed, or written as a file that numpy.memmap reads."""
-    from fledge.run import open_tokenizer
+    from fledge.tokenizer import open_tokenizer
 
     if (file is None) != (out is None) or (file is not None and text is not None):
         raise FledgeError("give a text, or both --file and --out.")
@@ -349,7 +366,7 @@ def decode(
     file: Annotated[Path | None, typer.Option(help="A file of raw ids instead.", show_default=False)] = None,
 ) -> None:
     """Turn ids back into text; bytes that are not UTF-8 come out as they went in."""
-    from fledge.run import open_tokenizer
+    from fledge.tokenizer import open_tokenizer
 
     loaded = open_tokenizer(tokenizer, "TOKENIZER")
     if file is not None:
@@ -422,7 +439,6 @@ def fetch(
     ] = None,
 ) -> None:
     """Download a published vocabulary once; its name then stands for it wherever a tokenizer is asked for."""
-    from fledge.files import atomic_folder
     from fledge.tokenizer import load_tokenizer
     from fledge.tokenizer.fetch import fetch as download
 
@@ -431,8 +447,7 @@ def fetch(
     place = download(name, progress=True)
     print(f"{name} is in {place}")
     if out is not None:
-        with atomic_folder(out) as folder:
-            load_tokenizer(place).save(folder)
+        load_tokenizer(place).save(out)
         print(f"and as a folder in {out}")
 
 
@@ -446,7 +461,7 @@ def _require_new(out: Path) -> None:
 
 
 def _load_named(paths: list[str]) -> dict[str, Tokenizer]:
-    from fledge.run import open_tokenizer
+    from fledge.tokenizer import open_tokenizer
 
     return {name: open_tokenizer(path, "--tokenizer") for name, path in _short_names(paths).items()}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -100,7 +101,7 @@ def print_comparison(console: Console, measured: Sequence[Measurement]) -> None:
     """The matrix of compression, and below it speed and width."""
     tokenizers = list(dict.fromkeys(one.tokenizer for one in measured))
     by_place = {(one.corpus, one.tokenizer): one for one in measured}
-    matrix = table("corpus", ">bytes", *(f">{name}" for name in tokenizers), title="Bytes per token")
+    matrix = table("corpus", ">bytes", *(f">{escape(name)}" for name in tokenizers), title="Bytes per token")
     for corpus in dict.fromkeys(one.corpus for one in measured):
         row = [by_place[corpus, name] for name in tokenizers]
         best = max(one.bytes_per_token for one in row)

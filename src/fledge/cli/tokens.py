@@ -42,7 +42,7 @@ def show(
     from rich.console import Console
 
     from fledge.config import TokensConfig, parse
-    from fledge.run import open_tokenizer
+    from fledge.tokenizer import open_tokenizer
     from fledge.tokens import TokenStore, make_windows
     from fledge.tokens.show import draw_picture, draw_text, view_window
 
@@ -78,7 +78,7 @@ def show(
 def import_(
     file: Annotated[Path, typer.Argument(help="Raw little-endian ids, as nanoGPT's train.bin.")],
     tokenizer: Annotated[Path, typer.Option(help="The tokenizer that wrote the ids.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The new store's folder.")],
+    out: Annotated[str, typer.Option("--out", "-o", help="The new store's folder.")],
     validation: Annotated[Path | None, typer.Option(help="A file of held-out ids, as nanoGPT's val.bin.")] = None,
     width: Annotated[int | None, typer.Option(help="Bytes of an id in the files: 2 or 4.")] = None,
     quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
@@ -87,22 +87,26 @@ def import_(
     from rich.console import Console
 
     from fledge.errors import FledgeError
-    from fledge.run import open_tokenizer
+    from fledge.tokenizer import open_tokenizer
     from fledge.tokens.adopt import import_tokens
 
     if width not in (None, 2, 4):
         raise FledgeError(f"--width {width} is not a width of ids: 2 or 4 bytes.")
-    store = import_tokens(file, open_tokenizer(tokenizer, "--tokenizer"), out, validation, width, progress=not quiet)
+    if "://" in out:
+        raise FledgeError(f"{out} is an address, and a store is imported to a folder. Name one with --out.")
+    adopted = open_tokenizer(tokenizer, "--tokenizer")
+    store = import_tokens(file, adopted, Path(out), validation, width, progress=not quiet)
     _summary(Console(highlight=False), store)
 
 
 def _summary(console, store) -> None:  # type: ignore[no-untyped-def]
+    from rich.markup import escape
     from rich.table import Table
 
     from fledge.files import readable_bytes
 
     bits = 8 * store.dtype.itemsize
-    title = f"{store.folder}: {store.vocabulary_size:,} ids of {bits} bits, {store.layout} documents"
+    title = f"{escape(str(store.folder))}: {store.vocabulary_size:,} ids of {bits} bits, {store.layout} documents"
     table = Table("split", "tokens", "documents", "text", "bytes a token", title=title, title_justify="left")
     for name, facts in store.manifest["splits"].items():
         ratio = f"{facts['source_bytes'] / facts['tokens']:.2f}" if facts["tokens"] else "–"

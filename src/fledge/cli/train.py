@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fledge.cli.places import trained
+from fledge.errors import FledgeError, command
 
 if TYPE_CHECKING:
     from fledge.bundle import Bundle
@@ -45,7 +46,6 @@ def train(
 
     Stopped or killed, the same command goes on where it was.
     """
-    from fledge.errors import FledgeError
     from fledge.training import join_ranks, parse_duration
 
     started = time.monotonic()
@@ -108,7 +108,7 @@ def begun(run: Run) -> Bundle | None:
             f"{run.folder} was begun before with the same settings: going on from step {step} of {steps}."
             if step < steps
             else f"{run.folder} is complete already. To train it further: "
-            f"fledge train --resume {run.folder} --set training.steps={2 * steps}",
+            + command("train", "--resume", run.folder, "--set", f"training.steps={2 * steps}"),
             file=sys.stderr,
         )
     return checkpoint
@@ -118,7 +118,6 @@ def fine_tuned(recipe: str | None, source: Path, overrides: list[str], out: Path
     """A new run that starts from a bundle's weights: its model and tokenizer, and the recipe's everything else."""
     from fledge.bundle import load_bundle
     from fledge.config import load_recipe, override_config
-    from fledge.errors import FledgeError
     from fledge.run import Run
 
     bundle = load_bundle(source)
@@ -154,6 +153,6 @@ def summarise(result: TrainingResult) -> None:
     print(", ".join(parts))
     print(f"bundle: {result.checkpoint}")
     if result.stopped is not None:
-        print(f"go on:  fledge train --resume {result.folder}")
+        print(f"go on:  {command('train', '--resume', result.folder)}")
     else:
-        print(f"try it: fledge generate {result.folder}")
+        print(f"try it: {command('generate', result.folder)}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -16,8 +17,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fledge.config import CorpusConfig
+from fledge.config import CorpusConfig, parse
 from fledge.corpus import akjv
+from fledge.corpus.native import crc32
 from fledge.corpus.readers import BLOCK, Options, Read, read, to_bytes
 from fledge.corpus.sources import BUFFER, Source, find_sources
 from fledge.corpus.split import ENOUGH, held_out
@@ -52,6 +54,7 @@ class Batch(NamedTuple):
     cursor: Cursor
     consumed: int
     skipped: int
+    checksums: npt.NDArray[np.uint32] = np.empty(0, np.uint32)  # of the documents
 
     @property
     def documents(self) -> list[bytes]:
@@ -70,6 +73,7 @@ class Corpus:
     def __init__(self, sources: Sequence[Source], options: Options) -> None:
         self.sources = list(sources)
         self.options = options
+        self.config: CorpusConfig | None = None  # the settings it was opened with
         self._counted: tuple[int, dict[int, int | None]] | None = None
         self._said = False
 
@@ -89,18 +93,18 @@ class Corpus:
         """The documents of files, folders, globs, fsspec addresses, `-`, or named corpora, one after the
         other.
         """
-        config = CorpusConfig(
-            source=tuple(map(str, sources)),
-            format=format,  # type: ignore[arg-type]
-            separator=separator,
-            field=field,
-            book_titles=book_titles,
-            validation_fraction=validation_fraction,
-            validation_source=tuple(map(str, validation_source)),
-            skip_bad=skip_bad,
-            max_document_bytes=max_document_bytes,
-        )
-        return cls.from_config(config)
+        given = {
+            "source": tuple(map(str, sources)),
+            "format": format,
+            "separator": separator,
+            "field": field,
+            "book_titles": book_titles,
+            "validation_fraction": validation_fraction,
+            "validation_source": tuple(map(str, validation_source)),
+            "skip_bad": skip_bad,
+            "max_document_bytes": max_document_bytes,
+        }
+        return cls.from_config(parse(CorpusConfig, given))
 
     @classmethod
     def from_config(cls, config: CorpusConfig) -> Corpus:
@@ -115,15 +119,39 @@ class Corpus:
         )
         if not config.source:
             raise FledgeError("corpus.source is empty. Name a file, a folder or a corpus such as akjv.")
+        if not config.separator:
+            raise FledgeError(
+                "The separator (--separator, or corpus.separator) is empty. Name one, or leave it out and choose "
+                "--format files or lines."
+            )
         found = _find(config.source, config.format, options, held_out=False)
         found += _find(config.validation_source, config.format, options, held_out=True)
-        return cls(found, options)
+        corpus = cls(found, options)
+        corpus.config = config
+        return corpus
 
     @classmethod
     def from_documents(cls, documents: Iterable[str | bytes], validation_fraction: float = 0.1) -> Corpus:
         """A corpus of texts that are in memory, one document each."""
         texts = tuple(to_bytes(text) if isinstance(text, str) else bytes(text) for text in documents)
         return cls([_memory("memory", texts)], Options(validation_fraction=validation_fraction))
+
+    @property
+    def arguments(self) -> list[str]:
+        """The sources as they were named and the settings that are not the usual ones, as `fledge tokenize` takes
+        them.
+        """
+        if self.config is None:
+            return ["SOURCE"]
+        words = list(self.config.source)
+        for name, field in CorpusConfig.model_fields.items():
+            value = getattr(self.config, name)
+            if name == "source" or value == field.default:
+                continue
+            option = "--" + name.removesuffix("_source").replace("_", "-")
+            values = value if isinstance(value, tuple) else (value,)
+            words += [option] if value is True else [word for one in values for word in (option, str(one))]
+        return words
 
     @property
     def special(self) -> Literal["recognise", "text"]:
@@ -171,15 +199,35 @@ class Corpus:
 
     @property
     def identity(self) -> str:
-        """A checksum over names, sizes, times of change and settings: it differs when a source has
-        changed.
+        """A checksum over addresses, sizes, times of change and settings: it differs when a source has
+        changed, and when it was only moved.
         """
+        return self._summed([(source.address, source.stamp) for source in self.sources])
+
+    @property
+    def outline(self) -> str:
+        """A checksum over sizes, formats and settings: what must agree before it is worth comparing contents."""
+        return self._summed([("", "") if one.can_move else (one.address, one.stamp) for one in self.sources])
+
+    @property
+    def half_known(self) -> bool:
+        """Whether `identity` may be the same for another text: standard input is known by its beginning."""
+        return any(source.half_known for source in self.sources)
+
+    def content(self, documents: int | None = None) -> int:
+        """A checksum of the text of all documents, or of the first so many, which are read for it."""
+        value, left = 0, sys.maxsize if documents is None else documents
+        for batch in self.batches() if left else ():
+            value = add_content(value, batch.checksums[:left])
+            left -= len(batch.checksums[:left])
+            if not left:
+                break
+        return value
+
+    def _summed(self, places: list[tuple[str, str | None]]) -> str:
         digest = hashlib.sha256(repr(self.options).encode())
-        for source in self.sources:
-            stamp = source.modified
-            if source.documents:
-                stamp = hashlib.sha256(b"\0".join(source.documents)).hexdigest()
-            digest.update(repr((source.address, source.format, source.size, stamp, source.held_out)).encode())
+        for source, (address, stamp) in zip(self.sources, places, strict=True):
+            digest.update(repr((address, source.format, source.size, stamp, source.held_out)).encode())
         return digest.hexdigest()
 
     def blocks(self, split: Split | None = None) -> Iterator[Block]:
@@ -209,6 +257,7 @@ class Corpus:
         before = sum(source.size or 0 for source in self.sources[: start.source])
         texts: list[Text] = []
         flags: list[npt.NDArray[np.bool_]] = []
+        sums: list[npt.NDArray[np.uint32]] = []
         skipped = consumed = 0
         for number in range(start.source, len(self.sources)):
             source = self.sources[number]
@@ -217,16 +266,18 @@ class Corpus:
             for found in read(source, options, position, spans):
                 texts.append(found.text)
                 flags.append(self._flags(source, found))
+                sums.append(found.text.checksums)
                 skipped += found.skipped
                 consumed = before + (found.consumed if source.size is None else min(found.consumed, source.size))
                 if sum(text.size for text in texts) >= BLOCK // 2:
                     cursor = Cursor(number, tuple(found.position))
-                    yield Batch(_one(texts), np.concatenate(flags), cursor, consumed, skipped)
-                    texts, flags, skipped = [], [], 0
+                    yield Batch(_one(texts), np.concatenate(flags), cursor, consumed, skipped, np.concatenate(sums))
+                    texts, flags, sums, skipped = [], [], [], 0
             before += source.size or 0
         if any(map(len, texts)) or skipped:
             end = Cursor(len(self.sources), ())
-            yield Batch(_one(texts), np.concatenate(flags), end, max(consumed, before), skipped)
+            joined = np.concatenate(flags), end, max(consumed, before), skipped, np.concatenate(sums)
+            yield Batch(_one(texts), *joined)
 
     def _spans(self, number: int, contiguous: bool) -> tuple[int | bool, Options]:
         """Whether a source is cut into spans (see `read`), and with what options.
@@ -291,6 +342,11 @@ class Corpus:
 
     def __repr__(self) -> str:
         return f"Corpus({self.name})"
+
+
+def add_content(value: int, checksums: npt.NDArray[np.uint32]) -> int:
+    """The checksum of a content that goes on with documents of these checksums."""
+    return crc32(checksums.astype("<u4", copy=False).data.cast("B"), value) if len(checksums) else value
 
 
 def _one(texts: list[Text]) -> Text:

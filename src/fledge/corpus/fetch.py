@@ -45,6 +45,12 @@ class Named:
     about: str
     files: tuple[Remote, ...]
 
+    @property
+    def checked_by(self) -> str:
+        """What a fetched copy is compared with."""
+        known = all(file.sha256 is not None for file in self.files)
+        return "size and SHA-256" if known else "the size that the server states"
+
 
 _STORIES = "https://huggingface.co/datasets/roneneldan/TinyStories/resolve/main/TinyStoriesV2-GPT4-"
 _WEB = "https://huggingface.co/datasets/stanford-cs336/owt-sample/resolve/main/owt_"
@@ -121,8 +127,8 @@ def fetch(name: str, folder: Path | str | None = None, progress: bool = True) ->
 
 
 def download(file: Remote, folder: Path, progress: bool = True) -> Path:
-    """Fetch one file into a folder. It appears under its name only when it is whole and its checksum is
-    right.
+    """Fetch one file into a folder. It appears under its name only when it is whole and its checksum, if one is
+    known, is right.
     """
     path = folder / file.name
     if path.exists():

@@ -91,6 +91,8 @@ def _warnings(corpus: Corpus, report: Report, invalid: int, nul: int, carriage: 
         found.append(f"{carriage:,} documents have Windows line ends (\\r\\n); they are kept as they are.")
     if report.skipped:
         found.append(f"{report.skipped:,} bad lines were skipped.")
+    if count and not report.documents["train"]:
+        found.append("All documents are held out, and nothing is left to train on: lower corpus.validation_fraction.")
     if not report.documents["validation"]:
         found.append("Nothing is held out for validation: set corpus.validation_fraction above 0.")
     return found

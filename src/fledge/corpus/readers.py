@@ -65,8 +65,6 @@ def _cut(found: Read, fraction: float) -> Read:
 
 def read_text(source: Source, options: Options, position: list[int]) -> Iterator[Read]:
     """One text with a separator between documents."""
-    if not options.separator:
-        raise FledgeError("corpus.separator is empty. Name one, or set corpus.format to files or lines.")
     yield from _separated(source, options.separator, options, position)
 
 
@@ -92,7 +90,8 @@ def _separated(source: Source, mark: bytes, options: Options, position: list[int
         for data in stream.pieces(mark, done, BLOCK, options.max_document_bytes):
             text = Text.between(data, mark, strip_returns=mark == b"\n")
             if text.longest > options.max_document_bytes:
-                raise FledgeError(_too_long(source, f"byte {done:,}", options))
+                first = int(text.starts[(text.ends - text.starts > options.max_document_bytes).argmax()])
+                raise FledgeError(_too_long(source, f"byte {done + first:,}", options))
             done += len(data)
             yield Read(text, [done], stream.consumed)
 
@@ -105,14 +104,15 @@ def _spans(source: Source, separator: bytes, spans: Spans, position: list[int]) 
         data, ended = b"", False
         while True:
             place, validation = spans.next(done)
-            need = place - done + spans.slack + 4  # and the rest of a character
+            need = place - done + spans.slack + len(separator) + 4  # and the rest of a separator or a character
             if not ended and len(data) < need:
                 more = stream.read(need - len(data))
                 ended = len(data) + len(more) < need
                 data += more
             if not data:
                 return
-            end = cut_place(data, place - done, spans.slack) if place - done < len(data) else len(data)
+            beyond = place - done >= len(data)
+            end = len(data) if beyond else cut_place(data, place - done, spans.slack, separator)
             text = Text.between(data[:end], separator) if separator else Text.of([data[:end]])
             data = data[end:]
             done += end
@@ -123,8 +123,8 @@ def _too_long(source: Source, place: str, options: Options) -> str:
     return (
         f"{source.address}: the document at {place} is longer than "
         f"{readable_bytes(options.max_document_bytes)}. "
-        "Check corpus.separator and corpus.format, or raise corpus.max_document_bytes if there is memory "
-        "for it."
+        "Check the separator and the format, or raise the limit with --max-document-bytes (in a recipe, "
+        "corpus.max_document_bytes) if there is memory for it."
     )
 
 
@@ -138,8 +138,9 @@ def read_jsonl(source: Source, options: Options, position: list[int]) -> Iterato
                 line += 1
                 if not text or text.isspace():
                     continue
+                too_long = len(text) > 2 * options.max_document_bytes  # if so, reading may have stopped within the line
                 try:
-                    documents.append(_field(text, options.field))
+                    document = b"" if too_long else _field(text, options.field)
                 except ValueError as error:
                     if not options.skip_bad:
                         raise FledgeError(
@@ -147,6 +148,10 @@ def read_jsonl(source: Source, options: Options, position: list[int]) -> Iterato
                             "with --skip-bad."
                         ) from None
                     skipped += 1
+                    continue
+                if too_long or len(document) > options.max_document_bytes:
+                    raise FledgeError(_too_long(source, f"line {line:,}", options))
+                documents.append(document)
             done += len(data)
             yield Read(Text.of(documents), [done, line], stream.consumed, skipped)
 
@@ -197,8 +202,8 @@ def read_parquet(source: Source, options: Options, position: list[int]) -> Itera
             names = file.schema_arrow.names
             if options.field not in names:
                 raise FledgeError(
-                    f"{source.address} has no column {options.field!r}. {nearest(options.field, names)} Set "
-                    "corpus.field."
+                    f"{source.address} has no column {options.field!r}. {nearest(options.field, names)} Name "
+                    "the column with --field (in a recipe, corpus.field)."
                 )
             kind = file.schema_arrow.field(options.field).type
             value_kind = kind.value_type if arrow.types.is_dictionary(kind) else kind
@@ -210,7 +215,8 @@ def read_parquet(source: Source, options: Options, position: list[int]) -> Itera
             )
             if not any(check(value_kind) for check in texts):
                 raise FledgeError(
-                    f"{source.address}: the column {options.field!r} holds {kind}, not text. Set corpus.field."
+                    f"{source.address}: the column {options.field!r} holds {kind}, not text. Name "
+                    "the column with --field (in a recipe, corpus.field)."
                 )
             first = 0
             for group in range(file.num_row_groups):
@@ -225,11 +231,12 @@ def read_parquet(source: Source, options: Options, position: list[int]) -> Itera
                         continue
                     column = batch.column(0)[skip:].cast(value_kind).cast(arrow.large_binary())
                     skip = 0
+                    documents = column.to_pylist()
+                    for row, document in enumerate(documents, done + 1):
+                        if document and len(document) > options.max_document_bytes:
+                            raise FledgeError(_too_long(source, f"row {row:,}", options))
                     done += len(column)
-                    text = Text.of([document for document in column.to_pylist() if document])
-                    if text.longest > options.max_document_bytes:
-                        raise FledgeError(_too_long(source, f"or before row {done:,}", options))
-                    yield Read(text, [done], stream.consumed)
+                    yield Read(Text.of([document for document in documents if document]), [done], stream.consumed)
         except arrow.ArrowException as error:
             reason = str(error).splitlines()[0]
             raise FledgeError(f"{source.address} is not a whole Parquet file ({reason}). Fetch it again.") from None

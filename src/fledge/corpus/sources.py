@@ -8,6 +8,7 @@ from __future__ import annotations
 import bz2
 import glob
 import gzip
+import hashlib
 import io
 import lzma
 import mmap
@@ -29,7 +30,10 @@ FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": 
 STANDARD_INPUT = "-"
 HEAD = 64 << 20  # of standard input, kept in memory to see how its documents lie
 BUFFER = 1 << 20
+KEPT_PIECES = 6  # of a mapped file, behind the place where it is read
 ZSTD_CHUNK = 1 << 16
+DRIVERS = {"http": "'fledge[data]'", "https": "'fledge[data]'", "sftp": "paramiko", "ssh": "paramiko"}  # else by fsspec
+STAMPS = ("ETag", "etag", "mtime", "LastModified", "Last-Modified", "last_modified", "updated", "created")
 
 
 @dataclass(frozen=True)
@@ -44,13 +48,28 @@ class Source:
     documents: tuple[bytes, ...] = field(default=(), repr=False)  # for corpora that live in memory
     head: StandardInput | None = field(default=None, repr=False)
 
+    @property
+    def stamp(self) -> str | None:
+        """What differs when the content does: the time of change, or a checksum of what is in memory."""
+        return hashlib.sha256(b"\0".join(self.documents)).hexdigest() if self.documents else self.modified
+
+    @property
+    def can_move(self) -> bool:
+        """Whether this is a local file, which can be read again and may be copied elsewhere without a change."""
+        return self.head is None and not self.documents and "://" not in self.address
+
+    @property
+    def half_known(self) -> bool:
+        """Whether `stamp` covers the beginning alone: standard input that is longer than what is kept of it."""
+        return self.head is not None and not self.head.whole
+
     @contextmanager
     def open(self) -> Iterator[Stream]:
         """The decompressed bytes from the start; a cut or damaged file is refused by name."""
         with _raw(self) as raw:
             try:
                 yield Stream(raw, _decompressed(raw, self.address), self.address)
-            except (EOFError, lzma.LZMAError, gzip.BadGzipFile) as error:
+            except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
                 raise FledgeError(damaged(self.address, error)) from None
 
 
@@ -118,7 +137,8 @@ class Stream:
             yield view[start:end]
             start = end
             if hasattr(mapped, "madvise"):  # what has been read need not stay in memory
-                mapped.madvise(mmap.MADV_DONTNEED, 0, start // mmap.PAGESIZE * mmap.PAGESIZE)
+                done = max(0, start - KEPT_PIECES * size)  # by the encoder too, which comes later
+                mapped.madvise(mmap.MADV_DONTNEED, 0, done // mmap.PAGESIZE * mmap.PAGESIZE)
 
     def _mappable(self) -> bool:
         try:
@@ -242,7 +262,8 @@ def _raw(source: Source) -> Iterator[IO[bytes]]:
     if source.head is not None:
         yield source.head.open()
     elif "://" in source.address:
-        with _fsspec().open(source.address, "rb") as file:
+        system, path = filesystem(source.address)
+        with system.open(path, "rb") as file:
             yield file
     else:
         with open(source.address, "rb", buffering=BUFFER) as file:
@@ -261,12 +282,25 @@ def _decompressed(raw: IO[bytes], name: str) -> IO[bytes]:
     return raw
 
 
-def _fsspec() -> Any:
+def filesystem(address: str) -> tuple[Any, str]:
+    """The file system behind an fsspec address, and the path in it; a driver that is missing is named."""
     try:
         import fsspec
     except ImportError:
         raise FledgeError("Remote addresses need the package fsspec: pip install 'fledge[data]'.") from None
-    return fsspec
+    try:
+        system, path = fsspec.core.url_to_fs(address)
+    except ImportError as error:
+        from fsspec.registry import known_implementations
+
+        scheme = address.partition("://")[0]
+        home = known_implementations.get(scheme, {}).get("class", "").partition(".")[0]
+        package = DRIVERS.get(scheme) or ("" if home == "fsspec" else home)
+        what = f"pip install {package}" if package else str(error)
+        raise FledgeError(f"{address} can't be opened: {scheme} addresses need another package: {what}.") from None
+    except ValueError as error:
+        raise FledgeError(f"{address} can't be opened: {error}.") from None
+    return system, path
 
 
 def find_sources(names: Sequence[str | Path], format: str, separator: bytes, held_out: bool = False) -> list[Source]:
@@ -348,9 +382,8 @@ def _binary(name: str) -> bool:
 
 
 def _remote(address: str) -> tuple[list[tuple[str, int, str]], bool]:
-    fsspec = _fsspec()
+    system, path = filesystem(address)
     try:
-        system, path = fsspec.core.url_to_fs(address)
         single = False
         if glob.has_magic(path):
             paths = sorted(system.glob(path))
@@ -361,10 +394,7 @@ def _remote(address: str) -> tuple[list[tuple[str, int, str]], bool]:
         found = []
         for name in paths:
             info = system.info(name)
-            stamp = next(
-                (str(info[key]) for key in ("ETag", "etag", "mtime", "LastModified", "created") if info.get(key)),
-                "",
-            )
+            stamp = next((str(info[key]) for key in STAMPS if info.get(key)), "")
             found.append((system.unstrip_protocol(name), int(info.get("size") or 0), stamp))
     except (ImportError, ValueError) as error:
         raise FledgeError(f"{address} can't be read: {error}.") from None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fledge.corpus.text import Text
+from fledge.corpus.text import Text, find_marks
 
 ENOUGH = 20  # documents; with fewer, a share chosen by hash may well be empty
 BLOCKS = 10  # held-out blocks per text, spread over it, so that they resemble all of it
@@ -27,7 +27,7 @@ def held_out(text: Text, fraction: float) -> npt.NDArray[np.bool_]:
     """
     if not fraction:
         return np.zeros(len(text), np.bool_)
-    return _mixed(text.checksums()) < np.uint64(int(fraction * 2**64))
+    return _mixed(text.checksums.astype(np.uint64)) < np.uint64(int(fraction * 2**64))
 
 
 def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -75,8 +75,21 @@ class Spans:
         return end, True
 
 
-def cut_place(data: bytes | memoryview, place: int, slack: int) -> int:
-    """The cut nearest after `place`: past a line's end, else past a blank, else between two characters."""
+def cut_place(data: bytes | memoryview, place: int, slack: int, separator: bytes = b"") -> int:
+    """The cut nearest after `place`: past a line's end, else past a blank, else between two characters.
+
+    It never lies inside a separator, which would become text: it goes to where that one starts (or, if the data
+    starts with it, ends).
+    """
+    end = _plain_cut(data, place, slack)
+    if separator:
+        for start in find_marks(data[: end + len(separator) - 1], separator).tolist():
+            if start < end < start + len(separator):
+                return start or len(separator)
+    return end
+
+
+def _plain_cut(data: bytes | memoryview, place: int, slack: int) -> int:
     window = bytes(data[place : place + slack])
     for mark in (b"\n", b" "):
         if (found := window.find(mark)) >= 0:

@@ -27,6 +27,8 @@ RATES = (0.3, 1.0, 3.0)
 "The small grid that every arm is tuned over, as factors of its recipe's learning rate."
 METRIC = "validation_loss"
 ARCHITECTURES = ("transformer", "gpt2", "bdh", "rnn", "gru", "lstm")
+# As such networks are usually built: with no residual path around a layer, four of them hardly learn in a short run.
+RECURRENT = ("model.layers=2", "model.bias=true", "model.tied=false")
 PRESETS = {
     "gpt2": (
         "model.norm=layer",
@@ -36,9 +38,9 @@ PRESETS = {
         "model.tied=true",
     ),
     "bdh": ("model.architecture=bdh", "model.tied=false"),
-    "rnn": ("model.architecture=rnn", "model.tied=false"),
-    "gru": ("model.architecture=gru", "model.tied=false"),
-    "lstm": ("model.architecture=lstm", "model.tied=false"),
+    "rnn": ("model.architecture=rnn", *RECURRENT),
+    "gru": ("model.architecture=gru", *RECURRENT),
+    "lstm": ("model.architecture=lstm", *RECURRENT),
 }
 
 

@@ -2,11 +2,13 @@
 
 At one token a step a GPU spends most of its time waiting for the next launch. Here the whole step, the draw included,
 is a CUDA graph whose inputs (token, place, count) advance on the device, so that the processor only says "again", and
-reads a burst of tokens at once. With `compiled`, torch.compile also fuses the blocks; the first use then takes longer.
+reads a burst of tokens at once. For a few rows the step is made of our own kernels (`decode_step.py`); else it is the
+plain formula below, which `compiled` fuses by torch.compile: the first use then takes longer.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -16,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fledge.config import ModelConfig, SamplingConfig
+from fledge.generation.decode_step import DecodeStep
 from fledge.generation.sampling import choose
 from fledge.model.layers import LayerNorm, RMSNorm, sinusoids
 from fledge.model.transformer import Block, Transformer
@@ -24,6 +27,10 @@ if TYPE_CHECKING:
     from fledge.model import Model, State
 
 WARM_UPS = 3
+STEPS = 4  # in a graph, for long texts: starting one costs a large model 60 µs, recording a step some milliseconds
+LONG = 512  # tokens
+MOST_ROWS = 8  # for our own kernels; beyond, matrix units pay
+LARGEST_HEAD, LARGEST_MATRIX = 256, 16_384  # what they hold in registers: entries of a head, columns of a matrix
 
 
 class Shape(NamedTuple):
@@ -108,16 +115,20 @@ class Bursts:
         self.numbers_BN = numbers_BN
         batch = state.batch_size
         self.tokens_B = torch.zeros(batch, dtype=torch.long, device=self.device)
-        self.place = torch.zeros(1, dtype=torch.long, device=self.device)
-        self.count = torch.zeros(1, dtype=torch.long, device=self.device)
+        self.place_B, self.count_B = torch.zeros_like(self.tokens_B), torch.zeros_like(self.tokens_B)
+        self.place, self.count = self.place_B[:1], self.count_B[:1]  # the rows are equally long
         self.found_BN = torch.zeros_like(numbers_BN, dtype=torch.long)
         self.logprobs_BN = torch.zeros_like(numbers_BN, dtype=torch.float32)
         self.slots = torch.arange(self.capacity, device=self.device)
         self.block: Callable[..., Tensor] = _block
         self.finish: Callable[..., Tensor] = _finish
-        if compiled:
+        self.kernels: DecodeStep | None = None
+        if has_kernels(model, state):
+            early = torch.cuda.get_device_capability(self.device) >= (9, 0)
+            self.kernels = DecodeStep(model, state, self.shape, self.weights, self.final, vocabulary_size, early)
+        elif compiled:
             self.block, self.finish = compiled_parts()
-        self.graph: torch.cuda.CUDAGraph | None = None
+        self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     @staticmethod
     def fit(model: Model, state: State, sampling: SamplingConfig, alternatives: int) -> bool:
@@ -136,14 +147,19 @@ class Bursts:
         """Go on from these tokens, the `count`-th of each row, which the state has not read yet."""
         self._reset(tokens_B, count)
         if self.device.type == "cuda":
-            self._record()
+            with torch.cuda.device(self.device):
+                self._record()
             self._reset(tokens_B, count)
 
     def burst(self, length: int) -> tuple[Tensor, Tensor]:
         """The next `length` tokens of each row and their log-probabilities, on the processor."""
-        first = self.done
-        for _ in range(length):
-            self.graph.replay() if self.graph is not None else self.step()
+        first, left = self.done, length
+        for steps, graph in self.graphs.items():
+            for _ in range(left // steps):
+                graph.replay()
+            left %= steps
+        for _ in range(left):
+            self.step()
         self.done += length
         self.state.advance(length)
         part = slice(first, self.done)
@@ -152,8 +168,8 @@ class Bursts:
     def _reset(self, tokens_B: Tensor, count: int) -> None:
         self.done = count
         self.tokens_B.copy_(tokens_B)
-        self.place.fill_(self.state.longest)
-        self.count.fill_(count)
+        self.place_B.fill_(self.state.longest)
+        self.count_B.fill_(count)
 
     def _record(self) -> None:
         side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
@@ -162,15 +178,36 @@ class Bursts:
             for _ in range(WARM_UPS):
                 self.step()
                 # The same place again: a rehearsal must not write over keys that are still needed.
-                self.place.fill_(self.state.longest)
-                self.count.fill_(self.done)
+                self.place_B.fill_(self.state.longest)
+                self.count_B.fill_(self.done)
         torch.cuda.current_stream(self.device).wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-            self.step()
+        for steps in (STEPS, 1) if self.numbers_BN.shape[1] >= LONG else (1,):
+            self.graphs[steps] = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graphs[steps], capture_error_mode="thread_local"):
+                for _ in range(steps):
+                    self.step()
 
     def step(self) -> None:
         """One token a row, from and into the fixed tensors that a graph can be replayed on."""
+        if self.kernels is None:
+            logits_BV = self._scores()
+        else:
+            logits_BV = self.kernels.scores(self.tokens_B, self.place_B)
+            if self.sampling.temperature == 0:
+                fixed = self.tokens_B, self.place_B, self.count_B, self.found_BN, self.logprobs_BN
+                self.kernels.take_likeliest(*fixed)
+                return
+        numbers_B = self.numbers_BN.index_select(1, self.count)[:, 0]
+        chosen_B = choose(logits_BV, self.sampling, numbers_B)
+        logprobs_B = logits_BV.gather(1, chosen_B[:, None])[:, 0] - logits_BV.logsumexp(dim=-1)
+        self.found_BN.index_copy_(1, self.count, chosen_B[:, None])
+        self.logprobs_BN.index_copy_(1, self.count, logprobs_B[:, None])
+        self.tokens_B.copy_(chosen_B)
+        self.place_B.add_(1)
+        self.count_B.add_(1)
+
+    def _scores(self) -> Tensor:
+        """The plain formula of `DecodeStep.scores`."""
         config, model = self.model.config, self.model
         x_BD = functional.embedding(self.tokens_B, model.token_embeddings.weight)
         place = self._where()
@@ -181,16 +218,8 @@ class Bursts:
         for number, weights in enumerate(self.weights):
             keys, values = self.state.tensors[f"layers.{number}.keys"], self.state.tensors[f"layers.{number}.values"]
             x_BD = self.block(x_BD, weights, keys, values, place, self.shape)
-        logits_BV = self.finish(x_BD, self.final, model.head_weight.detach(), self.shape)[:, : self.vocabulary_size]
-        logits_BV = logits_BV.float()
-        numbers_B = self.numbers_BN.index_select(1, self.count)[:, 0]
-        chosen_B = choose(logits_BV, self.sampling, numbers_B)
-        logprobs_B = logits_BV.gather(1, chosen_B[:, None])[:, 0] - logits_BV.logsumexp(dim=-1)
-        self.found_BN.index_copy_(1, self.count, chosen_B[:, None])
-        self.logprobs_BN.index_copy_(1, self.count, logprobs_B[:, None])
-        self.tokens_B.copy_(chosen_B)
-        self.place.add_(1)
-        self.count.add_(1)
+        logits_BV = self.finish(x_BD, self.final, model.head_weight.detach(), self.shape)
+        return logits_BV[:, : self.vocabulary_size].float()
 
     def _where(self) -> Place:
         held = self.slots < (self.place + 1).clamp(max=self.capacity)
@@ -198,6 +227,33 @@ class Bursts:
             return Place(self.place % self.capacity, held, None, None)
         angles = self.place.float() * self.model.rotary_frequencies
         return Place(self.place % self.capacity, held, angles.cos(), angles.sin())
+
+
+def has_kernels(model: Transformer, state: State) -> bool:
+    """Whether our own kernels decode this: a few rows of a pre-norm Transformer, on a GPU with a recent Triton."""
+    weight, config = model.token_embeddings.weight, model.config
+    return (
+        weight.device.type == "cuda"
+        and _has_triton()
+        and torch.cuda.get_device_capability(weight.device) >= (8, 0)
+        and weight.dtype in (torch.bfloat16, torch.float16, torch.float32)
+        and config.norm_place == "pre"
+        and state.batch_size <= MOST_ROWS
+        and config.width // config.heads <= LARGEST_HEAD
+        and max(config.width, config.inner_size) <= LARGEST_MATRIX
+        and all(tensor.is_contiguous() for tensor in (*state.tensors.values(), *model.parameters()))
+        and state.tensors["layers.0.keys"].dtype == weight.dtype
+    )
+
+
+@cache
+def _has_triton() -> bool:
+    """Triton with what our kernels use: tuples of tiles, and kernels that begin early (3.4 and up)."""
+    if torch.version.cuda is None or importlib.util.find_spec("triton") is None:
+        return False
+    from triton.language.extra import cuda  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    return hasattr(cuda, "gdc_wait")
 
 
 @cache

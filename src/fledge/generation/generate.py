@@ -18,7 +18,7 @@ from fledge.errors import FledgeError
 from fledge.generation.burst import Bursts
 from fledge.generation.prepare import is_prepared
 from fledge.generation.sampling import choose, row_by_row, uniforms
-from fledge.generation.step import Stepper
+from fledge.generation.step import NativeStep
 from fledge.generation.text import TextStream
 
 if TYPE_CHECKING:
@@ -71,8 +71,9 @@ def generate(
     """Go on from each prompt: `sampling.samples` texts per prompt, those of the first prompt first.
 
     `stream` is called with every piece of text as soon as it is certain: whole characters, and never a part of a stop
-    text. Prompts are plain text: the text of a special token in one does not become that token. `compiled` fuses the
-    steps of a Transformer on a GPU, which takes half a minute at first and pays for long texts.
+    text. Prompts are plain text: the text of a special token in one does not become that token. `compiled` lets
+    torch.compile fuse those steps on a GPU that our own kernels do not take (more than eight texts, post-norm): half a
+    minute at first, which pays for long texts.
     """
     session = Session(model, tokenizer, prompts, sampling or SamplingConfig(), alternatives, compiled)
     for piece in session.pieces():
@@ -111,7 +112,7 @@ class Session:
         self.results = [Generation(prompt) for prompt in prompts for _ in range(sampling.samples)]
         self.streams = [TextStream(tokenizer, self.stop_texts) for _ in self.results]
         self.device = next(model.parameters()).device
-        self.stepper = Stepper.make(model)
+        self.stepper = NativeStep.make(model)
         self.compiled = compiled
         self.said: set[str] = set()
 
@@ -171,6 +172,7 @@ class Session:
             for tokens, scores in zip(tokens_BN.T.tolist(), logprobs_BN.T.tolist(), strict=True):
                 for row, token, score in zip(rows, tokens, scores, strict=True):
                     if self.results[row].stopped == "length":
+                        _check(score)
                         self.results[row].logprobs.append(score)
                         text, _ = self._take(row, token)
                         if text:
@@ -292,10 +294,7 @@ class Session:
         everything = row_by_row(lambda row: torch.log_softmax(row, dim=-1), logits)
         logprobs = everything.gather(1, chosen[:, None])[:, 0]
         for row, logprob in zip(rows, logprobs.tolist(), strict=True):
-            if logprob != logprob:
-                raise FledgeError(
-                    "The model's scores are not finite: its training went wrong. Use an earlier checkpoint."
-                )
+            _check(logprob)
             if self.results[row].stopped == "length":
                 self.results[row].logprobs.append(logprob)
         if not self.alternatives:
@@ -316,6 +315,11 @@ class Session:
         for row, ids in enumerate(self.histories):
             seen[row, ids] = True
         return seen.to(self.device)
+
+
+def _check(logprob: float) -> None:
+    if logprob != logprob:
+        raise FledgeError("The model's scores are not finite: its training went wrong. Use an earlier checkpoint.")
 
 
 def stops_of(tokenizer: Tokenizer, sampling: SamplingConfig) -> tuple[set[int], list[str]]:

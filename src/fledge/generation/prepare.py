@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from fledge.model.bdh import BDH
 from fledge.model.transformer import Transformer
 
 if TYPE_CHECKING:
@@ -31,15 +33,17 @@ def prepare(model: Model) -> Model:
     """Make ready a model that from now on only generates: on a GPU its steps may be recorded and replayed; on the CPU
     its matrices are laid out so that a product with one vector runs at the speed of memory.
 
-    A Transformer's go into large pages, where the native products read them row by row. Of the others, a matrix with
-    more outputs than inputs is stored by its inputs: BLAS then adds long rows instead of taking many short dot
-    products, for which it reaches half the bandwidth. Values and shapes stay as they are.
+    Where the native products read them row by row, they go into large pages; BDH's encoders are turned for that. Of the
+    other models, a matrix with more outputs than inputs is stored by its inputs: BLAS then adds long rows instead of
+    taking many short dot products, for which it reaches half the bandwidth. Values and shapes stay as they are.
     """
     _prepared.add(model)
     large = [parameter for parameter in model.parameters() if _is_large(parameter)]
     with torch.no_grad():
-        if type(model) is Transformer:
-            _into_large_pages(large)
+        if type(model) in (Transformer, BDH):
+            for parameter, home in zip(large, large_pages(map(_by_rows, large)), strict=False):
+                home.copy_(_by_rows(parameter))
+                parameter.data = home.mT if parameter.ndim == 3 else home
         else:
             for parameter in large:
                 if parameter.shape[0] > parameter.shape[1] and parameter.is_contiguous():
@@ -52,24 +56,31 @@ def is_prepared(model: Model) -> bool:
     return model in _prepared
 
 
-def _is_large(parameter: nn.Parameter) -> bool:
-    return parameter.device.type == "cpu" and parameter.ndim == 2 and parameter.numel() >= SMALLEST
-
-
-def _into_large_pages(parameters: list[nn.Parameter]) -> None:
-    """Move the parameters, one by one, into one stretch of memory that the system backs with large pages: a processor
-    that streams through small ones spends half its time looking up where they are."""
-    if not parameters or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return
-    sizes = [-(-parameter.numel() * parameter.itemsize // LINE) * LINE for parameter in parameters]
+def large_pages(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Room for tensors like these in one stretch of memory that the system backs with large pages: a processor that
+    streams through small ones spends half its time looking up where they are. Empty on a system without them."""
+    tensors = list(tensors)
+    if not tensors or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return []
+    sizes = [-(-tensor.nbytes // LINE) * LINE for tensor in tensors]
     stretch = mmap.mmap(-1, sum(sizes) + LARGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     try:
         stretch.madvise(mmap.MADV_HUGEPAGE)
-    except OSError:  # a system without large pages
-        return
+    except OSError:
+        return []
     memory = torch.frombuffer(stretch, dtype=torch.uint8)
     place = -memory.data_ptr() % LARGE_PAGE
-    for parameter, size in zip(parameters, sizes, strict=True):
-        home = memory[place : place + parameter.numel() * parameter.itemsize].view(parameter.dtype)
-        parameter.data = home.view(parameter.shape).copy_(parameter.data)
+    homes = []
+    for tensor, size in zip(tensors, sizes, strict=True):
+        homes.append(memory[place : place + tensor.nbytes].view(tensor.dtype).view(tensor.shape))
         place += size
+    return homes
+
+
+def _is_large(parameter: nn.Parameter) -> bool:
+    return parameter.device.type == "cpu" and parameter.ndim >= 2 and parameter.numel() >= SMALLEST
+
+
+def _by_rows(parameter: Tensor) -> Tensor:
+    """A matrix with one row an output; BDH's encoders, which have three dimensions, hold them as columns."""
+    return parameter.mT if parameter.ndim == 3 else parameter

@@ -16,6 +16,7 @@ from torch import Tensor
 from fledge.config import SamplingConfig
 
 SHORTLIST = 256  # candidates tried first for top-p: they nearly always hold the share, and save sorting the vocabulary
+COLDEST = 1e-30  # below, scores divided by the temperature would leave a float's range; at it, the likeliest is certain
 
 
 class Candidates(NamedTuple):
@@ -93,9 +94,9 @@ def row_by_row(function: Callable[[Tensor], Tensor], scores_BV: Tensor) -> Tenso
 
 
 def choose(logits_BV: Tensor, config: SamplingConfig, uniforms_B: Tensor, seen_BV: Tensor | None = None) -> Tensor:
-    """The next id of each row; temperature 0 takes the likeliest, the lowest id among equals."""
+    """The next id of each row; temperature 0, or next to it, takes the likeliest, the lowest id among equals."""
     if seen_BV is not None:
         logits_BV = penalise(logits_BV, seen_BV, config.repetition_penalty)
-    if config.temperature == 0:
+    if config.temperature < COLDEST:
         return row_by_row(lambda row: row.argmax(dim=-1), logits_BV)
     return draw(candidates(logits_BV, config), uniforms_B)

@@ -1,21 +1,26 @@
-"""One token through a Transformer on the CPU, in as few operations as it takes.
+"""One token through a Transformer or a BDH on the CPU, in as few operations as it takes.
 
-At one token a call the floor is the weights' way through memory, and what torch spends on each small operation comes on
-top of it. This is the mathematics of `model.hidden` and `model.head` on the same state, for up to eight rows of equal
-length, the products and the attention by the native core; whatever does not fit goes through the model itself.
+At one token a call the floor is the way of weights and state through memory, and what torch spends on each small
+operation comes on top of it. This is the mathematics of `model.hidden` and `model.head` on the same state, for up to
+eight rows, with the large operations by the native core; whatever does not fit goes through the model itself.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, cast
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from fledge import _core
+from fledge.generation.prepare import large_pages
+from fledge.model.bdh import BDH, angles_at
+from fledge.model.bdh_layer import EPSILON
 from fledge.model.layers import FeedForward, LayerNorm, RMSNorm, rotation, sinusoids
 from fledge.model.transformer import Block, Transformer
 
@@ -24,6 +29,8 @@ if TYPE_CHECKING:
 
 Map = Callable[[Tensor], Tensor]
 MOST_ROWS = 8  # of the native products; beyond, the model's own are faster
+FAR = 256  # tokens from which on moving the keys and values to large pages pays
+LARGE_STATE = 1 << 24  # bytes; what is smaller stays in the processor's caches
 
 
 class Layer(NamedTuple):
@@ -58,42 +65,61 @@ class Product:
         return out_BN
 
 
-class Stepper:
-    """The next-token scores of a Transformer's state; `fits` says for which states."""
+class NativeStep(ABC):
+    """The next-token scores of a state, one token a row and call; `fits` says for which states."""
+
+    def __init__(self, model: Model) -> None:
+        self.threads = torch.get_num_threads()
+        self.head = Product(model.head_weight[: model.vocabulary_size])
+
+    @staticmethod
+    def make(model: Model) -> NativeStep | None:
+        """The step of a model that there is one for: a Transformer or a BDH in 32 bits on the CPU."""
+        weight = next(model.parameters())
+        if weight.device.type != "cpu" or weight.dtype != torch.float32:
+            return None
+        if type(model) is Transformer:
+            return TransformerStep(model)
+        return BDHStep(model) if type(model) is BDH else None
+
+    def fits(self, state: State) -> bool:
+        """Whether the next token of these rows can be computed here, as exactly as the model does it."""
+        if state.batch_size > MOST_ROWS or torch.is_autocast_enabled("cpu"):
+            return False
+        return all(part.dtype == torch.float32 and part.is_contiguous() for part in state.tensors.values())
+
+    @abstractmethod
+    def __call__(self, state: State, tokens_B: Tensor) -> Tensor:
+        """The scores after one more token a row; the state goes on by that token."""
+
+
+class TransformerStep(NativeStep):
+    """For rows of equal length: their next token stands at the same place."""
 
     def __init__(self, model: Transformer) -> None:
+        super().__init__(model)
         self.model = model
         self.config = model.config
         blocks = [cast(Block, block) for block in model.layers]
         attention = blocks[0].attn
         self.heads, self.kv_heads, self.head_size = attention.heads, attention.kv_heads, attention.head_size
         self.scale = 1 / math.sqrt(self.head_size)
-        self.threads = torch.get_num_threads()
         self.pre_norm = self.config.norm_place == "pre"
         self.layers = [_take_apart(block) for block in blocks]
         self.final_norm = _norm(model.ln_final)
-        self.head = Product(model.head_weight[: model.vocabulary_size])
+        self.placed: WeakSet[State] = WeakSet()
         self.turns: Tensor | None = None
         if self.config.position == "rope":
             self.turns = torch.complex(model.cosines_TP, model.sines_TP)
 
-    @staticmethod
-    def make(model: Model) -> Stepper | None:
-        """A stepper for a model that it knows: a Transformer in 32 bits on the CPU."""
-        weight = next(model.parameters())
-        if type(model) is Transformer and weight.device.type == "cpu" and weight.dtype == torch.float32:
-            return Stepper(model)
-        return None
-
     def fits(self, state: State) -> bool:
-        """Whether the next token stands at the same place in all of a few rows, and is computed as it is."""
-        exact = not torch.is_autocast_enabled("cpu") and state.tensors["layers.0.keys"].dtype == torch.float32
-        return state.even and state.batch_size <= MOST_ROWS and exact
+        return state.even and super().fits(state)
 
     def __call__(self, state: State, tokens_B: Tensor) -> Tensor:
-        """The scores after one more token a row; the state goes on by that token."""
         assert state.capacity is not None
         place = state.longest
+        if place >= FAR:
+            self._into_large_pages(state)
         slot, used = place % state.capacity, min(place + 1, state.capacity)
         x_BD, turn = self._enter(tokens_B, place)
         for number, layer in enumerate(self.layers):
@@ -108,6 +134,16 @@ class Stepper:
                 x_BD = layer.norm2(layer.outer(layer.inner(x_BD), x_BD))
         state.advance(1)
         return self.head(self.final_norm(x_BD))
+
+    def _into_large_pages(self, state: State) -> None:
+        """Move a state, when it is first met, to where its many keys and values are read at the speed of memory."""
+        if state in self.placed:
+            return
+        self.placed.add(state)
+        tensors = state.tensors
+        if sum(tensor.nbytes for tensor in tensors.values()) >= LARGE_STATE:
+            for name, home in zip(tensors, large_pages(tensors.values()), strict=False):
+                tensors[name] = home.copy_(tensors[name])
 
     def _enter(self, tokens_B: Tensor, place: int) -> tuple[Tensor, Tensor | None]:
         """The embeddings at this place, and its rotary angles as complex numbers: turning a pair is one product."""
@@ -152,6 +188,52 @@ class Stepper:
         return out_BD
 
 
+class BDHStep(NativeStep):
+    """Synapses are read and written in one pass, and only those of neurons that fire; so are the weights after them."""
+
+    def __init__(self, model: BDH) -> None:
+        super().__init__(model)
+        self.model, self.width = model, model.config.width
+        heads, neurons = model.config.heads, model.neurons
+        self.shape = (heads, neurons)
+        self.encoder = Product(model.encoder.detach().transpose(1, 2).reshape(heads * neurons, self.width))
+        self.inner = model.encoder_v.detach().transpose(1, 2).contiguous()
+        self.outer = model.decoder.detach().contiguous()
+        self.synapses = _core.Synapses(heads, neurons, self.width)
+        self.gated_sum = _core.GatedSum(self.inner.data_ptr(), self.outer.data_ptr(), heads, neurons, self.width)
+
+    def __call__(self, state: State, tokens_B: Tensor) -> Tensor:
+        rows, threads = tokens_B.shape[0], self.threads
+        angles_B1P = angles_at(state.lengths[:, None], self.model.frequencies)
+        turns_B1P = torch.polar(torch.ones_like(angles_B1P), angles_B1P)
+        x_BD = _layer_norm(functional.embedding(tokens_B, self.model.token_embeddings.weight))
+        for number in range(self.model.config.layers):
+            synapses_BhND = state.tensors[f"layers.{number}.synapses"]
+            u_BhN = self.encoder(x_BD).relu_().view(rows, *self.shape)
+            q_BhN = torch.view_as_real(torch.view_as_complex(u_BhN.view(rows, self.shape[0], -1, 2)) * turns_B1P)
+            read_BhD, mixed_BD = torch.empty(rows, self.shape[0], self.width), torch.empty_like(x_BD)
+            self.synapses(
+                q_BhN.data_ptr(), x_BD.data_ptr(), synapses_BhND.data_ptr(), read_BhD.data_ptr(), rows, threads
+            )
+            read_BhD = _layer_norm(read_BhD)
+            self.gated_sum(u_BhN.data_ptr(), read_BhD.data_ptr(), mixed_BD.data_ptr(), rows, threads)
+            x_BD = _layer_norm(x_BD + _layer_norm(mixed_BD))
+        state.advance(1)
+        return self.head(x_BD)
+
+
+def _layer_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, epsilon: float = EPSILON) -> Tensor:
+    """Without torch's own threads, which it wakes for two vectors, however short: they then wait with open eyes for a
+    while, on the processors that the native core is about to use."""
+    if x.numel() == x.shape[-1]:
+        return functional.layer_norm(x, x.shape[-1:], gain, bias, epsilon)
+    centred = x - x.mean(-1, keepdim=True)
+    found = centred.mul_(centred.square().mean(-1, keepdim=True).add_(epsilon).rsqrt_())
+    if gain is not None:
+        found.mul_(gain)
+    return found if bias is None else found.add_(bias)
+
+
 def _take_apart(block: Block) -> Layer:
     attention, feed_forward = block.attn, block.ffn
     return Layer(
@@ -178,9 +260,9 @@ def _norm(module: nn.Module) -> Map:
 
         return rms
     if isinstance(module, LayerNorm):
-        shape, bias = tuple(module.weight.shape), None if module.bias is None else module.bias.detach()
+        bias = None if module.bias is None else module.bias.detach()
         gain, small = module.weight.detach(), module.epsilon
-        return lambda x: functional.layer_norm(x, shape, gain, bias, small)
+        return lambda x: _layer_norm(x, gain, bias, small)
     return lambda x: x
 
 

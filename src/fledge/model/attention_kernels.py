@@ -1,7 +1,8 @@
 """The Triton kernels of `short_attention`: one forward, two backward (for queries, and for keys and values).
 
 Tiles of one head stay on the chip; scores are made again in the backward pass from the saved log-normaliser. Products
-are taken in the input's precision with 32-bit sums.
+are taken in the input's precision with 32-bit sums. Each kernel takes the tile on the diagonal first: the others need
+no causal mask, and none but a row's last tile needs bounds.
 """
 
 # The bodies of kernels are Triton's language, which has no types of its own.
@@ -16,171 +17,255 @@ import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
 from torch import Tensor
 
+try:
+    from triton.tools.tensor_descriptor import (  # type: ignore[import-not-found,import-untyped,unused-ignore]
+        TensorDescriptor,
+    )
+except ImportError:  # an older Triton
+    TensorDescriptor = None
+
 jit: Any = triton.jit
 LOG2E = 1.4426950408889634
+TILE = 64  # queries and keys a tile, four warps a program: measured, see docs/gpu-speed.md
 
 
 @jit
-def _turn(x, cosines, sines, rows, inside, SIZE: tl.constexpr, TILE: tl.constexpr, BACK: tl.constexpr):
+def _turn(x, cosines, sines, rows, inside, SIZE: tl.constexpr, EVEN: tl.constexpr, BACK: tl.constexpr):
     """Rotate the adjacent pairs of each row of a tile by the angles of its position."""
-    half: tl.constexpr = SIZE // 2
-    place = rows[:, None] * half + tl.arange(0, half)[None, :]
-    c = tl.load(cosines + place, mask=inside[:, None], other=1.0)
-    s = tl.load(sines + place, mask=inside[:, None], other=0.0)
+    c = _rows(cosines, rows, inside, SIZE // 2, SIZE // 2, EVEN)
+    s = _rows(sines, rows, inside, SIZE // 2, SIZE // 2, EVEN)
     if BACK:
         s = -s
-    even, odd = tl.split(tl.reshape(x, (TILE, half, 2)))
+    even, odd = tl.split(tl.reshape(x, (x.shape[0], SIZE // 2, 2)))
     even, odd = even.to(tl.float32), odd.to(tl.float32)
-    return tl.reshape(tl.join(even * c - odd * s, even * s + odd * c), (TILE, SIZE))
+    return tl.reshape(tl.join(even * c - odd * s, even * s + odd * c), (x.shape[0], SIZE))
 
 
 @jit
-def _load(base, rows, inside, stride, cosines, sines, SIZE: tl.constexpr, TILE: tl.constexpr, ROPE: tl.constexpr):
-    """A tile of queries or keys, turned."""
-    x = tl.load(base + rows[:, None] * stride + tl.arange(0, SIZE)[None, :], mask=inside[:, None], other=0.0)
+def _load(place, inside, EVEN: tl.constexpr):
+    """What lies there; zero past the end, where tiles may reach over it."""
+    if EVEN:
+        return tl.load(place)
+    else:
+        return tl.load(place, mask=inside, other=0.0)
+
+
+@jit
+def _rows(base, rows, inside, stride, SIZE: tl.constexpr, EVEN: tl.constexpr):
+    return _load(base + rows[:, None] * stride + tl.arange(0, SIZE)[None, :], inside[:, None], EVEN)
+
+
+@jit
+def _turned(base, rows, inside, stride, cosines, sines, SIZE: tl.constexpr, EVEN: tl.constexpr, ROPE: tl.constexpr):
+    """A tile of queries or keys at its place."""
+    x = _rows(base, rows, inside, stride, SIZE, EVEN)
     if ROPE:
-        return _turn(x, cosines, sines, rows, inside, SIZE, TILE, False).to(x.dtype)
-    return x
+        return _turn(x, cosines, sines, rows, inside, SIZE, EVEN, False).to(x.dtype)
+    else:
+        return x
+
+
+@jit
+def _keys_and_values(
+    tiles, base, first, key, value, rows, stride, cosines, sines,
+    SIZE: tl.constexpr, ROPE: tl.constexpr, COPY: tl.constexpr,
+):  # fmt: skip
+    """A tile of keys, at its place, and of values, before the diagonal: all there. COPY: by the copy engine."""
+    if COPY:
+        k = tiles.load([first, key])
+        v = tiles.load([first, value])
+        if ROPE:
+            k = _turn(k, cosines, sines, rows, rows, SIZE, True, False).to(k.dtype)
+    else:
+        k = _turned(base + key, rows, rows, stride, cosines, sines, SIZE, True, ROPE)
+        v = _rows(base + value, rows, rows, stride, SIZE, True)
+    return k, v
+
+
+@jit
+def _place(block, row, length, stride, TILE: tl.constexpr):
+    """Where a tile's rows stand in their text, which of them are in it, and the offset of the text's first row."""
+    here = block * TILE + tl.arange(0, TILE)
+    return here, here < length, (row * length).to(tl.int64) * stride
+
+
+@jit
+def _forward_step(q, k, v, here, there, scale, greatest, mass, sums, DIAGONAL: tl.constexpr):
+    scores = tl.dot(q, tl.trans(k))
+    if DIAGONAL:
+        scores = tl.where(here[:, None] >= there[None, :], scores, -1e30)
+    above = tl.maximum(greatest, tl.max(scores, 1) * scale)
+    p = tl.exp2(scores * scale - above[:, None])
+    fade = tl.exp2(greatest - above)
+    return above, mass * fade + tl.sum(p, 1), tl.dot(p.to(v.dtype), v, sums * fade[:, None])
 
 
 @jit
 def _forward(
-    qkv, out, normalisers, cosines, sines, length, scale, stride, out_stride, heads, kv_heads,
-    SIZE: tl.constexpr, TILE: tl.constexpr, ROPE: tl.constexpr,
+    qkv, tiles, out, normalisers, cosines, sines, length, scale, stride, out_stride, heads, kv_heads,
+    SIZE: tl.constexpr, TILE: tl.constexpr, ROPE: tl.constexpr, EVEN: tl.constexpr, COPY: tl.constexpr,
 ):  # fmt: skip
-    block, pair = tl.program_id(0), tl.program_id(1)
-    row, head = (pair // heads).to(tl.int64), pair % heads
+    block, pair = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1)  # the longest first
+    row, head = pair // heads, pair % heads
     shared = head // (heads // kv_heads)
-    base = qkv + row * length * stride
-    here = block * TILE + tl.arange(0, TILE)
-    inside = here < length
-    columns = tl.arange(0, SIZE)
-    q = _load(base + head * SIZE, here, inside, stride, cosines, sines, SIZE, TILE, ROPE)
-    keys, values = base + (heads + shared) * SIZE, base + (heads + kv_heads + shared) * SIZE
+    key, value = (heads + shared) * SIZE, (heads + kv_heads + shared) * SIZE
+    here, inside, offset = _place(block, row, length, stride, TILE)
+    base = qkv + offset
+    q = _turned(base + head * SIZE, here, inside, stride, cosines, sines, SIZE, EVEN, ROPE)
+    k = _turned(base + key, here, inside, stride, cosines, sines, SIZE, EVEN, ROPE)
+    v = _rows(base + value, here, inside, stride, SIZE, EVEN)
     greatest = tl.full((TILE,), -1e30, tl.float32)
     mass = tl.zeros((TILE,), tl.float32)
     sums = tl.zeros((TILE, SIZE), tl.float32)
-    for start in range(0, (block + 1) * TILE, TILE):
+    greatest, mass, sums = _forward_step(q, k, v, here, here, scale, greatest, mass, sums, True)
+    for start in range(0, block * TILE, TILE):
         there = start + tl.arange(0, TILE)
-        present = there < length
-        k = _load(keys, there, present, stride, cosines, sines, SIZE, TILE, ROPE)
-        v = tl.load(values + there[:, None] * stride + columns[None, :], mask=present[:, None], other=0.0)
-        scores = tl.dot(q, tl.trans(k)) * scale
-        scores = tl.where(here[:, None] >= there[None, :], scores, -1e30)
-        above = tl.maximum(greatest, tl.max(scores, 1))
-        p = tl.exp2(scores - above[:, None])
-        fade = tl.exp2(greatest - above)
-        mass = mass * fade + tl.sum(p, 1)
-        sums = sums * fade[:, None] + tl.dot(p.to(v.dtype), v)
-        greatest = above
+        k, v = _keys_and_values(
+            tiles, base, row * length + start, key, value, there, stride, cosines, sines, SIZE, ROPE, COPY
+        )
+        greatest, mass, sums = _forward_step(q, k, v, here, there, scale, greatest, mass, sums, False)
     sums = sums / mass[:, None]
-    target = out + row * length * out_stride + head * SIZE + here[:, None] * out_stride + columns[None, :]
+    target = out + (row * length).to(tl.int64) * out_stride + head * SIZE
+    target += here[:, None] * out_stride + tl.arange(0, SIZE)[None, :]
     tl.store(target, sums.to(out.dtype.element_ty), mask=inside[:, None])
     tl.store(normalisers + pair.to(tl.int64) * length + here, greatest + tl.log2(mass), mask=inside)
 
 
 @jit
+def _query_step(q, k, v, g, here, there, scale, normaliser, drift, q_grad, DIAGONAL: tl.constexpr):
+    p = tl.exp2(tl.dot(q, tl.trans(k)) * scale - normaliser[:, None])
+    if DIAGONAL:
+        p = tl.where(here[:, None] >= there[None, :], p, 0.0)
+    slope = p * (tl.dot(g, tl.trans(v)) - drift[:, None])
+    return tl.dot(slope.to(k.dtype), k, q_grad)
+
+
+@jit
 def _backward_queries(
-    grad, qkv, out, normalisers, drifts, qkv_grad, cosines, sines, length, scale, stride, out_stride, heads, kv_heads,
-    SIZE: tl.constexpr, TILE: tl.constexpr, ROPE: tl.constexpr,
+    grad, qkv, tiles, out, normalisers, drifts, qkv_grad, cosines, sines,
+    length, scale, stride, out_stride, heads, kv_heads,
+    SIZE: tl.constexpr, TILE: tl.constexpr, ROPE: tl.constexpr, EVEN: tl.constexpr, COPY: tl.constexpr,
 ):  # fmt: skip
-    block, pair = tl.program_id(0), tl.program_id(1)
-    row, head = (pair // heads).to(tl.int64), pair % heads
+    block, pair = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1)
+    row, head = pair // heads, pair % heads
     shared = head // (heads // kv_heads)
-    base = qkv + row * length * stride
-    here = block * TILE + tl.arange(0, TILE)
-    inside = here < length
-    columns = tl.arange(0, SIZE)
-    q = _load(base + head * SIZE, here, inside, stride, cosines, sines, SIZE, TILE, ROPE)
-    place = row * length * out_stride + head * SIZE + here[:, None] * out_stride + columns[None, :]
-    g = tl.load(grad + place, mask=inside[:, None], other=0.0)
-    o = tl.load(out + place, mask=inside[:, None], other=0.0)
+    key, value = (heads + shared) * SIZE, (heads + kv_heads + shared) * SIZE
+    here, inside, offset = _place(block, row, length, stride, TILE)
+    base = qkv + offset
+    q = _turned(base + head * SIZE, here, inside, stride, cosines, sines, SIZE, EVEN, ROPE)
+    k = _turned(base + key, here, inside, stride, cosines, sines, SIZE, EVEN, ROPE)
+    v = _rows(base + value, here, inside, stride, SIZE, EVEN)
+    place = (row * length).to(tl.int64) * out_stride + head * SIZE
+    g = _rows(grad + place, here, inside, out_stride, SIZE, EVEN)
+    o = _rows(out + place, here, inside, out_stride, SIZE, EVEN)
     drift = tl.sum(g.to(tl.float32) * o.to(tl.float32), 1)
-    tl.store(drifts + pair.to(tl.int64) * length + here, drift, mask=inside)
-    normaliser = tl.load(normalisers + pair.to(tl.int64) * length + here, mask=inside, other=0.0)
-    keys, values = base + (heads + shared) * SIZE, base + (heads + kv_heads + shared) * SIZE
+    query = pair.to(tl.int64) * length + here
+    tl.store(drifts + query, drift, mask=inside)
+    normaliser = _load(normalisers + query, inside, EVEN)
     q_grad = tl.zeros((TILE, SIZE), tl.float32)
-    for start in range(0, (block + 1) * TILE, TILE):
+    q_grad = _query_step(q, k, v, g, here, here, scale, normaliser, drift, q_grad, True)
+    for start in range(0, block * TILE, TILE):
         there = start + tl.arange(0, TILE)
-        present = there < length
-        k = _load(keys, there, present, stride, cosines, sines, SIZE, TILE, ROPE)
-        v = tl.load(values + there[:, None] * stride + columns[None, :], mask=present[:, None], other=0.0)
-        scores = tl.dot(q, tl.trans(k)) * scale - normaliser[:, None]
-        p = tl.where(here[:, None] >= there[None, :], tl.exp2(scores), 0.0)
-        slope = p * (tl.dot(g, tl.trans(v)) - drift[:, None])
-        q_grad += tl.dot(slope.to(k.dtype), k)
+        k, v = _keys_and_values(
+            tiles, base, row * length + start, key, value, there, stride, cosines, sines, SIZE, ROPE, COPY
+        )
+        q_grad = _query_step(q, k, v, g, here, there, scale, normaliser, drift, q_grad, False)
     q_grad *= scale / 1.4426950408889634
     if ROPE:
-        q_grad = _turn(q_grad, cosines, sines, here, inside, SIZE, TILE, True)
-    target = qkv_grad + row * length * stride + head * SIZE + here[:, None] * stride + columns[None, :]
+        q_grad = _turn(q_grad, cosines, sines, here, inside, SIZE, EVEN, True)
+    target = qkv_grad + offset + head * SIZE + here[:, None] * stride + tl.arange(0, SIZE)[None, :]
     tl.store(target, q_grad.to(qkv_grad.dtype.element_ty), mask=inside[:, None])
+
+
+@jit
+def _key_step(
+    grad, drifts, normalisers, base, k, v, start, here, query, length, scale, stride, out_stride, cosines, sines,
+    k_grad, v_grad,
+    SIZE: tl.constexpr, TILE: tl.constexpr, ROPE: tl.constexpr, EVEN: tl.constexpr, DIAGONAL: tl.constexpr,
+):  # fmt: skip
+    """Add what one tile of queries gives; a query past the end has no gradient, and so adds nothing."""
+    there = start + tl.arange(0, TILE)
+    present = there < length
+    q = _turned(base, there, present, stride, cosines, sines, SIZE, EVEN, ROPE)
+    g = _rows(grad, there, present, out_stride, SIZE, EVEN)
+    drift = _load(drifts + query + there, present, EVEN)
+    normaliser = _load(normalisers + query + there, present, EVEN)
+    p = tl.exp2(tl.dot(k, tl.trans(q)) * scale - normaliser[None, :])
+    if DIAGONAL:
+        p = tl.where(there[None, :] >= here[:, None], p, 0.0)
+    v_grad = tl.dot(p.to(g.dtype), g, v_grad)
+    slope = p * (tl.dot(v, tl.trans(g)) - drift[None, :])
+    return tl.dot(slope.to(q.dtype), q, k_grad), v_grad
 
 
 @jit
 def _backward_keys(
     grad, qkv, normalisers, drifts, qkv_grad, cosines, sines, length, scale, stride, out_stride, kv_heads,
-    SIZE: tl.constexpr, TILE: tl.constexpr, ROPE: tl.constexpr, GROUP: tl.constexpr,
+    SIZE: tl.constexpr, TILE: tl.constexpr, ROPE: tl.constexpr, EVEN: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     block, pair = tl.program_id(0), tl.program_id(1)
-    row, shared = (pair // kv_heads).to(tl.int64), pair % kv_heads
+    row, shared = pair // kv_heads, pair % kv_heads
     heads = GROUP * kv_heads
-    base = qkv + row * length * stride
-    here = block * TILE + tl.arange(0, TILE)
-    inside = here < length
-    columns = tl.arange(0, SIZE)
-    k = _load(base + (heads + shared) * SIZE, here, inside, stride, cosines, sines, SIZE, TILE, ROPE)
-    values = (heads + kv_heads + shared) * SIZE + here[:, None] * stride + columns[None, :]
-    v = tl.load(base + values, mask=inside[:, None], other=0.0)
+    key, value = (heads + shared) * SIZE, (heads + kv_heads + shared) * SIZE
+    here, inside, offset = _place(block, row, length, stride, TILE)
+    k = _turned(qkv + offset + key, here, inside, stride, cosines, sines, SIZE, EVEN, ROPE)
+    v = _rows(qkv + offset + value, here, inside, stride, SIZE, EVEN)
     k_grad = tl.zeros((TILE, SIZE), tl.float32)
     v_grad = tl.zeros((TILE, SIZE), tl.float32)
     for member in range(GROUP):
         head = shared * GROUP + member
-        for start in range(block * TILE, length, TILE):
-            there = start + tl.arange(0, TILE)
-            present = there < length
-            q = _load(base + head * SIZE, there, present, stride, cosines, sines, SIZE, TILE, ROPE)
-            place = row * length * out_stride + head * SIZE + there[:, None] * out_stride + columns[None, :]
-            g = tl.load(grad + place, mask=present[:, None], other=0.0)
-            query = (row * heads + head) * length + there
-            drift = tl.load(drifts + query, mask=present, other=0.0)
-            normaliser = tl.load(normalisers + query, mask=present, other=0.0)
-            scores = tl.dot(k, tl.trans(q)) * scale - normaliser[None, :]
-            seen = (there[None, :] >= here[:, None]) & present[None, :]
-            p = tl.where(seen, tl.exp2(scores), 0.0)
-            v_grad += tl.dot(p.to(g.dtype), g)
-            slope = p * (tl.dot(v, tl.trans(g)) - drift[None, :])
-            k_grad += tl.dot(slope.to(q.dtype), q)
+        base, grads = qkv + offset + head * SIZE, grad + (row * length).to(tl.int64) * out_stride + head * SIZE
+        query = (row * heads + head).to(tl.int64) * length
+        k_grad, v_grad = _key_step(
+            grads, drifts, normalisers, base, k, v, block * TILE, here, query, length, scale, stride, out_stride,
+            cosines, sines, k_grad, v_grad, SIZE, TILE, ROPE, EVEN, True,
+        )  # fmt: skip
+        for start in range((block + 1) * TILE, length, TILE):
+            k_grad, v_grad = _key_step(
+                grads, drifts, normalisers, base, k, v, start, here, query, length, scale, stride, out_stride,
+                cosines, sines, k_grad, v_grad, SIZE, TILE, ROPE, EVEN, False,
+            )  # fmt: skip
     k_grad *= scale / 1.4426950408889634
     if ROPE:
-        k_grad = _turn(k_grad, cosines, sines, here, inside, SIZE, TILE, True)
-    target = qkv_grad + row * length * stride + (heads + shared) * SIZE + here[:, None] * stride + columns[None, :]
-    tl.store(target, k_grad.to(qkv_grad.dtype.element_ty), mask=inside[:, None])
-    tl.store(qkv_grad + row * length * stride + values, v_grad.to(qkv_grad.dtype.element_ty), mask=inside[:, None])
+        k_grad = _turn(k_grad, cosines, sines, here, inside, SIZE, EVEN, True)
+    target = qkv_grad + offset + here[:, None] * stride + tl.arange(0, SIZE)[None, :]
+    tl.store(target + key, k_grad.to(qkv_grad.dtype.element_ty), mask=inside[:, None])
+    tl.store(target + value, v_grad.to(qkv_grad.dtype.element_ty), mask=inside[:, None])
 
 
-def _shape(qkv: Tensor, heads: int, kv_heads: int) -> tuple[int, int, int, int, float]:
-    batch, length, columns = qkv.shape
-    size = columns // (heads + 2 * kv_heads)
-    return batch, length, columns, size, LOG2E / size**0.5
+def _tiles(qkv: Tensor, size: int) -> Any:
+    """The fused projection as the copy engine of Hopper and later GPUs reads it: in tiles of one head. Or None."""
+    if TensorDescriptor is None or torch.cuda.get_device_capability(qkv.device) < (9, 0):
+        return None
+    if size <= 32 or qkv.data_ptr() % 16:  # measured: small heads load faster without it
+        return None
+    return TensorDescriptor.from_tensor(qkv.view(-1, qkv.shape[-1]), [TILE, size])
+
+
+class _Case:
+    """What the kernels take for one shape, measured settings included (see docs/gpu-speed.md)."""
+
+    def __init__(self, qkv: Tensor, heads: int, kv_heads: int, rope: bool) -> None:
+        self.batch, self.length, columns = qkv.shape
+        self.blocks = triton.cdiv(self.length, TILE)
+        self.size = size = columns // (heads + 2 * kv_heads)
+        self.numbers = (self.length, LOG2E / size**0.5, columns, heads * size)
+        self.tiles = _tiles(qkv, size)
+        shape = {"SIZE": size, "TILE": TILE, "ROPE": rope, "EVEN": self.length % TILE == 0, "num_warps": 4}
+        # Registers are capped, and pipelines short, where one more program then fits on a processor.
+        self.by_query = shape | {"COPY": self.tiles is not None, "num_stages": 1 if size <= 32 else 3, "maxnreg": 128}
+        self.by_key = shape | {"GROUP": heads // kv_heads, "num_stages": 1, "maxnreg": 168}
 
 
 def forward(
-    qkv: Tensor,
-    cosines: Tensor | None,
-    sines: Tensor | None,
-    heads: int,
-    kv_heads: int,
-    tile: int = 64,
-    warps: int = 4,
+    qkv: Tensor, cosines: Tensor | None, sines: Tensor | None, heads: int, kv_heads: int
 ) -> tuple[Tensor, Tensor]:
-    qkv = qkv.contiguous()
-    batch, length, columns, size, scale = _shape(qkv, heads, kv_heads)
-    out = torch.empty(batch, length, heads * size, dtype=qkv.dtype, device=qkv.device)
-    normalisers = torch.empty(batch, heads, length, dtype=torch.float32, device=qkv.device)
-    _forward[(triton.cdiv(length, tile), batch * heads)](
-        qkv, out, normalisers, cosines, sines, length, scale, columns, heads * size, heads, kv_heads,
-        SIZE=size, TILE=tile, ROPE=cosines is not None, num_warps=warps, num_stages=3,
-    )  # fmt: skip
+    case = _Case(qkv, heads, kv_heads, cosines is not None)
+    out = torch.empty(case.batch, case.length, heads * case.size, dtype=qkv.dtype, device=qkv.device)
+    normalisers = torch.empty(case.batch, heads, case.length, dtype=torch.float32, device=qkv.device)
+    _forward[(case.blocks, case.batch * heads)](
+        qkv, case.tiles, out, normalisers, cosines, sines, *case.numbers, heads, kv_heads, **case.by_query
+    )
     return out, normalisers
 
 
@@ -193,20 +278,14 @@ def backward(
     sines: Tensor | None,
     heads: int,
     kv_heads: int,
-    tile: int = 64,
-    warps: int = 4,
 ) -> Tensor:
-    qkv = qkv.contiguous()
-    batch, length, columns, size, scale = _shape(qkv, heads, kv_heads)
+    case = _Case(qkv, heads, kv_heads, cosines is not None)
     qkv_grad, drifts = torch.empty_like(qkv), torch.empty_like(normalisers)
-    stages = 1 if size <= 32 else 3  # measured: with small heads, more programs at once beat deeper pipelines
-    blocks, rope = triton.cdiv(length, tile), cosines is not None
-    _backward_queries[(blocks, batch * heads)](
-        grad, qkv, out, normalisers, drifts, qkv_grad, cosines, sines, length, scale, columns, heads * size, heads,
-        kv_heads, SIZE=size, TILE=tile, ROPE=rope, num_warps=warps, num_stages=stages,
+    _backward_queries[(case.blocks, case.batch * heads)](
+        grad, qkv, case.tiles, out, normalisers, drifts, qkv_grad, cosines, sines, *case.numbers, heads, kv_heads,
+        **case.by_query,
     )  # fmt: skip
-    _backward_keys[(blocks, batch * kv_heads)](
-        grad, qkv, normalisers, drifts, qkv_grad, cosines, sines, length, scale, columns, heads * size, kv_heads,
-        SIZE=size, TILE=tile, ROPE=rope, GROUP=heads // kv_heads, num_warps=warps, num_stages=stages,
-    )  # fmt: skip
+    _backward_keys[(case.blocks, case.batch * kv_heads)](
+        grad, qkv, normalisers, drifts, qkv_grad, cosines, sines, *case.numbers, kv_heads, **case.by_key
+    )
     return qkv_grad

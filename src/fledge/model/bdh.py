@@ -149,8 +149,7 @@ class BDH(Model):
             if steps > 1:
                 read = read + torch.tril(q_BhTN @ q_BhTN.transpose(-1, -2), diagonal=-1) @ x_B1TD
             keys = q_BhTN if real_BT is None else q_BhTN * real_BT[:, None, :, None]
-            written = keys.transpose(-1, -2).to(synapses_BhND.dtype) @ x_B1TD.to(synapses_BhND.dtype)
-            state.tensors[f"layers.{number}.synapses"] = synapses_BhND + written
+            state.tensors[f"layers.{number}.synapses"] = write(synapses_BhND, keys, x_BTD)
             w_BhTN = functional.relu(normalise(read) @ encoder_v)
             mixed = (functional.dropout(u_BhTN * w_BhTN, self.config.dropout, self.training) @ decoder).sum(1)
             x_BTD = normalise(x_BTD + normalise(mixed))
@@ -179,7 +178,23 @@ class BDH(Model):
         return State(tensors, torch.zeros(batch_size, device=place, dtype=torch.long), None)
 
 
+def angles_at(positions: Tensor, frequencies: Tensor) -> Tensor:
+    """The angle of every pair at `positions`; whole turns are dropped first, so that far positions stay exact."""
+    return 2 * math.pi * ((positions[..., None].float() * frequencies) % 1.0)
+
+
 def turns(positions: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines at `positions`; whole turns are dropped first, so that far positions stay exact."""
-    angles = 2 * math.pi * ((positions[..., None].float() * frequencies) % 1.0)
+    angles = angles_at(positions, frequencies)
     return angles.cos(), angles.sin()
+
+
+def write(synapses_BhND: Tensor, keys_BhTN: Tensor, x_BTD: Tensor) -> Tensor:
+    """The synapses after these tokens: where no gradient is wanted the same ones, written in one pass."""
+    kind = synapses_BhND.dtype
+    keys_BhNT, values_B1TD = keys_BhTN.to(kind).transpose(-1, -2), x_BTD.to(kind)[:, None]
+    if torch.is_grad_enabled():
+        return synapses_BhND + keys_BhNT @ values_B1TD
+    heads = synapses_BhND.shape[1]
+    values = values_B1TD.expand(-1, heads, -1, -1).flatten(0, 1)
+    written = synapses_BhND.flatten(0, 1).baddbmm_(keys_BhNT.flatten(0, 1), values)
+    return written.view(synapses_BhND.shape)

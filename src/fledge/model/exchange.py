@@ -15,7 +15,6 @@ from torch import Tensor
 
 from fledge.config import ModelConfig
 from fledge.errors import FledgeError
-from fledge.model.layers import default_hidden
 
 Weights = Mapping[str, Tensor]
 
@@ -229,7 +228,7 @@ def hub_settings(config: ModelConfig, vocabulary_size: int, context_length: int)
             "n_embd": config.width,
             "n_layer": config.layers,
             "n_head": config.heads,
-            "n_inner": default_hidden(config),
+            "n_inner": config.inner_size,
             "activation_function": "gelu_new",
             "layer_norm_epsilon": config.norm_epsilon,
             "tie_word_embeddings": config.tied,
@@ -244,7 +243,7 @@ def hub_settings(config: ModelConfig, vocabulary_size: int, context_length: int)
             "vocab_size": vocabulary_size,
             "max_position_embeddings": context_length,
             "hidden_size": config.width,
-            "intermediate_size": default_hidden(config),
+            "intermediate_size": config.inner_size,
             "num_hidden_layers": config.layers,
             "num_attention_heads": config.heads,
             "num_key_value_heads": config.kv_heads or config.heads,

@@ -20,6 +20,13 @@ jit: Any = triton.jit
 
 
 @jit
+def _logits(base, column, stride, vocabulary):
+    """Logits near the end of a row: −∞ past the vocabulary. Bound by the stride, whole vectors can be loaded."""
+    x = tl.load(base + column, mask=column < stride, other=-float("inf")).to(tl.float32)
+    return tl.where(column < vocabulary, x, -float("inf"))
+
+
+@jit
 def _softmax_slope(
     logits, targets, losses, stride, vocabulary, smoothing, z_loss,
     GRAD: tl.constexpr, SMOOTH: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr,
@@ -27,7 +34,7 @@ def _softmax_slope(
     """One row of logits a program: its loss, and the slope in place. The second reading comes from the L2 cache.
 
     Each lane keeps a maximum and a mass of its own and takes four values at a time, so that correcting the mass for
-    a new maximum costs one exponential in five. Exponents are of 2.
+    a new maximum costs one exponential in five. Exponents are of 2. Bounds are looked at only near the end of a row.
     """
     row = tl.program_id(0).to(tl.int64)
     base = logits + row * stride
@@ -37,20 +44,26 @@ def _softmax_slope(
     greatest = tl.full((BLOCK,), -1e30, tl.float32)
     mass = tl.zeros((BLOCK,), tl.float32)
     total = tl.zeros((BLOCK,), tl.float32)
-    for start in range(0, vocabulary, 4 * BLOCK):
-        c0 = start + lane
-        c1, c2, c3 = c0 + BLOCK, c0 + 2 * BLOCK, c0 + 3 * BLOCK
-        x0 = tl.load(base + c0, mask=c0 < vocabulary, other=-float("inf"), eviction_policy="evict_last").to(tl.float32)
-        x1 = tl.load(base + c1, mask=c1 < vocabulary, other=-float("inf"), eviction_policy="evict_last").to(tl.float32)
-        x2 = tl.load(base + c2, mask=c2 < vocabulary, other=-float("inf"), eviction_policy="evict_last").to(tl.float32)
-        x3 = tl.load(base + c3, mask=c3 < vocabulary, other=-float("inf"), eviction_policy="evict_last").to(tl.float32)
+    whole = vocabulary // (4 * BLOCK) * (4 * BLOCK)
+    for start in range(0, whole, 4 * BLOCK):
+        place = base + start + lane
+        x0 = tl.load(place, eviction_policy="evict_last").to(tl.float32)
+        x1 = tl.load(place + BLOCK, eviction_policy="evict_last").to(tl.float32)
+        x2 = tl.load(place + 2 * BLOCK, eviction_policy="evict_last").to(tl.float32)
+        x3 = tl.load(place + 3 * BLOCK, eviction_policy="evict_last").to(tl.float32)
         if SMOOTH:
-            total += tl.where(c0 < vocabulary, x0, 0.0) + tl.where(c1 < vocabulary, x1, 0.0)
-            total += tl.where(c2 < vocabulary, x2, 0.0) + tl.where(c3 < vocabulary, x3, 0.0)
+            total += (x0 + x1) + (x2 + x3)
         above = tl.maximum(tl.maximum(tl.maximum(x0, x1), tl.maximum(x2, x3)) * 1.4426950408889634, greatest)
         mass = mass * tl.exp2(greatest - above)
         mass += tl.exp2(x0 * 1.4426950408889634 - above) + tl.exp2(x1 * 1.4426950408889634 - above)
         mass += tl.exp2(x2 * 1.4426950408889634 - above) + tl.exp2(x3 * 1.4426950408889634 - above)
+        greatest = above
+    for start in range(whole, vocabulary, BLOCK):
+        x = _logits(base, start + lane, stride, vocabulary)
+        if SMOOTH:
+            total += tl.where(start + lane < vocabulary, x, 0.0)
+        above = tl.maximum(x * 1.4426950408889634, greatest)
+        mass = mass * tl.exp2(greatest - above) + tl.exp2(x * 1.4426950408889634 - above)
         greatest = above
     top = tl.max(greatest, 0)
     exponent = top + tl.log2(tl.sum(mass * tl.exp2(greatest - top), 0))
@@ -64,17 +77,21 @@ def _softmax_slope(
         tl.debug_barrier()  # every thread has read its target's logit before any of them is overwritten
         scale = tl.where(real, 1.0 + 2.0 * z_loss * normaliser, 0.0)
         spread = tl.where(real, smoothing / vocabulary, 0.0)
-        sharp = tl.where(real, 1.0 - smoothing, 0.0)
-        for start in range(0, stride, 2 * BLOCK):
+        whole = vocabulary // (2 * BLOCK) * (2 * BLOCK)
+        for start in range(0, whole, 2 * BLOCK):
             for part in tl.static_range(2):
-                column = start + part * BLOCK + lane
-                inside = column < vocabulary
-                x = tl.load(base + column, mask=inside, other=-float("inf"), eviction_policy="evict_first")
-                slope = tl.exp2(x.to(tl.float32) * 1.4426950408889634 - exponent) * scale
-                if SMOOTH:
-                    slope -= tl.where(inside, spread, 0.0)
-                slope -= tl.where(column == target, sharp, 0.0)
-                tl.store(base + column, slope.to(logits.dtype.element_ty), mask=column < stride)
+                place = base + start + part * BLOCK + lane
+                x = tl.load(place, eviction_policy="evict_first").to(tl.float32)
+                slope = tl.exp2(x * 1.4426950408889634 - exponent) * scale - spread
+                tl.store(place, slope.to(logits.dtype.element_ty))
+        for start in range(whole, stride, BLOCK):
+            column = start + lane
+            slope = tl.exp2(_logits(base, column, stride, vocabulary) * 1.4426950408889634 - exponent) * scale
+            slope -= tl.where(column < vocabulary, spread, 0.0)
+            tl.store(base + column, slope.to(logits.dtype.element_ty), mask=column < stride)
+        tl.debug_barrier()  # the target's slope, alone in its row, replaces what was written with the others
+        slope = tl.exp2(picked * 1.4426950408889634 - exponent) * scale - spread - (1.0 - smoothing)
+        tl.store(base + target, slope.to(logits.dtype.element_ty), mask=real)
 
 
 def softmax_slope(
@@ -83,7 +100,7 @@ def softmax_slope(
     """The summed loss, and the logits turned into its slope in place, where a gradient is asked for."""
     rows, stride = logits_MV.shape
     losses = torch.empty(rows, dtype=torch.float32, device=logits_MV.device)
-    warps, each = (16, 128) if stride > 32_768 else (4, 256)  # measured: see docs/gpu-speed.md
+    warps, each = (16, 256) if stride > 32_768 else (8, 128)  # measured: see docs/gpu-speed.md
     _softmax_slope[(rows,)](
         logits_MV, targets_M, losses, stride, vocabulary, smoothing, z_loss,
         GRAD=grad, SMOOTH=smoothing > 0, MASKED=masked, BLOCK=each * warps, num_warps=warps,
@@ -313,10 +330,12 @@ def _gelu_backward(
         inside = (row < rows) & present
         v = tl.load(x + row * columns + column, mask=inside, other=0.0).to(tl.float32) + b
         g = tl.load(grad + row * columns + column, mask=inside, other=0.0).to(tl.float32)
-        share = tl.sigmoid(1.5957691216057308 * (v + 0.044715 * v * v * v))
-        inner = 1.5957691216057308 * (1.0 + 0.134145 * v * v)
-        g = g * share * (1.0 + v * (1.0 - share) * inner)
-        total += tl.where(inside, g, 0.0)
+        square = v * v
+        share = 1.0 / (1.0 + tl.exp2(v * (-2.302208198 - 0.1029432397 * square)))  # the sigmoid, as a power of 2
+        inner = v * (1.5957691216 + 0.2140644488 * square)
+        g *= share
+        g += g * (inner - inner * share)
+        total += g
         tl.store(x_grad + row * columns + column, g.to(x_grad.dtype.element_ty), mask=inside)
     if BIAS:
         tl.store(sums + tl.program_id(0) * columns + column, tl.sum(total, 0)[None, :], mask=present)
@@ -337,5 +356,5 @@ def gelu_backward(grad: Tensor, x: Tensor, bias: Tensor | None) -> tuple[Tensor,
     x_grad, rows = torch.empty_like(x), x.numel() // columns
     grid = (triton.cdiv(rows, 128), triton.cdiv(columns, 256))
     sums = torch.empty((grid[0], columns) if bias is not None else (0,), dtype=torch.float32, device=x.device)
-    _gelu_backward[grid](grad, x, bias, x_grad, sums, rows, columns, BIAS=bias is not None, ROWS=8, STEPS=16, BLOCK=256)
+    _gelu_backward[grid](grad, x, bias, x_grad, sums, rows, columns, BIAS=bias is not None, ROWS=4, STEPS=32, BLOCK=256)
     return x_grad, sums.sum(0) if bias is not None else sums

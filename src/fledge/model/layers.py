@@ -90,11 +90,6 @@ def join_fused(owner: nn.Module, state: dict[str, Any], prefix: str, *_: Any) ->
                 state[f"{prefix}{child_name}.{kind}"] = torch.cat([state.pop(name) for name in names])
 
 
-def default_hidden(config: ModelConfig) -> int:
-    """Inner size of the feed-forward, by the settings' own rule."""
-    return config.inner_size
-
-
 class FeedForward(nn.Module):
     """w2(activation(w1 x)); with SwiGLU, w2(silu(w1 x) · w3 x)."""
 

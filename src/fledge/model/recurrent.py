@@ -7,6 +7,7 @@ and torch's fast kernels still see one call.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from fledge.model.dropout import Dropout
 from fledge.model.layers import fill_matrix, initialise
 
 KINDS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+CELLS: dict[str, Callable[..., Any]] = {"rnn": torch.rnn_tanh_cell, "gru": torch.gru_cell, "lstm": torch.lstm_cell}
 
 
 class Recurrent(Model):
@@ -68,7 +70,9 @@ class Recurrent(Model):
             steps = torch.arange(inputs_BT.shape[1], device=lengths.device)
             pieces = cut_pieces(torch.where(steps < lengths[:, None], 0, -1), None, inputs_BT.device)
         carried = None if state is None else self._carried(state, x_BTD.dtype)
-        if pieces is None:
+        if pieces is None and carried is not None and self._steps_singly(x_BTD):
+            out_BTD, final = self._step(x_BTD, carried)
+        elif pieces is None:
             out_BTD, final = self._run(x_BTD, carried)
         else:
             out_BTD, final = self._run_pieces(x_BTD, pieces, carried)
@@ -77,6 +81,22 @@ class Recurrent(Model):
             seen = inputs_BT.shape[1] if pieces is None else pieces.counts
             state = State(self._tensors(final), state.lengths + seen, None)
         return self.dropout(out_BTD), state
+
+    def _steps_singly(self, x_BTD: Tensor) -> bool:
+        """Whether this is one token on the CPU: torch's LSTM lays out all its weights anew for every call."""
+        on_cpu = x_BTD.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+        return on_cpu and x_BTD.shape[1] == 1 and not self.training
+
+    def _step(self, x_B1D: Tensor, carried: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """One token through the cells of all layers."""
+        cell, x_BD = CELLS[self.config.architecture], x_B1D[:, 0]
+        found: list[tuple[Tensor, ...]] = []
+        for number, weights in enumerate(self.recurrent.all_weights):
+            before = tuple(part[number] for part in carried)
+            after = cell(x_BD, before if len(before) == 2 else before[0], *weights)
+            found.append(after if isinstance(after, tuple) else (after,))
+            x_BD = found[-1][0]
+        return x_BD[:, None], tuple(torch.stack(part) for part in zip(*found, strict=True))
 
     def _run(self, x: Tensor | PackedSequence, carried: tuple[Tensor, ...] | None) -> tuple[Tensor, tuple[Tensor, ...]]:
         if carried is None:

@@ -29,7 +29,7 @@ def short_attention(
     """Attention's output before the last projection, and each query's log-normaliser."""
     from fledge.model.attention_kernels import forward
 
-    return forward(qkv, cosines, sines, heads, kv_heads)
+    return forward(qkv.contiguous(), cosines, sines, heads, kv_heads)
 
 
 @short_attention.register_fake
@@ -52,7 +52,7 @@ def short_attention_backward(
 ) -> Tensor:
     from fledge.model.attention_kernels import backward
 
-    return backward(grad.contiguous(), qkv, out, normalisers, cosines, sines, heads, kv_heads)
+    return backward(grad.contiguous(), qkv.contiguous(), out, normalisers, cosines, sines, heads, kv_heads)
 
 
 @short_attention_backward.register_fake

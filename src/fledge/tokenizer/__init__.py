@@ -14,6 +14,7 @@ _HOMES = {
     "WordTokenizer": "word",
     "export_tokenizer": "files",
     "load_tokenizer": "files",
+    "open_tokenizer": "files",
     "train_bpe": "train",
     "train_tokenizer": "fit",
 }

@@ -23,6 +23,8 @@ Special = Literal["recognise", "text", "refuse"]
 Ids = npt.NDArray[Any]
 
 SPECIAL_MODES = ("recognise", "text", "refuse")
+ERRORS = ("replace", "strict", "ignore", "backslashreplace", "surrogateescape", "surrogatepass")
+"What `decode` may do with bytes that are not UTF-8; Python knows these names."
 
 
 class Roles(NamedTuple):
@@ -46,8 +48,20 @@ class FileReport(NamedTuple):
 def check_special(special: str) -> None:
     """Refuse a word that is not one of the three ways to treat special tokens."""
     if special not in SPECIAL_MODES:
-        known = nearest(special, SPECIAL_MODES)
+        known = nearest(str(special), SPECIAL_MODES)
         raise FledgeError(f"special = {special!r} is not a way to treat special tokens. {known}")
+
+
+def check_whole(name: str, value: object, least: int = 1) -> None:
+    """Refuse what is no whole number of at least `least`; `name` is what the person called it.
+
+    >>> check_whole("threads", 0)
+    Traceback (most recent call last):
+    ...
+    fledge.errors.FledgeError: threads = 0 must be a whole number, 1 or more.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise FledgeError(f"{name} = {value!r:.60} must be a whole number, {least} or more.")
 
 
 def to_bytes(text: str | bytes) -> bytes:
@@ -58,6 +72,8 @@ def to_bytes(text: str | bytes) -> bytes:
     """
     if isinstance(text, bytes):
         return text
+    if not isinstance(text, str):
+        raise FledgeError(f"a text is a {type(text).__name__}; texts are str or bytes.")
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -99,10 +115,12 @@ class Tokenizer(ABC):
     def save(self, folder: str | PathLike[str]) -> None:
         """Write `tokenizer.json` and `tokenizer_config.json` into a folder."""
 
-    def encode(self, text: str | Sequence[str], special: Special = "recognise") -> list[int]:
+    def encode(self, text: str | bytes | Sequence[str | bytes], special: Special = "recognise") -> list[int]:
         """The ids of a text, or of several texts one after the other, as a list."""
-        if isinstance(text, str):
+        if isinstance(text, (str, bytes)):
             return self.encode_array(text, special).tolist()  # type: ignore[no-any-return]
+        if not isinstance(text, Iterable):
+            raise FledgeError(f"a text is a {type(text).__name__}; texts are str or bytes, or a list of them.")
         return [token for part in text for token in self.encode(part, special)]
 
     def encode_batch(
@@ -151,16 +169,30 @@ class Tokenizer(ABC):
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """The bytes that the ids stand for, exactly."""
+        # Arrays and tensors give their numbers all at once, which is quicker and makes Python's own of them.
+        numbers = ids.tolist() if hasattr(ids, "tolist") else ids
+        vocab = self.vocab
         try:
-            return b"".join([self.vocab[int(token)] for token in ids])
+            return b"".join([vocab[token] for token in numbers])
         except KeyError as error:
-            raise FledgeError(f"id {error.args[0]} is not in the vocabulary of {len(self.vocab)} tokens.") from None
+            raise FledgeError(f"id {error.args[0]!r:.40} is not in the vocabulary of {len(vocab):,} tokens.") from None
+        except TypeError:
+            given = type(ids).__name__ + (f" of {ids.ndim} dimensions" if hasattr(ids, "ndim") else "")
+            raise FledgeError(
+                f"ids are whole numbers in a list or in an array of one dimension; this is a {given}."
+            ) from None
 
     def decode(self, ids: Iterable[int], errors: str = "replace") -> str:
         """The text of the ids. What is not UTF-8 becomes U+FFFD, unless `errors` names another way.
 
         `errors="surrogatepass"` gives back lone surrogates too.
         """
+        try:
+            codecs.lookup_error(errors)
+        except (LookupError, TypeError):
+            raise FledgeError(
+                f"errors = {errors!r:.60} is not a way to decode. {nearest(str(errors), ERRORS)}"
+            ) from None
         return self.decode_bytes(ids).decode("utf-8", errors)
 
     def decoder(self) -> StreamDecoder:

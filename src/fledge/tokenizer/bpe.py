@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fledge.errors import FledgeError
-from fledge.tokenizer.base import FileReport, Ids, Roles, Special, Tokenizer, check_special, to_bytes
+from fledge.tokenizer.base import FileReport, Ids, Roles, Special, Tokenizer, check_special, check_whole, to_bytes
 
 if TYPE_CHECKING:
     from fledge._core import Encoder
@@ -65,10 +65,7 @@ class BPETokenizer(Tokenizer):
         "Where the time and memory of training went; None for a tokenizer that was not trained here."
         self._size = max(self.vocab, default=-1) + 1
         self._roles = roles if roles is not None else _roles_by_name(self.special_tokens)
-        if pattern not in PATTERNS:
-            from fledge.tokenizer.custom import compile_pattern
-
-            compile_pattern(pattern)
+        check_pattern(pattern)
         if not lazy:
             self._prepare()
 
@@ -125,29 +122,33 @@ class BPETokenizer(Tokenizer):
 
     # ---- encoding ------------------------------------------------------------------------------------------------
 
-    def encode(self, text: str | Sequence[str], special: Special = "recognise") -> list[int]:
+    def encode(self, text: str | bytes | Sequence[str | bytes], special: Special = "recognise") -> list[int]:
         if not isinstance(text, str) or len(text) > SHORT or self.pattern not in PATTERNS:
             return super().encode(text, special)
         try:
             return self._encoder.encode_list(text, special)
         except UnicodeEncodeError:  # a lone surrogate
             return self.encode_array(text, special).tolist()  # type: ignore[no-any-return]
-        except (LookupError, ValueError) as error:
+        except (LookupError, ValueError, TypeError) as error:
             raise self._explained(error, special) from None
 
     def encode_array(
         self, text: str | bytes | memoryview, special: Special = "recognise", threads: int | None = None
     ) -> Ids:
         """The ids of one text as an array of `token_dtype`; bytes that are not UTF-8 are encoded as they are."""
-        data = to_bytes(text) if isinstance(text, str) else text
+        return self._encode_part(text, special, threads, 0)
+
+    def _encode_part(self, text: str | bytes | memoryview, special: Special, threads: int | None, start: int) -> Ids:
+        """The ids of a part of a text that begins at byte `start`: a refusal names the place in the whole."""
+        data = text if isinstance(text, (bytes, memoryview, bytearray)) else to_bytes(text)
         if self.pattern not in PATTERNS:
             from fledge.tokenizer.custom import encode_with_pattern
 
-            return encode_with_pattern(self, bytes(data), special)
+            return encode_with_pattern(self, bytes(data), special, start)
         try:
             return self._encoder.encode(data, special, _threads(threads, len(data)))
-        except (LookupError, ValueError) as error:
-            raise self._explained(error, special) from None
+        except (LookupError, ValueError, TypeError) as error:
+            raise self._explained(error, special, start) from None
 
     def encode_batch(
         self, texts: Iterable[str | bytes], special: Special = "recognise", threads: int | None = None
@@ -165,7 +166,7 @@ class BPETokenizer(Tokenizer):
         bounds = np.ascontiguousarray(offsets, dtype=np.uint64)
         try:
             return self._encoder.encode_spans(buffer, bounds, special, _threads(threads, len(buffer)))
-        except (LookupError, ValueError) as error:
+        except (LookupError, ValueError, TypeError) as error:
             raise self._explained(error, special) from None
 
     def encode_iterable(self, texts: Iterable[str | bytes], special: Special = "recognise") -> Iterator[int]:
@@ -205,25 +206,15 @@ class BPETokenizer(Tokenizer):
         except KeyError as error:
             raise FledgeError(f"a merge needs the token {error.args[0]!r}, which is not in the vocabulary.") from None
 
-    def _explained(self, error: Exception, special: str) -> Exception:
+    def _explained(self, error: Exception, special: str, start: int = 0) -> Exception:
         """What native code refused, as a sentence for the person."""
         check_special(special)
         if isinstance(error, LookupError) and len(error.args) == 2:
             token, place = error.args
-            return FledgeError(
-                f"the text holds the special token {token.decode('utf-8', 'replace')} at byte {place}, and "
-                "special='refuse' forbids it. special='text' takes it as plain text, special='recognise' as the token."
-            )
+            return refused(token, start + place)
         return FledgeError(f"{error}.") if "vocabulary" in str(error) else error
 
     # ---- decoding and files --------------------------------------------------------------------------------------
-
-    def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        vocab = self.vocab
-        try:
-            return b"".join([vocab[token] for token in (ids.tolist() if isinstance(ids, np.ndarray) else ids)])
-        except KeyError as error:
-            raise FledgeError(f"id {error.args[0]} is not in the vocabulary of {len(vocab):,} tokens.") from None
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write a Hugging Face `tokenizer.json`, and `tokenizer_config.json`, into a folder."""
@@ -232,13 +223,33 @@ class BPETokenizer(Tokenizer):
         save_tokenizer(self, folder)
 
 
+def refused(token: bytes, place: int) -> FledgeError:
+    """The sentence for a special token that `special="refuse"` met at byte `place`."""
+    return FledgeError(
+        f"the text holds the special token {token.decode('utf-8', 'replace')} at byte {place}, and "
+        "special='refuse' forbids it. special='text' takes it as plain text, special='recognise' as the token."
+    )
+
+
 def _threads(threads: int | None, size: int) -> int:
     """As many as there are cores this process may use, but none for a text that is too short to share."""
+    if threads is not None:
+        check_whole("threads", threads)
     if size < 1 << 21:
         return 1
     if threads is not None:
-        return max(1, threads)
+        return int(threads)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_pattern(pattern: str) -> None:
+    """Refuse what is neither a known pattern nor a regular expression."""
+    if not isinstance(pattern, str):
+        raise FledgeError(f"pattern = {pattern!r:.60} must be gpt2, cl100k, o200k or a regular expression.")
+    if pattern not in PATTERNS:
+        from fledge.tokenizer.custom import compile_pattern
+
+        compile_pattern(pattern)
 
 
 def _number_specials(vocab: dict[int, bytes], given: Mapping[str, int] | Iterable[str] | None) -> dict[str, int]:
@@ -254,10 +265,17 @@ def _number_specials(vocab: dict[int, bytes], given: Mapping[str, int] | Iterabl
         free = max(vocab, default=-1) + 1
         numbered = {}
         for text in given:
+            if not isinstance(text, str):
+                raise FledgeError(
+                    f"the special token {text!r:.60} is a {type(text).__name__}; special tokens are texts."
+                )
             if text not in numbered:
                 numbered[text] = known.get(to_bytes(text), free)
                 free += numbered[text] == free
     for text, token in numbered.items():
+        if not isinstance(text, str):
+            raise FledgeError(f"the special token {text!r:.60} is a {type(text).__name__}; special tokens are texts.")
+        check_whole(f"the id of {text}", token, 0)
         if not text:
             raise FledgeError("a special token is empty: it would be found everywhere.")
         if vocab.setdefault(token, to_bytes(text)) != to_bytes(text):

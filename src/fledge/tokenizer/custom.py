@@ -5,6 +5,7 @@ Text that the expression does not match is kept too, each gap as one pre-token, 
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fledge.errors import FledgeError
+from fledge.errors import FledgeError, nearest
 from fledge.tokenizer.base import Ids, check_special
+from fledge.tokenizer.bpe import PATTERNS, refused
 
 if TYPE_CHECKING:
     from fledge.tokenizer.bpe import BPETokenizer
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 @cache
 def compile_pattern(pattern: str) -> Any:
     """The compiled expression; the first time, a warning that it is the slower way."""
+    _refuse_a_slip(pattern)
     try:
         import regex
     except ImportError:
@@ -37,10 +40,21 @@ def compile_pattern(pattern: str) -> Any:
             f"the pattern {pattern!r} is not one of gpt2, cl100k, o200k, nor a regular expression: {error}."
         ) from None
     warnings.warn(
-        f"the pattern {pattern!r} is cut by the regex package, many times slower than gpt2, cl100k and o200k.",
-        stacklevel=3,
+        f"the pattern {pattern!r} is a regular expression, which the regex package cuts by: many times slower than "
+        "gpt2, cl100k and o200k.",
+        stacklevel=4,
     )
     return compiled
+
+
+def _refuse_a_slip(pattern: str) -> None:
+    """A plain word is a regular expression too, one that finds nothing but itself; near a known name it is a slip."""
+    if re.fullmatch(r"[A-Za-z0-9_-]+", pattern):
+        close = nearest(pattern.lower(), PATTERNS)
+        if close.startswith("Did"):
+            raise FledgeError(
+                f"{pattern} is not a pattern. {close} As a regular expression it is written (?:{pattern})."
+            )
 
 
 def cut(pattern: str, data: bytes) -> Iterator[bytes]:
@@ -59,8 +73,6 @@ def cut(pattern: str, data: bytes) -> Iterator[bytes]:
 
 @cache
 def _special_expression(specials: tuple[bytes, ...]) -> Any:
-    import re
-
     return re.compile(b"|".join(re.escape(text) for text in sorted(specials, key=len, reverse=True)))
 
 
@@ -75,14 +87,14 @@ def between_specials(data: bytes, specials: Iterable[bytes]) -> Iterator[tuple[b
     yield data[done:], None
 
 
-def encode_with_pattern(tokenizer: BPETokenizer, data: bytes, special: str) -> Ids:
-    """The ids of a text under a pattern of the user's own."""
+def encode_with_pattern(tokenizer: BPETokenizer, data: bytes, special: str, start: int = 0) -> Ids:
+    """The ids of a text under a pattern of the user's own; a refusal names the byte, counted from `start`."""
     check_special(special)
     specials = {text.encode("utf-8", "surrogatepass"): token for text, token in tokenizer.special_tokens.items()}
     parts: list[Ids] = []
     for text, token in between_specials(data, () if special == "text" else specials):
         if token is not None and special == "refuse":
-            raise FledgeError(f"the text holds the special token {token.decode()}, and special='refuse' forbids it.")
+            raise refused(token, start + len(text))
         words = list(cut(tokenizer.pattern, text))
         bounds = np.cumsum([0, *map(len, words)], dtype=np.uint64)
         parts.append(tokenizer._encoder.encode_words(b"".join(words), bounds))

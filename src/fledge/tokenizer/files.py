@@ -7,19 +7,24 @@ and `tokenizer_config.json` (kind, roles, pattern, fingerprint). `vocab.json` wi
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fledge.errors import FledgeError, nearest
-from fledge.files import atomic_write, readable_bytes, write_json
+from fledge.files import atomic_folder, atomic_write, readable_bytes, require_space
 from fledge.tokenizer.base import Roles, Tokenizer
 
 if TYPE_CHECKING:
     from fledge.tokenizer.bpe import BPETokenizer
     from fledge.tokenizer.parts import Parts
+
+AnyTokenizer = TypeVar("AnyTokenizer", bound=Tokenizer)
 
 VOCABULARY, CONFIGURATION = "tokenizer.json", "tokenizer_config.json"
 FORMAT = 1
@@ -62,15 +67,16 @@ def load_tokenizer(
     if pair:
         return _load_gpt2(*pair, pattern, special_tokens)
     document = _read(source)
+    beside = source.with_name(CONFIGURATION)
+    configuration = _read_configuration(beside) if beside.is_file() else {}
     if isinstance(document, dict) and document.get("kind") in ("word", "character"):
-        return _load_spelling(document, str(source))
+        return _verified(_load_spelling(document, str(source)), configuration, source)
     if pattern is not None or special_tokens is not None:
         raise FledgeError(f"{source} says itself what its pattern and special tokens are; leave them out.")
     from fledge.tokenizer.huggingface import read_document
 
     parts = read_document(document, str(source))
-    beside = source.with_name(CONFIGURATION)
-    return _build(parts, _read_roles(beside, parts) if beside.is_file() else None)
+    return _verified(_build(parts, _read_roles(configuration, beside, parts)), configuration, source)
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: str | PathLike[str]) -> None:
@@ -111,8 +117,8 @@ def save_tokenizer(tokenizer: Tokenizer, folder: str | PathLike[str]) -> None:
             "clean_up_tokenization_spaces": False,
             **names,
         }
-    write_json(folder / VOCABULARY, document)
-    write_json(folder / CONFIGURATION, configuration | {"fingerprint": tokenizer.fingerprint})
+    configuration["fingerprint"] = tokenizer.fingerprint
+    _write_folder(folder, {VOCABULARY: _json(document), CONFIGURATION: _json(configuration)})
 
 
 def export_tokenizer(tokenizer: Tokenizer, path: str | PathLike[str], format: str = "huggingface") -> list[Path]:
@@ -132,9 +138,8 @@ def export_tokenizer(tokenizer: Tokenizer, path: str | PathLike[str], format: st
         from fledge.tokenizer.huggingface import write_merges, write_vocabulary
 
         merges = "\n".join(["#version: 0.2", *write_merges(parts), ""])
-        write_json(place / "vocab.json", write_vocabulary(parts, str(place)))
-        with atomic_write(place / "merges.txt") as file:
-            file.write(merges.encode())
+        vocabulary = write_vocabulary(parts, str(place))
+        _write_folder(place, {"vocab.json": _json(vocabulary), "merges.txt": merges.encode()})
         return [place / "vocab.json", place / "merges.txt"]
     from fledge.tokenizer.huggingface import expression_of
     from fledge.tokenizer.ranks import write_ranks
@@ -142,11 +147,45 @@ def export_tokenizer(tokenizer: Tokenizer, path: str | PathLike[str], format: st
     if place.suffix != ".tiktoken":
         raise FledgeError(f"{place} must end in .tiktoken: that is how it will be known again.")
     ranks = write_ranks(parts, str(place))
-    with atomic_write(place) as file:
-        file.write(ranks)
     described = {"pattern": parts.pattern, "pat_str": expression_of(parts.pattern)}
-    write_json(_beside(place), described | {"special_tokens": parts.special_tokens})
+    described_too = _json(described | {"special_tokens": parts.special_tokens})
+    _write_together(place.parent, {place.name: ranks, _beside(place).name: described_too})
     return [place, _beside(place)]
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
+    """These files in a folder: all of them or none. A new folder appears when it is whole."""
+    if folder.exists():
+        _write_together(folder, files)
+        return
+    _require_room(folder, files)
+    try:
+        with atomic_folder(folder) as work:
+            for name, content in files.items():
+                (work / name).write_bytes(content)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR) or not folder.exists():
+            raise
+        raise FledgeError(f"{folder} was made meanwhile by another process. Choose another name.") from None
+
+
+def _write_together(folder: Path, files: Mapping[str, bytes]) -> None:
+    """These files in a folder that may hold others: none takes its name before all are safe on disk."""
+    _require_room(folder, files)
+    with ExitStack() as stack:
+        for name, content in files.items():
+            file = stack.enter_context(atomic_write(folder / name))
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _require_room(folder: Path, files: Mapping[str, bytes]) -> None:
+    require_space(folder, sum(map(len, files.values())), "The tokenizer")
 
 
 def _parts(tokenizer: Tokenizer) -> Parts:
@@ -250,11 +289,25 @@ def _read_special_tokens(given: Any, where: str) -> dict[str, int]:
     return {str(text): token_id(token, where, str(text)) for text, token in given.items()}
 
 
-def _read_roles(path: Path, parts: Parts) -> Roles | None:
-    """Roles out of our `tokenizer_config.json`, or out of Hugging Face's names for them."""
+def _read_configuration(path: Path) -> dict[str, Any]:
     configuration = _read(path)
     if not isinstance(configuration, dict):
         raise FledgeError(f"{path} must hold names and values.")
+    return configuration
+
+
+def _verified(tokenizer: AnyTokenizer, configuration: Mapping[str, Any], source: Path) -> AnyTokenizer:
+    """The tokenizer, if it is the one that was saved here; a configuration that is not ours has no fingerprint."""
+    if "fingerprint" in configuration and configuration["fingerprint"] != tokenizer.fingerprint:
+        raise FledgeError(
+            f"{source} has another fingerprint than {CONFIGURATION} beside it says: one of the two was changed. "
+            "Bring both from the same place, or take the fingerprint out of it if the change is meant."
+        )
+    return tokenizer
+
+
+def _read_roles(configuration: Mapping[str, Any], path: Path, parts: Parts) -> Roles | None:
+    """Roles out of our `tokenizer_config.json`, or out of Hugging Face's names for them."""
     given = configuration.get("roles")
     if given is None:
         texts = {role: configuration.get(name) for role, name in _ROLE_NAMES.items()}
@@ -309,3 +362,16 @@ def _read(path: Path) -> Any:
         return json.loads(_bytes(path), object_pairs_hook=unique)
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FledgeError(f"{path} is not valid JSON ({error}): the file was cut or changed.") from None
+
+
+def open_tokenizer(path: Path | str, named: str) -> Tokenizer:
+    """The tokenizer that a setting or an option names; a file that is none is refused under that name."""
+    try:
+        return load_tokenizer(path)
+    except FledgeError as error:
+        if not Path(path).exists():
+            raise
+        raise FledgeError(
+            f"{named} {path}: a tokenizer was expected there, such as a folder that fledge tokenizer train made, a "
+            f"tokenizer.json or a .tiktoken file ({str(error).rstrip('.')})."
+        ) from None

@@ -29,6 +29,9 @@ def checked(parts: Parts, where: str) -> Parts:
         raise FledgeError(
             f"{where} has no token for {count} (the first is {lacking[0]:#04x}): it can't spell every text."
         )
+    needed = {token for left, right in parts.merges for token in (left, right, left + right)}
+    if needed <= ordinary and len(set(parts.merges)) == len(parts.merges):
+        return parts
     seen = set()
     for number, (left, right) in enumerate(parts.merges, 1):
         for token in (left, right, left + right):

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from fledge.errors import FledgeError
-from fledge.tokenizer.parts import Parts, checked, token_id
+from fledge.tokenizer.parts import MOST_IDS, Parts, checked, token_id
 
 LONGEST = 4096  # bytes of a token: finding its merge takes the square of them
 
@@ -62,6 +62,24 @@ ENCODINGS = {
 
 def read_ranks(data: bytes, where: str) -> dict[bytes, int]:
     """Tokens and ranks out of the contents of a `.tiktoken` file."""
+    return _read_regular(data) or _read_lines(data, where)
+
+
+def _read_regular(data: bytes) -> dict[bytes, int] | None:
+    """A file that is just what would be written, all at once; None for any other, which is looked at line by line."""
+    fields = data.split()
+    if max(map(len, fields[1::2]), default=20) >= 20:
+        return None
+    try:
+        ranks = dict(zip(map(binascii.a2b_base64, fields[::2]), map(int, fields[1::2]), strict=True))
+    except ValueError:  # binascii's errors are of this kind
+        return None
+    taken = set(ranks.values())
+    sound = b"" not in ranks and len(taken) * 2 == len(fields) and min(taken) >= 0 and max(taken) < MOST_IDS
+    return ranks if sound and _written(ranks) == data else None
+
+
+def _read_lines(data: bytes, where: str) -> dict[bytes, int]:
     ranks: dict[bytes, int] = {}
     taken: dict[int, int] = {}
     for number, line in enumerate(data.splitlines(), 1):
@@ -95,16 +113,26 @@ def parts_of_ranks(ranks: Mapping[bytes, int], special_tokens: Mapping[str, int]
         vocab[token] = text.encode()
     if len(set(special_tokens.values())) < len(special_tokens):
         raise FledgeError(f"{where}: two special tokens have the same id.")
+    tokens = sorted(ranks, key=ranks.__getitem__)
+    if (longest := max(map(len, tokens), default=0)) > LONGEST:
+        raise FledgeError(f"{where}: a token of {longest:,} bytes is too long for ranks (at most {LONGEST:,}).")
     merges = []
-    for data, rank in sorted(ranks.items(), key=lambda item: item[1]):
-        if len(data) > LONGEST:
-            raise FledgeError(f"{where}: a token of {len(data):,} bytes is too long for ranks (at most {LONGEST:,}).")
-        if len(data) > 1:
-            halves = merged(data, ranks, rank)
-            if len(halves) != 2:
-                raise FledgeError(f"{where}: no merge of lower-ranked tokens makes {data!r:.60}, so it can't be used.")
-            merges.append((halves[0], halves[1]))
+    for data, place in zip(tokens, _last_merges(tokens, ranks), strict=True):
+        if place:
+            merges.append((data[:place], data[place:]))
+        elif len(data) > 1:
+            raise FledgeError(f"{where}: no merge of lower-ranked tokens makes {data!r:.60}, so it can't be used.")
     return checked(Parts(vocab, merges, dict(special_tokens), pattern), where)
+
+
+def _last_merges(tokens: list[bytes], ranks: Mapping[bytes, int]) -> list[int]:
+    """Where the last merge of each token joins its halves, or 0; in native code where it is built."""
+    try:
+        from fledge._core import last_merges
+    except ImportError:
+        halves = (merged(data, ranks, ranks[data]) for data in tokens)
+        return [len(pieces[0]) if len(pieces) == 2 else 0 for pieces in halves]
+    return last_merges(tokens)
 
 
 def merged(token: bytes, ranks: Mapping[bytes, int], below: float) -> list[bytes]:
@@ -139,7 +167,11 @@ def write_ranks(parts: Parts, where: str) -> bytes:
             f"{where}: the merges are not in the order of the ids, which is all that a rank file keeps. "
             "Export it as tokenizer.json instead."
         )
-    return b"".join(b"%s %d\n" % (base64.b64encode(data), rank) for data, rank in ranks.items())
+    return _written(ranks)
+
+
+def _written(ranks: Mapping[bytes, int]) -> bytes:
+    return b"".join([b"%s %d\n" % (binascii.b2a_base64(data, newline=False), rank) for data, rank in ranks.items()])
 
 
 def unreachable(parts: Parts) -> list[bytes]:

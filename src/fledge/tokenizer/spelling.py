@@ -21,7 +21,7 @@ import numpy as np
 
 from fledge.errors import FledgeError
 from fledge.files import atomic_write
-from fledge.tokenizer.base import FileReport, Ids, Roles, Special, Tokenizer, check_special, to_bytes
+from fledge.tokenizer.base import FileReport, Ids, Roles, Special, Tokenizer, check_special, check_whole, to_bytes
 
 SPECIAL_TOKENS = {"<|unknown|>": 0, "<|start|>": 1, "<|end|>": 2, "<|pad|>": 3}
 FIRST_BYTE = len(SPECIAL_TOKENS)
@@ -92,6 +92,11 @@ class SpellingTokenizer(Tokenizer):
 
         A piece never crosses from one text into the next.
         """
+        if vocab_size is not None:
+            check_whole("vocab_size", vocab_size, 0)
+        check_whole("min_frequency", min_frequency)
+        if isinstance(texts, (str, bytes)):
+            raise FledgeError(f"a {type(texts).__name__} is one text; give a list of texts.")
         if vocab_size is not None and vocab_size < FIRST_PIECE:
             raise FledgeError(
                 f"A vocabulary of {vocab_size} is too small for a {cls.kind} tokenizer: 4 special tokens and "
@@ -130,13 +135,14 @@ class SpellingTokenizer(Tokenizer):
         check_special(special)
         return self._encode_readable(readable(text), special)
 
-    def _encode_readable(self, text: str, special: Special) -> Ids:
+    def _encode_readable(self, text: str, special: Special, start: int = 0) -> Ids:
+        """The ids of a text, or of the part of one that begins at character `start`."""
         if special == "text" or "<|" not in text:
             return self.encode_plain(text)
         parts = _SPECIAL.split(text)  # plain, special, plain, special, …, plain
         if special == "refuse" and len(parts) > 1:
             raise FledgeError(
-                f"the text holds the special token {parts[1]} at character {len(parts[0])}, and that is "
+                f"the text holds the special token {parts[1]} at character {start + len(parts[0])}, and that is "
                 "forbidden here. special='text' takes it as plain text, special='recognise' as the token."
             )
         ids = [
@@ -159,8 +165,10 @@ class SpellingTokenizer(Tokenizer):
         check_special(special)
         decode = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode
         parts = (decode(to_bytes(text)) for text in texts)
+        start = 0
         for text in self._settled_parts(parts, lambda: decode(b"", True)):
-            yield from self._encode_readable(text, special).tolist()
+            yield from self._encode_readable(text, special, start).tolist()
+            start += len(text)
 
     def encode_file(
         self,
@@ -172,11 +180,12 @@ class SpellingTokenizer(Tokenizer):
         """As for every tokenizer; `threads` changes nothing, for this is Python and runs on one."""
         check_special(special)
         decode = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode
-        tokens = invalid = 0
+        start = tokens = invalid = 0
         with open(path, "rb") as source, atomic_write(Path(sink)) as out:
             parts = (decode(block) for block in iter(lambda: source.read(READ_AT_ONCE), b""))
             for text in self._settled_parts(parts, lambda: decode(b"", True)):
-                ids = self._encode_readable(text, special)
+                ids = self._encode_readable(text, special, start)
+                start += len(text)
                 tokens += len(ids)
                 invalid += 0 if text.isascii() else len(_NOT_UTF8.findall(text))
                 out.write(ids.astype(self.token_dtype.newbyteorder("<")).tobytes())

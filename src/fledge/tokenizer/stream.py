@@ -6,6 +6,7 @@ Blocks end where cutting can't change the ids; the native core knows such places
 from __future__ import annotations
 
 import mmap
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from os import PathLike
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from fledge.tokenizer.bpe import BPETokenizer
 
 PIECE = 1 << 16  # bytes of a stream that are gathered before they are encoded
-BLOCK = 1 << 24  # bytes of a file that are encoded at once
+BLOCK = 1 << 23  # bytes of a file that are encoded at once
 
 
 def encode_blocks(tokenizer: BPETokenizer, pieces: Iterable[bytes], special: Special) -> Iterator[Ids]:
@@ -31,7 +32,7 @@ def encode_blocks(tokenizer: BPETokenizer, pieces: Iterable[bytes], special: Spe
     """
     native = tokenizer.pattern in PATTERNS
     held = bytearray()
-    wanted = PIECE
+    start, wanted = 0, PIECE
     for piece in pieces:
         held += piece
         if not native or len(held) < wanted:
@@ -39,10 +40,11 @@ def encode_blocks(tokenizer: BPETokenizer, pieces: Iterable[bytes], special: Spe
         end = tokenizer._encoder.last_cut(held, "text" if special == "text" else "recognise")
         wanted = PIECE if end else 2 * len(held)  # a long pre-token: look again when there is twice as much
         if end:
-            yield tokenizer.encode_array(bytes(held[:end]), special)
+            yield tokenizer._encode_part(bytes(held[:end]), special, None, start)
             del held[:end]
+            start += end
     if held:
-        yield tokenizer.encode_array(bytes(held), special)
+        yield tokenizer._encode_part(bytes(held), special, None, start)
 
 
 def encode_file(
@@ -66,6 +68,9 @@ def encode_file(
         view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
         start, wanted = 0, BLOCK
         while start < size:
+            # Beyond the end of a file that has become shorter its map can't be touched: that would end the process.
+            if os.fstat(file.fileno()).st_size < size:
+                raise FledgeError(f"{source} became shorter while it was read. Encode it again when it is complete.")
             end = min(size, start + wanted)
             block = view[start:end]
             if end < size and tokenizer.pattern in PATTERNS:
@@ -77,7 +82,7 @@ def encode_file(
             elif end < size:
                 wanted = size
                 continue
-            ids = tokenizer.encode_array(block, special, threads)
+            ids = tokenizer._encode_part(block, special, threads, start)
             invalid += count_invalid(block)
             out.write((ids if sys.byteorder == "little" else ids.byteswap()).data)
             tokens += len(ids)

@@ -6,7 +6,6 @@ result depends on neither the threads nor the order in which the text is read.
 
 from __future__ import annotations
 
-import itertools
 import os
 import resource
 import sys
@@ -20,14 +19,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fledge.errors import FledgeError
 from fledge.files import readable_bytes
 from fledge.progress import Bar, progress_bar
-from fledge.tokenizer.base import to_bytes
-from fledge.tokenizer.bpe import PATTERNS, BPETokenizer
+from fledge.tokenizer.base import check_whole, to_bytes
+from fledge.tokenizer.bpe import PATTERNS, BPETokenizer, check_pattern
+from fledge.tokenizer.sources import (
+    COMPRESSED,
+    GATHER,
+    as_paths,
+    corpus_of,
+    document_bytes,
+    documents_of,
+    holds_documents,
+    texts_of_source,
+    unpacked,
+)
 
 if TYPE_CHECKING:
     from fledge._core import PretokenCounter
-
-GATHER = 1 << 24  # bytes of texts that are handed to native code at once
-COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 
 class Phase(NamedTuple):
@@ -76,9 +83,10 @@ def train_bpe(
 ) -> BPETokenizer:
     """Learn a byte-level BPE vocabulary of `vocab_size` ids: special tokens, the 256 bytes, then merges.
 
-    `source` is a path, several paths (compressed ones too), a `Corpus`, or an iterable of texts, each a document of its
-    own. With `vocab_size=None` merging ends when no pair occurs twice; a pair seen less than `min_frequency` times is
-    never merged. Where the time and memory went is kept as `training_profile`.
+    `source` is a path, several paths (compressed ones, JSONL and Parquet too), a `Corpus`, or an iterable of texts,
+    each a document of its own. Strings in a list are paths if one of them is a file, or if all look like one. With
+    `vocab_size=None` merging ends when no pair occurs twice; a pair seen less than `min_frequency` times is never
+    merged. Where the time and memory went is kept as `training_profile`.
 
     >>> tokenizer = train_bpe(["low lower lowest"], 260, ["<|endoftext|>"])
     >>> tokenizer.merges
@@ -88,23 +96,27 @@ def train_bpe(
 
     specials = _checked_specials(special_tokens)
     first_merge = len(specials) + 256
-    if vocab_size is not None and vocab_size < first_merge:
-        raise FledgeError(
-            f"vocab_size = {vocab_size} is too small: {len(specials)} special tokens and the 256 bytes need "
-            f"{first_merge}."
-        )
-    if min_frequency < 1:
-        raise FledgeError(f"min_frequency = {min_frequency} must be at least 1.")
+    if vocab_size is not None:
+        check_whole("vocab_size", vocab_size, 0)
+        if vocab_size < first_merge:
+            raise FledgeError(
+                f"a vocabulary of {vocab_size} is too small: {len(specials)} special token{'s' * (len(specials) != 1)} "
+                f"and the 256 bytes need {first_merge}."
+            )
+    check_whole("min_frequency", min_frequency)
+    check_pattern(pattern)
     wanted = sys.maxsize if vocab_size is None else vocab_size - first_merge
     least = max(2, min_frequency) if vocab_size is None else min_frequency
     phases: list[Phase] = []
     native = pattern if pattern in PATTERNS else "gpt2"
     counter = PretokenCounter(native, [to_bytes(text) for text in specials], _thread_count(threads))
     with _phase(phases, "scan and count"):
-        _count(counter, source, pattern, specials, progress)
+        paths = as_paths(source)
+        _count(counter, source, paths, pattern, specials, progress)
         counter.finish()
     if counter.source_bytes == 0:
-        raise FledgeError("there is no text to train on: the source is empty.")
+        named = "the source" if paths is None else ", ".join(map(str, paths))
+        raise FledgeError(f"there is no text to train on: {named} is empty. Give a file, folder or corpus with text.")
     with (
         _phase(phases, "merge"),
         progress_bar("merging", None if vocab_size is None else wanted, "merges", 1, shown=progress) as bar,
@@ -137,7 +149,12 @@ def _build(merges: Sequence[tuple[int, int, int, int]], specials: Sequence[str],
 def _checked_specials(special_tokens: Iterable[str]) -> list[str]:
     if isinstance(special_tokens, str):
         raise FledgeError(f"special_tokens = {special_tokens!r} is one text; give a list of texts.")
+    if not isinstance(special_tokens, Iterable):
+        raise FledgeError(f"special_tokens = {special_tokens!r:.60} is no list of texts.")
     specials = list(special_tokens)
+    for text in specials:
+        if not isinstance(text, str):
+            raise FledgeError(f"the special token {text!r:.60} is a {type(text).__name__}; special tokens are texts.")
     if len(set(specials)) < len(specials) or not all(specials):
         raise FledgeError(f"special_tokens = {specials!r} must be different and not empty.")
     return specials
@@ -146,21 +163,29 @@ def _checked_specials(special_tokens: Iterable[str]) -> list[str]:
 # ---- counting ----------------------------------------------------------------------------------------------------
 
 
-def _count(counter: PretokenCounter, source: Any, pattern: str, specials: Sequence[str], progress: bool) -> None:
-    paths = _as_paths(source)
+def _count(
+    counter: PretokenCounter,
+    source: Any,
+    paths: Sequence[Path] | None,
+    pattern: str,
+    specials: Sequence[str],
+    progress: bool,
+) -> None:
     if pattern not in PATTERNS:
-        _count_with_pattern(counter, _texts(source, paths), pattern, specials)
+        _count_with_pattern(counter, texts_of_source(source, paths), pattern, specials)
     elif paths is not None:
         total = sum(path.stat().st_size for path in paths)
         with progress_bar("counting", total, shown=progress) as bar:
             for path in paths:
-                if path.suffix in COMPRESSED:
-                    _count_blocks(counter, _decompressed(path))
+                if holds_documents(path):
+                    _count_texts(counter, corpus_of(path).blocks())
+                elif path.suffix.lower() in COMPRESSED:
+                    _count_blocks(counter, unpacked(path))
                 else:
                     counter.add_file(os.fspath(path))
                 bar.advance(path.stat().st_size)
     else:
-        _count_texts(counter, _texts(source, None))
+        _count_texts(counter, texts_of_source(source, None))
 
 
 def _count_texts(counter: PretokenCounter, texts: Iterable[Any]) -> None:
@@ -178,7 +203,7 @@ def _count_texts(counter: PretokenCounter, texts: Iterable[Any]) -> None:
         if hasattr(text, "buffer") and hasattr(text, "offsets"):  # a block of a corpus
             counter.add_spans(text.buffer, np.ascontiguousarray(text.offsets, dtype=np.uint64))
             continue
-        data = _document(text)
+        data = document_bytes(text)
         parts.append(data)
         size += len(data)
         if size >= GATHER:
@@ -203,65 +228,9 @@ def _count_with_pattern(counter: PretokenCounter, texts: Iterable[Any], pattern:
 
     known = [to_bytes(text) for text in specials]
     for text in texts:
-        documents = _documents_of(text) if hasattr(text, "offsets") else [_document(text)]
+        documents = documents_of(text) if hasattr(text, "offsets") else [document_bytes(text)]
         for document in documents:
             counter.add_words(count_with_pattern(pattern, document, known), len(document))
-
-
-def _document(text: Any) -> bytes:
-    if not isinstance(text, (str, bytes)):
-        raise FledgeError(f"a text to train on is a {type(text).__name__}; texts are str or bytes.")
-    return to_bytes(text)
-
-
-def _documents_of(block: Any) -> Iterator[bytes]:
-    bounds = block.offsets.tolist()
-    for start, end in itertools.pairwise(bounds):
-        yield bytes(block.buffer[start:end])
-
-
-def _texts(source: Any, paths: Sequence[Path] | None) -> Iterable[Any]:
-    if paths is not None:
-        return (b"".join(_decompressed(path)) if path.suffix in COMPRESSED else path.read_bytes() for path in paths)
-    if hasattr(source, "blocks"):
-        return source.blocks()  # type: ignore[no-any-return]
-    if not isinstance(source, Iterable):
-        raise FledgeError(f"a {type(source).__name__} is no text to train on; give a path, paths, a Corpus or texts.")
-    return source
-
-
-def _as_paths(source: Any) -> list[Path] | None:
-    """The files that `source` names, or None where it holds the texts themselves.
-
-    In a list, strings are file names if every one of them names a file.
-    """
-    if isinstance(source, (str, os.PathLike)):
-        return [_file(Path(source))]
-    if not isinstance(source, (list, tuple)) or not source:
-        return None
-    if any(isinstance(item, os.PathLike) for item in source):
-        return [_file(Path(item)) for item in source]
-    if all(isinstance(item, str) and os.path.isfile(item) for item in source):
-        return [Path(item) for item in source]
-    return None
-
-
-def _file(path: Path) -> Path:
-    if path.is_dir():
-        raise FledgeError(f"{path} is a folder. Name its files, or open it with Corpus.open({str(path)!r}).")
-    if not path.exists():
-        raise FledgeError(f"{path} does not exist. To train on texts in memory, give a list of them.")
-    if not os.access(path, os.R_OK):
-        raise FledgeError(f"{path} can't be read: its permissions forbid it.")
-    return path
-
-
-def _decompressed(path: Path) -> Iterator[bytes]:
-    from fledge.corpus.sources import Source as Stored
-
-    with Stored(str(path), "text").open() as stream:
-        while block := stream.read(GATHER):
-            yield block
 
 
 # ---- time and memory ---------------------------------------------------------------------------------------------
@@ -292,7 +261,8 @@ def _peak_memory() -> int:
 
 def _thread_count(threads: int | None) -> int:
     if threads is not None:
-        return max(1, threads)
+        check_whole("threads", threads)
+        return int(threads)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

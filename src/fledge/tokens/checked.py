@@ -6,18 +6,18 @@ import mmap
 import os
 import threading
 import weakref
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fledge.corpus.native import crc32
 from fledge.errors import FledgeError
 
 BLOCK_BYTES = 1 << 20
 KEPT_MAPPED = 64 << 20  # bytes of a file that may stay mapped; pages beyond are given back as reading goes on
-AGAIN = "Make the store again with fledge tokenize."
+AGAIN = "Make the store again: fledge tokenize SOURCE --tokenizer TOKENIZER --out STORE --restart"
 
 Ids = npt.NDArray[Any]
 
@@ -67,7 +67,7 @@ class Checked:
     def _check_block(self, block: int) -> None:
         start = block * BLOCK_BYTES
         data = os.pread(self.descriptor, BLOCK_BYTES, start)  # not through the mapping, which would stay in memory
-        if f"{zlib.crc32(data):08x}" != self.checksums[block]:
+        if f"{crc32(data):08x}" != self.checksums[block]:
             raise FledgeError(
                 f"{self.path}: bytes {start:,} to {start + len(data):,} do not match their checksum: "
                 f"the file was changed or damaged after it was written. {AGAIN}"

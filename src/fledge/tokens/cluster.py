@@ -7,6 +7,8 @@ the same.
 from __future__ import annotations
 
 import hashlib
+import json
+import shutil
 import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -14,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from fledge.corpus import Batch, Corpus, Text
+from fledge.corpus.sources import filesystem
 from fledge.errors import FledgeError
 from fledge.tokenizer.base import Tokenizer
 from fledge.tokens.encoding import Encoded, encode_batch
-from fledge.tokens.store import MANIFEST
-from fledge.tokens.writer import write_store
+from fledge.tokens.store import JOURNAL, MANIFEST, SPLITS, TOKENIZER
+from fledge.tokens.writer import purpose_of, require_same, write_store
 
 WAITING = 3  # blocks per worker under way: one encoded, one arriving, one to be taken next
 
@@ -34,12 +37,16 @@ def write_store_on_ray(
     """Write a store with a Ray cluster (`address`, or the one of the environment, or a local one).
 
     `out` is a folder or an fsspec address; for the latter the store is staged in the temporary folder and
-    copied, its manifest last. Returns the manifest.
+    copied, its manifest last. A store that is already there is left as it is, or refused if it is another one, unless
+    `restart` is set. Returns the manifest.
     """
     try:
         import ray
     except ImportError:
         raise FledgeError("--engine ray needs the package ray: pip install 'fledge[ray]'.") from None
+    remote = "://" in out
+    if remote and not restart and (found := _found(out, corpus, tokenizer)) is not None:
+        return found
     if not ray.is_initialized():
         ray.init(address=address, log_to_driver=False, include_dashboard=False)
     shared = ray.put(tokenizer)
@@ -59,7 +66,6 @@ def write_store_on_ray(
         for done, reference in under_way:
             yield done, ray.get(reference)
 
-    remote = "://" in out
     folder = _staging(out) if remote else Path(out)
     store = write_store(corpus, tokenizer, folder, progress=progress, restart=restart, encoder=encoder)
     if remote:
@@ -77,16 +83,46 @@ def _staging(out: str) -> Path:
     return Path(tempfile.gettempdir()) / f"fledge-store-{name}"
 
 
+def _found(out: str, corpus: Corpus, tokenizer: Tokenizer) -> dict[str, Any] | None:
+    """The manifest of the store at an address if it is whole and the one that is wanted; None if there is nothing yet,
+    or an unfinished copy. Anything else is refused.
+    """
+    system, place = filesystem(out)
+    if not system.exists(f"{place}/{MANIFEST}"):
+        if system.exists(place) and not system.exists(f"{place}/{JOURNAL}") and system.find(place):
+            raise FledgeError(f"{out} exists and holds other files. Name another address with --out.")
+        return None
+    try:
+        manifest: dict[str, Any] = json.loads(system.cat_file(f"{place}/{MANIFEST}"))
+        purpose, splits, width = manifest["purpose"], manifest["splits"], manifest["width"]
+        sizes = {f"{name}.bin": splits[name]["tokens"] * width for name in SPLITS}
+        sizes |= {f"{name}.documents.bin": splits[name]["documents"] * 8 for name in SPLITS}
+    except (ValueError, KeyError, TypeError):
+        raise FledgeError(f"{out}/{MANIFEST} does not describe a token store. Replace it with --restart.") from None
+    require_same(purpose, purpose_of(corpus, tokenizer), out, corpus, manifest.get("content"), None)
+    for name, size in sizes.items():
+        if not system.exists(f"{place}/{name}") or system.size(f"{place}/{name}") != size:
+            raise FledgeError(f"{out}/{name} was cut or is missing. Make the store again with --restart.")
+    return manifest
+
+
 def _copy(folder: Path, out: str) -> None:
-    """Copy a whole store to an address, the manifest last, and remove the local one."""
-    import shutil
+    """Copy a whole store to an address and remove the local one.
 
-    import fsspec
-
-    system, place = fsspec.core.url_to_fs(out)
+    What is there is unfinished from the first change to the last: an old manifest goes before the data is written over,
+    and the new one comes after it.
+    """
+    system, place = filesystem(out)
+    system.makedirs(place, exist_ok=True)
+    system.pipe_file(f"{place}/{JOURNAL}", b"")  # an unfinished store, not a folder of other files
+    if system.exists(f"{place}/{MANIFEST}"):
+        system.rm_file(f"{place}/{MANIFEST}")
+    if system.exists(f"{place}/{TOKENIZER}"):
+        system.rm(f"{place}/{TOKENIZER}", recursive=True)
     files = sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.name == MANIFEST)
     for path in files:
         target = f"{place}/{path.relative_to(folder).as_posix()}"
         system.makedirs(target.rpartition("/")[0], exist_ok=True)
         system.put_file(str(path), target)
+    system.rm_file(f"{place}/{JOURNAL}")
     shutil.rmtree(folder)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from fledge.corpus import Batch, Text
+from fledge.corpus.native import native
 from fledge.tokenizer.base import Ids, Tokenizer
 from fledge.tokens.pool import Pool
 from fledge.tokens.store import end_token, layout_of
 
 POOL = Pool()
+LANES = 2
 Special = Literal["recognise", "text"]
 
 
@@ -27,9 +32,30 @@ class Encoded(NamedTuple):
 def encode_batches(
     batches: Iterable[Batch], tokenizer: Tokenizer, special: Special, threads: int | None
 ) -> Iterator[tuple[Batch, dict[str, Encoded]]]:
-    """Each batch with its ids, by split."""
-    for batch in batches:
-        yield batch, encode_batch(batch, tokenizer, special, threads)
+    """Each batch with its ids, by split, in order.
+
+    Two batches are encoded side by side, each on half of the threads: while one is at its last piece, or is being
+    divided, the other keeps the cores busy.
+    """
+    cores = threads or _cores()
+    lanes = min(LANES, cores)
+    under_way: deque[tuple[Batch, Future[dict[str, Encoded]]]] = deque()
+    pool = ThreadPoolExecutor(lanes, thread_name_prefix="encoder")
+    try:
+        for batch in batches:
+            under_way.append((batch, pool.submit(encode_batch, batch, tokenizer, special, -(-cores // lanes))))
+            if len(under_way) > lanes:
+                first, encoded = under_way.popleft()
+                yield first, encoded.result()
+        for first, encoded in under_way:
+            yield first, encoded.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def encode_batch(batch: Batch, tokenizer: Tokenizer, special: Special, threads: int | None) -> dict[str, Encoded]:
@@ -43,15 +69,20 @@ def encode_batch(batch: Batch, tokenizer: Tokenizer, special: Special, threads: 
     if held.all() or not held.any():
         return {"validation" if held[0] else "train": Encoded(ids, starts, int(sizes.sum()))}
     lengths = np.diff(starts, append=np.uint64(len(ids)))
-    parts = {}
+    divided = POOL.take(len(ids), ids.dtype)  # the documents to train on, then those held out
+    divide = native("divide")
+    if divide is None:
+        of_held = np.repeat(held, lengths.astype(np.int64))
+        np.concatenate((ids[~of_held], ids[of_held]), out=divided)
+    else:
+        bounds = np.append(starts, np.uint64(len(ids))) * np.uint64(ids.itemsize)
+        divide(ids.data, bounds, held, divided.view(np.uint8))
+    parts, first = {}, 0
     for name, wanted in (("train", ~held), ("validation", held)):
-        edges = np.flatnonzero(np.diff(wanted, prepend=False, append=False)).tolist()  # of runs of documents
-        bounds = [*starts.tolist(), len(ids)]
-        runs = [ids[bounds[low] : bounds[high]] for low, high in zip(edges[::2], edges[1::2], strict=True)]
         ends = np.cumsum(lengths[wanted], dtype=np.uint64)
-        joined = POOL.take(int(ends[-1]), ids.dtype)
-        np.concatenate(runs, out=joined)
-        parts[name] = Encoded(joined, ends - lengths[wanted], int(sizes[wanted].sum()))
+        last = first + int(ends[-1])
+        parts[name] = Encoded(divided[first:last], ends - lengths[wanted], int(sizes[wanted].sum()))
+        first = last
     return parts
 
 

@@ -4,13 +4,13 @@ equal bits.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from fledge.corpus.native import native
 from fledge.tokens.batch import IGNORED, PADDING, Batch
 from fledge.tokens.pool import Pool
 from fledge.tokens.store import TokenSplit
@@ -28,6 +28,33 @@ class Stretches(NamedTuple):
     positions: Numbers | None = None  # of the first token in its document
     documents: Numbers | None = None  # the number of the document in its row
 
+    def part(self, first: int, last: int, origin: int) -> Stretches:
+        """Some of the stretches, for a batch whose first place was place `origin`."""
+        positions, documents = self.positions, self.documents
+        return Stretches(
+            self.begins[first:last] - origin,
+            self.sources[first:last],
+            self.lengths[first:last],
+            None if positions is None else positions[first:last],
+            None if documents is None else documents[first:last],
+        )
+
+
+class Plan(NamedTuple):
+    """Where the rows of many batches come from, found in one go: finding costs mostly per call."""
+
+    stretches: Stretches
+    rows: int
+    width: int
+    firsts: Numbers | None = None  # rows + 1: the first stretch of each row, unless each row is one stretch
+
+    def part(self, low: int, high: int) -> Stretches:
+        """The stretches of some rows, as those of a batch of their own."""
+        if (low, high) == (0, self.rows):
+            return self.stretches
+        first, last = (low, high) if self.firsts is None else (int(self.firsts[low]), int(self.firsts[high]))
+        return self.stretches.part(first, last, low * self.width)
+
 
 def gather(split: TokenSplit, found: Stretches, rows: int, width: int, padding: int, opening: int | None) -> Batch:
     """A batch of `rows` × `width`: the stretches, and padding where there are none.
@@ -39,7 +66,7 @@ def gather(split: TokenSplit, found: Stretches, rows: int, width: int, padding: 
     plain = found.documents is None
     parts, size = (2 if plain else 4), rows * width
     flat = POOL.take(parts * size, np.int64).reshape(parts, size)
-    fill = _native()
+    fill = native("gather")
     if fill is None:
         _fill(split.tokens, found, padding, opening or 0, flat)
     else:
@@ -47,16 +74,6 @@ def gather(split: TokenSplit, found: Stretches, rows: int, width: int, padding: 
         places = (flat[0], flat[1], None, None) if plain else (flat[0], flat[1], flat[2], flat[3])
         fill(file, bytes_each, *found, opening or 0, padding, *places)
     return Batch(*torch.from_numpy(flat.reshape(len(flat), rows, width)).unbind())
-
-
-@cache
-def _native() -> Any:
-    """The core's own function; None where the core is not built, for training needs no tokenizer."""
-    try:
-        from fledge import _core
-    except ImportError:
-        return None
-    return getattr(_core, "gather", None)
 
 
 def _fill(tokens: npt.NDArray[Any], found: Stretches, padding: int, opening: int, flat: Numbers) -> None:

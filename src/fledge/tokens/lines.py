@@ -17,11 +17,10 @@ import numpy as np
 from fledge.config import TokensConfig
 from fledge.errors import FledgeError
 from fledge.tokenizer.base import Roles
-from fledge.tokens.batch import Batch
-from fledge.tokens.gather import Numbers, Stretches, gather
+from fledge.tokens.gather import Numbers, Plan, Stretches
 from fledge.tokens.scratch import Ascending, chunks, release, scratch_array
 from fledge.tokens.store import TokenSplit, end_token
-from fledge.tokens.windows import Windows, padding_token
+from fledge.tokens.windows import Windows
 
 
 class Lines:
@@ -65,7 +64,7 @@ class LineWindows(Windows):
     def __init__(self, split: TokenSplit, config: TokensConfig, roles: Roles, seed: int, shuffle: bool = True) -> None:
         super().__init__(split, config, roles, seed, shuffle)
         self.lines = Lines(split, roles)
-        self.padding = padding_token(roles)
+        self.opening = self.lines.opening
         self._total = 0
         self._check()
         counts = scratch_array(self._counts(), len(self.lines) + 1, split.token_file.path.parent)
@@ -96,18 +95,18 @@ class LineWindows(Windows):
         super()._release()
         release(self._cumulative.array)
 
-    def _gather(self, windows: Numbers, epochs: Numbers) -> Batch:
+    def _find(self, windows: Numbers, epochs: Numbers) -> Plan:
         lines = self._cumulative.find(windows)
         first, pairs = self.lines.find(lines)
         offsets = self.offset(windows - self._cumulative.array[lines], pairs)
-        return self._fill(first, pairs, offsets, self.context_length)
+        return self._cut(first, pairs, offsets, self.context_length)
 
-    def _fill(self, first: Numbers, pairs: Numbers, offsets: Numbers, width: int) -> Batch:
+    def _cut(self, first: Numbers, pairs: Numbers, offsets: Numbers, width: int) -> Plan:
         low, high = np.maximum(0, -offsets), np.minimum(width, pairs - offsets)
         rows, nought = len(first), np.zeros_like(first)
         begins = np.arange(rows) * width + low
         found = Stretches(begins, first + offsets + low, high - low, nought, nought)
-        return gather(self.split, found, rows, width, self.padding, self.lines.opening)
+        return Plan(found, rows, width)
 
     def describe(self) -> dict[str, Any]:
         return super().describe() | {"lines": len(self.lines), "longest_line": self.lines.longest}
@@ -169,16 +168,20 @@ class AlignedWindows(LineWindows):
     def offset(self, windows: Numbers, pairs: Numbers) -> Numbers:
         return windows * self.context_length
 
-    def _fill(self, first: Numbers, pairs: Numbers, offsets: Numbers, width: int) -> Batch:
-        found = super()._fill(first, pairs, offsets, width)
+    def _cut(self, first: Numbers, pairs: Numbers, offsets: Numbers, width: int) -> Plan:
+        plan = super()._cut(first, pairs, offsets, width)
+        if self.config.remainder != "cut":
+            return plan
         # With the remainder cut, every window is full: no masks are needed, and the fast path stays open.
-        return Batch(found.inputs_BT, found.targets_BT) if self.config.remainder == "cut" else found
+        return plan._replace(stretches=plan.stretches._replace(positions=None, documents=None))
 
 
 class LongestWindows(LineWindows):
     """Whole lines, one per row, and each batch as wide as its longest; longer lines than the context are cut
     there.
     """
+
+    uniform = False
 
     def _check(self) -> None:
         if self.lines.longest > self.context_length:
@@ -194,8 +197,8 @@ class LongestWindows(LineWindows):
     def offset(self, windows: Numbers, pairs: Numbers) -> Numbers:
         return np.zeros_like(pairs)
 
-    def _fill(self, first: Numbers, pairs: Numbers, offsets: Numbers, width: int) -> Batch:
-        return super()._fill(first, pairs, offsets, min(width, int(pairs.max(initial=1))))
+    def _cut(self, first: Numbers, pairs: Numbers, offsets: Numbers, width: int) -> Plan:
+        return super()._cut(first, pairs, offsets, min(width, int(pairs.max(initial=1))))
 
 
 LINE_POLICIES: dict[str, type[LineWindows]] = {

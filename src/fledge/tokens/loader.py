@@ -1,4 +1,4 @@
-"""Batches made by background threads a little before they are needed, into pinned memory for a GPU."""
+"""Batches made in the background a little before they are needed, into pinned memory for a GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from fledge.tokens.batch import Batch
 from fledge.tokens.windows import Windows
 
 DEPTH = 4  # batches made ahead
-TOGETHER = 1 << 17  # tokens that are worth waking a thread for: small batches are made several at a time
+TOGETHER = 1 << 18  # tokens that are worth waking a thread for: small batches are made several at a time
+PLANNED = 1024  # rows whose places are found at a time
 THREADS = min(2, os.cpu_count() or 1)  # the work is reading and widening, mostly outside Python
 
 
@@ -35,6 +36,10 @@ class Loader:
         pin: bool = False,
         depth: int = DEPTH,
     ) -> None:
+        if batch_size < 1 or ranks < 1 or depth < 1:
+            raise FledgeError(f"batch_size={batch_size}, ranks={ranks}, depth={depth}: each must be at least 1.")
+        if not 0 <= rank < ranks:
+            raise FledgeError(f"rank={rank} is none of {ranks} processes, which are numbered from 0.")
         if batch_size % ranks:
             raise FledgeError(f"A batch of {batch_size} windows can't be shared evenly by {ranks} processes.")
         self.windows, self.batch_size, self.start, self.stop = windows, batch_size, start, stop
@@ -48,22 +53,31 @@ class Loader:
         return range(begin, min(begin + size, last))
 
     def __iter__(self) -> Iterator[tuple[int, Batch]]:
-        size = max(1, self.batch_size // self.ranks * self.windows.context_length)
-        together = max(1, min(self.depth, TOGETHER // size))
+        rows = max(1, self.batch_size // self.ranks)
+        together = max(1, min(self.depth, TOGETHER // (rows * self.windows.context_length)))
+        planned = max(together, PLANNED // rows // together * together)
+        end = sys.maxsize if self.stop is None else self.stop
         pool = ThreadPoolExecutor(THREADS, thread_name_prefix="loader")
         under_way: deque[Future[list[tuple[int, Batch]]]] = deque()
-        end = sys.maxsize if self.stop is None else self.stop
         try:
-            for first in range(self.start, end, self.batch_size * together):
-                last = min(end, first + self.batch_size * together)
-                under_way.append(pool.submit(self._make, range(first, last, self.batch_size)))
-                if len(under_way) * together > self.depth:
-                    yield from under_way.popleft().result()
+            for first in range(self.start, end, self.batch_size * planned):
+                firsts = range(first, min(end, first + self.batch_size * planned), self.batch_size)
+                found = pool.submit(self._look_ahead, firsts)
+                for at in range(0, len(firsts), together):
+                    under_way.append(pool.submit(self._make, found, firsts[at : at + together]))
+                    if len(under_way) * together > self.depth:
+                        yield from under_way.popleft().result()
             while under_way:
                 yield from under_way.popleft().result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _make(self, firsts: range) -> list[tuple[int, Batch]]:
+    def _look_ahead(self, firsts: range) -> None:
+        ahead = getattr(self.windows, "ahead", None)  # what stands in for windows may know only `batch`
+        if ahead is not None:
+            ahead([self.share(first) for first in firsts])
+
+    def _make(self, found: Future[None], firsts: range) -> list[tuple[int, Batch]]:
+        found.result()
         batches = [(first, self.windows.batch(self.share(first))) for first in firsts]
         return [(first, batch.pin()) for first, batch in batches] if self.pin else batches

@@ -13,17 +13,15 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from fledge.config import TokensConfig
 from fledge.tokenizer.base import Roles
-from fledge.tokens.batch import Batch
-from fledge.tokens.gather import Numbers, Stretches, gather
+from fledge.tokens.gather import Numbers, Plan, Stretches
 from fledge.tokens.lines import Lines
 from fledge.tokens.permutation import keys, mix, permute
 from fledge.tokens.scratch import Ascending, chunks, release, scratch_array
 from fledge.tokens.store import TokenSplit
-from fledge.tokens.windows import Windows, padding_token
+from fledge.tokens.windows import Windows
 
 DOCUMENTS = 2  # the purpose of the key that orders documents
 OFFSETS = 3  # and of the one that draws position offsets
@@ -55,7 +53,7 @@ class PackingWindows(Windows):
     def __init__(self, split: TokenSplit, config: TokensConfig, roles: Roles, seed: int, shuffle: bool = True) -> None:
         super().__init__(split, config, roles, seed, shuffle)
         self.lines = Lines(split, roles)
-        self.padding = padding_token(roles)
+        self.opening = self.lines.opening
         self.pairs = sum(int(part.sum()) for part in self.lines.pairs())
         self._indices: dict[int, Index] = {}
         self._building = threading.Lock()
@@ -94,33 +92,32 @@ class PackingWindows(Windows):
                 if array is not None:
                     release(array)
 
-    def _gather(self, windows: Numbers, epochs: Numbers) -> Batch:
-        first = int(epochs[0]) if len(epochs) else 0
-        if not len(epochs) or (epochs == first).all():
-            return self._fill(self._segments(self.index(first), windows), len(windows), first)
-        parts = [
-            self._fill(
-                self._segments(self.index(epoch), windows[epochs == epoch]),
-                int((epochs == epoch).sum()),
-                epoch,
-            )
-            for epoch in np.unique(epochs).tolist()
-        ]
-        order = torch.from_numpy(np.argsort(np.argsort(epochs, kind="stable"), kind="stable"))
-        return Batch(*(torch.cat(same)[order] for same in zip(*parts, strict=True)))  # type: ignore[arg-type]
+    def _find(self, windows: Numbers, epochs: Numbers) -> Plan:
+        owners: list[Numbers] = []  # the row of each stretch
+        parts: list[Stretches] = []
+        for epoch in np.unique(epochs).tolist() or [0]:  # a batch may lie across the border of two epochs
+            own = np.flatnonzero(epochs == epoch)
+            found = self._segments(self.index(epoch), windows[own])
+            owners.append(own[found.rows])
+            parts.append(self._stretches(found, owners[-1], epoch))
+        owner, stretches = owners[0], parts[0]
+        if len(parts) > 1:
+            owner = np.concatenate(owners)
+            order = np.argsort(owner, kind="stable")
+            owner = owner[order]
+            stretches = Stretches(*(np.concatenate(same)[order] for same in zip(*parts, strict=True)))  # type: ignore[arg-type]
+        firsts = np.searchsorted(owner, np.arange(len(windows) + 1))
+        return Plan(stretches, len(windows), self.context_length, firsts)
 
-    def _fill(self, found: Segments, rows: int, epoch: int) -> Batch:
-        width = self.context_length
+    def _stretches(self, found: Segments, rows: Numbers, epoch: int) -> Stretches:
         first, _ = self.lines.find(found.documents)
-        numbers = np.arange(len(found.rows)) - np.searchsorted(found.rows, found.rows)
-        stretches = Stretches(
-            found.rows * width + found.columns,
+        return Stretches(
+            rows * self.context_length + found.columns,
             first + found.skips,
             found.lengths,
             self._position_offsets(found, epoch),
-            numbers,
+            np.arange(len(found.rows)) - np.searchsorted(found.rows, found.rows),
         )
-        return gather(self.split, stretches, rows, width, self.padding, self.lines.opening)
 
     def _position_offsets(self, found: Segments, epoch: int) -> Numbers:
         """A random start for the positions of each stretch, such that they stay below the context length."""
@@ -188,8 +185,8 @@ class BestFitWindows(PackingWindows):
             counts[self.context_length] += int(whole.sum())
             counts += np.bincount(rest, minlength=self.context_length + 1)
         counts[0] = 0
-        self._plan = plan_best_fit(counts, self.context_length)
-        self._rows = len(self._plan.row_ends)
+        self._fit = plan_best_fit(counts, self.context_length)
+        self._rows = len(self._fit.row_ends)
 
     def __len__(self) -> int:
         return self._rows
@@ -201,7 +198,7 @@ class BestFitWindows(PackingWindows):
         documents, skips, lengths = self._pieces(epoch)
         by_length = np.argsort(-lengths, kind="stable")  # pieces of equal length stay in the epoch's shuffled order
         places = np.empty(len(by_length), np.int64)
-        places[self._plan.place_of_piece] = by_length
+        places[self._fit.place_of_piece] = by_length
         folder = self.split.token_file.path.parent
         begins = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths[places])))
         return Index(
@@ -225,7 +222,7 @@ class BestFitWindows(PackingWindows):
 
     def _segments(self, index: Index, windows: Numbers) -> Segments:
         assert index.skips is not None
-        ends = self._plan.row_ends
+        ends = self._fit.row_ends
         first = np.where(windows > 0, ends[windows - 1], 0)
         counts = ends[windows] - first
         rows = np.repeat(np.arange(len(windows)), counts)
@@ -237,14 +234,14 @@ class BestFitWindows(PackingWindows):
         return Segments(rows, index.pieces[slots], index.skips[slots], lengths, columns, begins)
 
 
-class Plan(NamedTuple):
+class Fit(NamedTuple):
     """Where pieces go, by their lengths alone: the same for every epoch."""
 
     place_of_piece: Numbers  # for the pieces from the longest to the shortest: the place in row order
     row_ends: Numbers  # the place after each row's last piece
 
 
-def plan_best_fit(counts: Numbers, width: int) -> Plan:
+def plan_best_fit(counts: Numbers, width: int) -> Fit:
     """Best fit decreasing for `counts[l]` pieces of each length l.
 
     Rows with equal room are treated together, so the steps depend on the width and not on the number of
@@ -278,4 +275,4 @@ def plan_best_fit(counts: Numbers, width: int) -> Plan:
     order = np.argsort(row_of_piece, kind="stable")
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    return Plan(place, np.cumsum(np.bincount(row_of_piece, minlength=rows)))
+    return Fit(place, np.cumsum(np.bincount(row_of_piece, minlength=rows)))

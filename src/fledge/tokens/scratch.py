@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fledge.corpus.native import native
 from fledge.tokens.checked import KEPT_MAPPED
 
 SMALL = 1 << 20  # bytes that may as well stay in memory
@@ -51,8 +52,8 @@ def release(array: npt.NDArray[Any]) -> None:
 class Ascending:
     """A long ascending array in which places are found with few misses of the cache.
 
-    Every 64th number is kept in memory, side by side; binary search ends there, and one look at the 64
-    numbers that follow does the rest.
+    Every 64th number is kept in memory, side by side: binary search ends there, and goes on in the 64 numbers
+    that follow.
     """
 
     def __init__(self, array: npt.NDArray[np.int64]) -> None:
@@ -60,12 +61,14 @@ class Ascending:
         self._rungs = np.ascontiguousarray(array[::RUNG])
 
     def find(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """For each value, the last place whose number is not greater; the array's last must be.
+        """For each value, the last place whose number is not greater.
 
         >>> Ascending(np.array([0, 3, 3, 9])).find(np.array([0, 2, 3, 8])).tolist()
         [0, 0, 2, 2]
         """
-        low = (np.searchsorted(self._rungs, values, "right") - 1) * RUNG
-        near = np.minimum(low[:, None] + np.arange(RUNG), len(self.array) - 1)
-        steps: npt.NDArray[np.int64] = np.count_nonzero(self.array[near] <= values[:, None], axis=1)
-        return low + steps - 1
+        find = native("find_places")
+        if find is None:
+            return np.searchsorted(self.array, values, "right") - 1
+        places = np.empty(len(values), np.int64)
+        find(self.array, self._rungs, RUNG, np.ascontiguousarray(values), places)
+        return places

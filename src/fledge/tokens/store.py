@@ -16,7 +16,7 @@ import numpy.typing as npt
 from fledge.errors import FledgeError
 from fledge.files import read_json
 from fledge.tokenizer.base import Roles
-from fledge.tokens.checked import Checked
+from fledge.tokens.checked import AGAIN, Checked
 
 if TYPE_CHECKING:
     from fledge.tokenizer.base import Tokenizer
@@ -52,8 +52,9 @@ def new_manifest(
     skipped: int,
     source: dict[str, Any],
     purpose: dict[str, Any],
+    content: int | None = None,
 ) -> dict[str, Any]:
-    """The manifest of a store whose data files are whole."""
+    """The manifest of a store whose data files are whole; `content` is the checksum of the corpus's documents."""
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -69,6 +70,7 @@ def new_manifest(
         "skipped": skipped,
         "source": source,
         "purpose": purpose,
+        "content": content,
     }
 
 
@@ -154,9 +156,7 @@ class TokenStore:
             for name in SPLITS:
                 store.split(name)
         except (KeyError, TypeError) as error:
-            raise FledgeError(
-                f"{folder / MANIFEST} is damaged: {error!r} is missing or wrong. Make the store again."
-            ) from None
+            raise FledgeError(f"{folder / MANIFEST} is damaged: {error!r} is missing or wrong. {AGAIN}") from None
         return store
 
     def split(self, name: str) -> TokenSplit:

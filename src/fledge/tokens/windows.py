@@ -15,7 +15,7 @@ from fledge.config import TokensConfig
 from fledge.errors import FledgeError
 from fledge.tokenizer.base import Roles
 from fledge.tokens.batch import Batch
-from fledge.tokens.gather import Numbers, Stretches, gather
+from fledge.tokens.gather import Numbers, Plan, Stretches, gather
 from fledge.tokens.permutation import keys, permute
 from fledge.tokens.store import TokenSplit, end_token
 
@@ -29,11 +29,17 @@ class Windows(ABC):
     own.
     """
 
+    uniform = True  # rows are as wide whatever rows stand beside them, so many batches can be planned together
+
     def __init__(self, split: TokenSplit, config: TokensConfig, roles: Roles, seed: int, shuffle: bool = True) -> None:
         self.split, self.config, self.roles = split, config, roles
         self.seed, self.shuffle = seed, shuffle
         self.context_length = config.context_length
+        self.padding = padding_token(roles)
+        self.opening: int | None = None  # the input before the very first token of the file
         self._since_release = 0
+        self._ahead: dict[range, tuple[Plan, int]] = {}
+        self._fresh: dict[range, tuple[Plan, int]] = {}
         self._order: tuple[int, Numbers] = (-1, np.empty(0, np.int64))
 
     @abstractmethod
@@ -41,14 +47,30 @@ class Windows(ABC):
         """Samples per epoch."""
 
     @abstractmethod
-    def _gather(self, windows: Numbers, epochs: Numbers) -> Batch:
-        """The windows of these numbers, in this order."""
+    def _find(self, windows: Numbers, epochs: Numbers) -> Plan:
+        """Where the windows of these numbers lie, in this order."""
+
+    def plan(self, samples: Sequence[int] | Numbers) -> Plan:
+        """Where the samples of these numbers come from."""
+        numbers = np.asarray(samples, np.int64)
+        return self._find(self.ordered(numbers), numbers // max(1, len(self)))
+
+    def ahead(self, shares: Sequence[range]) -> None:
+        """Find in one go where the samples of many batches come from: `batch` will be asked for each of them soon."""
+        if self.uniform and shares:
+            plan = self.plan(np.concatenate([np.arange(share.start, share.stop) for share in shares]))
+            lows = np.cumsum([0, *map(len, shares)]).tolist()
+            fresh = {share: (plan, low) for share, low in zip(shares, lows, strict=False)}
+            self._ahead = self._fresh | fresh  # those found the last time may still be asked for by another thread
+            self._fresh = fresh
 
     def batch(self, samples: Sequence[int] | Numbers) -> Batch:
         """The samples of these numbers (a range, or any list of them) as one batch."""
-        numbers = np.asarray(samples, np.int64)
-        found = self._gather(self.ordered(numbers), numbers // max(1, len(self)))
-        self._since_release += len(numbers)
+        known = self._ahead.get(samples) if isinstance(samples, range) else None
+        plan, low = known or (self.plan(samples), 0)
+        rows = len(samples)
+        found = gather(self.split, plan.part(low, low + rows), rows, plan.width, self.padding, self.opening)
+        self._since_release += rows
         if self._since_release >= RELEASE_EVERY:
             self._since_release = 0
             self._release()
@@ -89,13 +111,12 @@ class StreamWindows(Windows):
     def __len__(self) -> int:
         return max(0, (len(self.split.tokens) - 1) // self.context_length)
 
-    def _gather(self, windows: Numbers, epochs: Numbers) -> Batch:
+    def _find(self, windows: Numbers, epochs: Numbers) -> Plan:
         return self._cut(windows * self.context_length)
 
-    def _cut(self, starts: Numbers) -> Batch:
+    def _cut(self, starts: Numbers) -> Plan:
         rows, width = len(starts), self.context_length
-        found = Stretches(np.arange(rows) * width, starts + 1, np.full(rows, width))
-        return gather(self.split, found, rows, width, 0, None)
+        return Plan(Stretches(np.arange(rows) * width, starts + 1, np.full(rows, width)), rows, width)
 
 
 class LaneWindows(StreamWindows):
@@ -121,7 +142,7 @@ class LaneWindows(StreamWindows):
     def __len__(self) -> int:
         return self.steps * self.lanes
 
-    def _gather(self, windows: Numbers, epochs: Numbers) -> Batch:
+    def _find(self, windows: Numbers, epochs: Numbers) -> Plan:
         steps, lanes = np.divmod(windows, self.lanes)
         return self._cut((lanes * self.steps + steps) * self.context_length)
 

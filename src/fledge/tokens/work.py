@@ -8,14 +8,15 @@ from __future__ import annotations
 import os
 import threading
 import time
-import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fledge.corpus import Cursor
+from fledge.corpus import Batch, Cursor
+from fledge.corpus.corpus import add_content
+from fledge.corpus.native import crc32
 from fledge.errors import FledgeError
 from fledge.tokenizer.base import Ids
 from fledge.tokens.checked import BLOCK_BYTES
@@ -24,6 +25,7 @@ from fledge.tokens.journal import Journal, write_all
 from fledge.tokens.store import SPLITS
 
 COMMIT_SECONDS = 2.0  # work that a kill may cost
+FLUSH_BYTES = 16 << 20  # that may wait to be flushed, so that a commit, and the end of all, has little left to wait for
 
 
 class GrowingFile:
@@ -46,7 +48,7 @@ class GrowingFile:
         while data:
             room = BLOCK_BYTES - self.size % BLOCK_BYTES
             part, data = data[:room], data[room:]
-            self.partial = zlib.crc32(part, self.partial)
+            self.partial = crc32(part, self.partial)
             self.size += len(part)
             if self.size % BLOCK_BYTES == 0:
                 self.checksums.append(format(self.partial, "08x"))
@@ -102,6 +104,7 @@ class Work:
     cursor: Cursor = field(default_factory=Cursor)
     consumed: int = 0
     skipped: int = 0
+    content: int | None = 0  # the checksum of the documents so far; None where a journal began without one
 
     @classmethod
     def resume(cls, folder: Path, records: list[dict[str, Any]]) -> Work:
@@ -119,7 +122,17 @@ class Work:
             splits[name] = SplitFiles(files["tokens"], files["documents"], state["source_bytes"] if state else 0)
         if last is None:
             return cls(splits)
-        return cls(splits, Cursor(last["cursor"][0], tuple(last["cursor"][1])), last["consumed"], last["skipped"])
+        cursor = Cursor(last["cursor"][0], tuple(last["cursor"][1]))
+        return cls(splits, cursor, last["consumed"], last["skipped"], last.get("content"))
+
+    def advance(self, batch: Batch, encoded: dict[str, Encoded]) -> None:
+        """Write the ids of a batch, and remember how far the corpus has been read."""
+        for name, part in encoded.items():
+            self.splits[name].append(part)
+        self.cursor, self.consumed = batch.cursor, batch.consumed
+        self.skipped += batch.skipped
+        if self.content is not None:
+            self.content = add_content(self.content, batch.checksums)
 
     def record(self) -> dict[str, Any]:
         splits = {
@@ -131,7 +144,13 @@ class Work:
             for name, split in self.splits.items()
         }
         cursor = [self.cursor.source, list(self.cursor.position)]
-        return {"splits": splits, "cursor": cursor, "consumed": self.consumed, "skipped": self.skipped}
+        counts = {"consumed": self.consumed, "skipped": self.skipped, "content": self.content}
+        return {"splits": splits, "cursor": cursor, **counts}
+
+    @property
+    def size(self) -> int:
+        """Bytes of ids."""
+        return sum(split.tokens.size for split in self.splits.values())
 
     def descriptors(self) -> list[int]:
         return [file.descriptor for split in self.splits.values() for file in (split.tokens, split.documents)]
@@ -149,25 +168,32 @@ class Committer:
     def __init__(self, journal: Journal, work: Work) -> None:
         self._journal, self._work = journal, work
         self._due = time.monotonic() + COMMIT_SECONDS
+        self._flushed = work.size
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
 
     def offer(self) -> None:
-        """Called after each block: begin a commit if the last one is done and long enough ago."""
-        if time.monotonic() >= self._due and not (self._thread and self._thread.is_alive()):
+        """Called after each block: begin a commit, or a flush, if the last one is done and it is time."""
+        if self._thread and self._thread.is_alive():
+            return
+        due, size = time.monotonic() >= self._due, self._work.size
+        if due or size - self._flushed >= FLUSH_BYTES:
             self.wait()
-            record = self._work.record()
+            self._flushed = size
+            record = self._work.record() if due else None
             self._thread = threading.Thread(target=self._commit, args=(record,), daemon=True)
             self._thread.start()
 
-    def _commit(self, record: dict[str, Any]) -> None:
+    def _commit(self, record: dict[str, Any] | None) -> None:
+        """Flush the files; then, if there is a record, journal what is now safe."""
         try:
             for descriptor in self._work.descriptors():
                 os.fsync(descriptor)
-            self._journal.append(record)
+            if record is not None:
+                self._journal.append(record)
+                self._due = time.monotonic() + COMMIT_SECONDS
         except BaseException as error:
             self._failure = error
-        self._due = time.monotonic() + COMMIT_SECONDS
 
     def settle(self) -> None:
         """Let a commit under way come to its end, so that no file is closed under it."""

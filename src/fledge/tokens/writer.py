@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fledge.corpus import Batch, Corpus
-from fledge.errors import FledgeError
+from fledge.errors import FledgeError, command
 from fledge.files import require_space, sync_file, sync_folder, write_json
 from fledge.progress import progress_bar
 from fledge.tokenizer.base import Tokenizer
@@ -43,22 +43,30 @@ def write_store(
     progress: bool = True,
     restart: bool = False,
     encoder: Encoder | None = None,
+    verify: bool = True,
 ) -> TokenStore:
-    """Encode a corpus into a store; go on with an unfinished one; return at once when it is already whole.
+    """Encode a corpus into a store; go on with an unfinished one; return one that is already whole as it is.
 
-    A store of another source or tokenizer is refused; `restart` throws it away. `encoder` encodes elsewhere.
+    A store of another source or tokenizer is refused; `restart` throws it away. `encoder` encodes elsewhere. `verify`
+    compares a store that was there before with its checksums; without it they are compared as it is read.
     """
+    if "://" in str(folder):
+        raise FledgeError(
+            f"{folder} is an address, and a store is written to a folder unless Ray writes it. Add --engine ray, or "
+            "name a folder with --out."
+        )
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise FledgeError(f"{folder} is a file, and a token store is a folder. Name another one with --out.")
-    folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder):
+    with _no_leftovers(folder), alone(folder):
         if restart:
             _clear(folder)
-        purpose = {"source": corpus.identity, "tokenizer": tokenizer.fingerprint, "version": VERSION}
+        purpose = purpose_of(corpus, tokenizer)
         if (folder / MANIFEST).exists():
             store = TokenStore.open(folder)
-            _same(store.manifest["purpose"], purpose, folder)
+            require_same(store.manifest["purpose"], purpose, folder, corpus, store.manifest.get("content"), None)
+            if verify:
+                store.verify()
             if (folder / JOURNAL).exists():  # killed between the manifest and the end
                 Journal(folder / JOURNAL).remove()
             return store
@@ -81,11 +89,11 @@ def store_on_the_fly(
     It is kept in `folder`, and used from there without a word the next time; without one it goes with the process.
     """
     if folder is not None and (Path(folder) / MANIFEST).exists():
-        return write_store(corpus, tokenizer, folder, progress=progress)
-    address = corpus.sources[0].address
+        return write_store(corpus, tokenizer, folder, progress=progress, verify=False)
+    once = command("tokenize", *corpus.arguments, "--tokenizer", "TOKENIZER", "--out", "tokens")
     warnings.warn(
         f"No token store: {corpus.name} is tokenized first. To do that once for all runs: "
-        f"fledge tokenize {address} --tokenizer TOKENIZER --out tokens, then --set tokens.store=tokens"
+        f"{once}, then --set tokens.store=tokens"
     )
     if folder is not None:
         return write_store(corpus, tokenizer, folder, progress=progress)
@@ -96,8 +104,24 @@ def store_on_the_fly(
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One writer per store: the lock is on the folder itself and goes with the process."""
+def _no_leftovers(folder: Path) -> Iterator[None]:
+    """Make the folder; where it is new and no text ever reached it, it goes again: nothing is worth resuming there."""
+    try:
+        folder.mkdir(parents=True)
+        began = True
+    except FileExistsError:
+        began = False
+    try:
+        yield
+    except Exception:  # an interrupt is none: what it leaves is gone on with
+        if began and not any(path.stat().st_size for path in folder.glob("*.bin")):
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """One writer per folder: the lock is on the folder itself and goes with the process."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -123,13 +147,42 @@ def _clear(folder: Path) -> None:
         os.truncate(folder / JOURNAL, 0)
 
 
-def _same(found: dict[str, Any], wanted: dict[str, Any], folder: Path) -> None:
-    for key, what in (("source", "the source"), ("tokenizer", "the tokenizer")):
-        if found.get(key) != wanted[key]:
-            raise FledgeError(
-                f"{folder} was begun with other text or another tokenizer: {what} has changed since. "
-                "Name a new folder with --out, or throw this store away with --restart."
-            )
+def purpose_of(corpus: Corpus, tokenizer: Tokenizer) -> dict[str, Any]:
+    """What a store is made of and by: another one is not gone on with, nor written over."""
+    return {
+        "source": corpus.identity,
+        "outline": corpus.outline,
+        "tokenizer": tokenizer.fingerprint,
+        "version": VERSION,
+    }
+
+
+def require_same(
+    found: dict[str, Any],
+    wanted: dict[str, Any],
+    folder: Path | str,
+    corpus: Corpus,
+    content: int | None,
+    documents: int | None,
+) -> None:
+    """Refuse to go on with another source or tokenizer.
+
+    Where only the place of the source or its time of change is another, its documents are read and compared with
+    the checksum of those that were encoded: text that was copied is still the same text. So are those of a long
+    standard input, if all were encoded; if not, they are still needed, for it can be read only once.
+    """
+    changed = ""
+    if found.get("tokenizer") != wanted["tokenizer"]:
+        changed = "the tokenizer"
+    elif found.get("source") != wanted["source"] or (corpus.half_known and documents is None):
+        alike = content is not None and found.get("outline") == wanted["outline"]
+        if not alike or corpus.content(documents) != content:
+            changed = "the source"
+    if changed:
+        raise FledgeError(
+            f"{folder} was begun with other text or another tokenizer: {changed} has changed since. "
+            "Name a new folder with --out, or throw this store away with --restart."
+        )
 
 
 def _write(
@@ -143,7 +196,9 @@ def _write(
     width = tokenizer.token_dtype.itemsize
     journal = Journal(folder / JOURNAL)
     if journal.records:
-        _same(journal.records[0], purpose, folder)
+        last: dict[str, Any] = journal.records[-1] if len(journal.records) > 1 else {"content": 0, "splits": {}}
+        documents = sum(split["documents"]["size"] // 8 for split in last["splits"].values())
+        require_same(journal.records[0], purpose, folder, corpus, last.get("content"), documents)
     else:
         require_space(folder, (corpus.size or 0) * width // BYTES_PER_TOKEN, "The token store")
         journal.append(purpose)
@@ -158,17 +213,14 @@ def _write(
         with progress_bar("tokenizing", corpus.size, shown=progress) as bar:
             bar.advance(work.consumed)
             for batch, encoded in _ahead(encoder(_ahead(corpus.batches(work.cursor)))):
-                for name, part in encoded.items():
-                    work.splits[name].append(part)
                 bar.advance(batch.consumed - work.consumed)
-                work.cursor, work.consumed = batch.cursor, batch.consumed
-                work.skipped += batch.skipped
+                work.advance(batch, encoded)
                 committer.offer()
         committer.finish()
         splits = {name: split.facts(width) for name, split in work.splits.items()}
         if not any(facts["documents"] for facts in splits.values()):
             raise FledgeError(f"{corpus.name} holds no documents. Check the source and its format.")
-        manifest = new_manifest(tokenizer, splits, work.skipped, corpus.description, purpose)
+        manifest = new_manifest(tokenizer, splits, work.skipped, corpus.description, purpose, work.content)
         write_json(folder / MANIFEST, manifest)
         journal.remove()
     except BaseException:

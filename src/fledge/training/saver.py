@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fledge.bundle import TrainingState, save_bundle
 from fledge.config import RunConfig
-from fledge.errors import FledgeError
+from fledge.errors import FledgeError, command
 from fledge.training import timeline
 
 if TYPE_CHECKING:
@@ -101,6 +101,6 @@ class Saver:
             kept = f"The checkpoint of step {last} is whole" if last is not None else "There is no checkpoint yet"
             raise FledgeError(
                 f"Step {int(path.name.removeprefix('step-'))} could not be saved ({error.strerror or error}). {kept}; "
-                f"free some space, then: fledge train --resume {self.folder}"
+                f"free some space, then: {command('train', '--resume', self.folder)}"
             ) from error
         self.seconds = time.monotonic() - start

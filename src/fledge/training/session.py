@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fledge.accounting import Account, Forecast, forecast
+from fledge.accounting import Account, Forecast, forecast, usual_speed
 from fledge.accounting.devices import training_device
 from fledge.config import RunConfig
-from fledge.errors import FledgeError
+from fledge.errors import FledgeError, command
 from fledge.files import atomic_write
 from fledge.tokens import Batch, Loader
 from fledge.training import timeline
@@ -363,11 +363,12 @@ class Session:
             self.draw()
         checkpoint = self.place / "checkpoints" / f"step-{progress.step:08}"
         if self.forecast and speed:
-            self.view.note(self.forecast.held_against(self._used_memory(), speed))
+            usual = usual_speed(self.metrics.rows) if self.metrics is not None else None
+            self.view.note(self.forecast.held_against(self._used_memory(), usual or speed))
         if stopped:
             self.view.note(
                 f"Stopped by {stopped} after step {progress.step}; everything is saved. "
-                f"Go on with: fledge train --resume {self.folder}"
+                f"Go on with: {command('train', '--resume', self.folder)}"
             )
         return TrainingResult(
             folder=self.folder,
@@ -403,7 +404,8 @@ class Session:
         last = max(timeline.checkpoint_steps(self.place).items(), default=None)
         if last is None:
             return "stopped at once, before the first checkpoint; the same command begins again."
-        return f"stopped at once. The last checkpoint is {last[1]}: go on with fledge train --resume {self.folder}"
+        again = command("train", "--resume", self.folder)
+        return f"stopped at once. The last checkpoint is {last[1]}: go on with {again}"
 
     def close(self) -> None:
         self.view.close()

@@ -34,6 +34,12 @@ class Skipping:
     def __len__(self) -> int:
         return len(self.windows)
 
+    def ahead(self, shares: Sequence[range]) -> None:
+        """Let the windows find many batches at once, where they can and nothing is skipped."""
+        find = getattr(self.windows, "ahead", None)
+        if find is not None and not self.skipped:
+            find(shares)
+
     def batch(self, samples: range) -> Batch:
         if not self.skipped:
             return self.windows.batch(samples)

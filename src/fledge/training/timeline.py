@@ -15,7 +15,7 @@ from fledge.bundle import Bundle, load_bundle
 from fledge.bundle.load import checkpoints
 from fledge.bundle.manifest import MANIFEST
 from fledge.config import TrainingConfig
-from fledge.errors import FledgeError
+from fledge.errors import FledgeError, command
 from fledge.files import read_json, require_space, write_json
 from fledge.training.metrics import read_metrics
 
@@ -80,7 +80,8 @@ def _earlier(folder: Path, damaged: Path) -> str:
                 load_bundle(path)
             except FledgeError:
                 continue
-            return f"The newest whole checkpoint before it is {path.name}: fledge train --resume {folder} --at {step}"
+            again = command("train", "--resume", folder, "--at", step)
+            return f"The newest whole checkpoint before it is {path.name}: {again}"
     return ""
 
 
@@ -92,7 +93,7 @@ def open_place(folder: Path, origin: Path | None) -> Path:
     if origin is None:
         if any(checkpoints(folder)):  # rows of a run that was killed before its first checkpoint are worth nothing
             raise FledgeError(
-                f"{folder} holds a run already. Go on with it: fledge train --resume {folder}; "
+                f"{folder} holds a run already. Go on with it: {command('train', '--resume', folder)}; "
                 "or choose another folder with --out."
             )
         return folder

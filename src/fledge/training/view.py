@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from fledge.files import readable_bytes
 
@@ -68,7 +69,7 @@ class View:
         known = self._values
         table = Table.grid(padding=(0, 2))
         step = known.get("step", 0)
-        table.add_row(self.title, f"step {step:,} of {self.steps:,}")
+        table.add_row(Text(self.title), f"step {step:,} of {self.steps:,}")
         table.add_row("", ProgressBar(total=self.steps, completed=step, width=40))
         shown = {
             "loss": ("loss", "{:.4f}"),

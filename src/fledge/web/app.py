@@ -8,21 +8,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
-from starlette.exceptions import HTTPException
+from fastapi import APIRouter, FastAPI
 
 from fledge import __version__
 from fledge.config import recipe_names
-from fledge.errors import FledgeError
 from fledge.web import accounts, completions, files, runs, texts, writing
 from fledge.web.guard import Guard
-from fledge.web.library import Library, NotFound
+from fledge.web.library import Library
+from fledge.web.problems import handle_problems
 from fledge.web.schemas import BundleEntry, LibraryAnswer, Problem, TokenizerEntry
 from fledge.web.shelf import Shelf
-from fledge.web.streams import Gone
-from fledge.web.worker import Busy, Worker
+from fledge.web.worker import Worker
 
 STEP = re.compile(r"(?:(.*)/)?checkpoints/step-(\d+)")
 PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -56,11 +52,15 @@ def create_app(
     device: str = "cpu",
     rate: float = 600.0,
     waiting: bool = False,
+    worker: Worker | None = None,
 ) -> Guard:
-    """The whole server as one ASGI application, for `fledge serve` and for tests; `waiting` as for `Library`."""
+    """The whole server as one ASGI application, for `fledge serve` and for tests; `waiting` as for `Library`.
+
+    Give the `worker` to end its texts before the server itself ends.
+    """
     library = Library(sources, waiting)
     shelf = Shelf(library, device)
-    worker = Worker()
+    worker = worker or Worker()
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
@@ -113,47 +113,3 @@ def library_routes(library: Library) -> APIRouter:
         )
 
     return router
-
-
-def handle_problems(app: FastAPI) -> None:
-    """Every problem has the same form, whatever found it."""
-
-    @app.exception_handler(FledgeError)
-    async def mistake(request: Request, error: FledgeError) -> Response:
-        if isinstance(error, NotFound):
-            return problem(404, str(error), "not_found")
-        if isinstance(error, Busy):
-            return problem(503, str(error), "busy", {"retry-after": "2"})
-        return problem(400, str(error), "invalid_request_error")
-
-    @app.exception_handler(RequestValidationError)
-    async def form(request: Request, error: RequestValidationError) -> Response:
-        return problem(422, sentence(error), "invalid_request_error")
-
-    @app.exception_handler(HTTPException)
-    async def status(request: Request, error: HTTPException) -> Response:
-        return problem(error.status_code, str(error.detail), "http", dict(error.headers or {}))
-
-    @app.exception_handler(Gone)
-    async def gone(request: Request, error: Gone) -> Response:
-        return Response(status_code=499)  # nobody reads it
-
-    @app.exception_handler(OSError)
-    async def unreadable(request: Request, error: OSError) -> Response:
-        return problem(404, f"The files could not be read: {error.strerror or 'they changed meanwhile'}.", "not_found")
-
-    @app.exception_handler(Exception)
-    async def mistake_of_ours(request: Request, error: Exception) -> Response:
-        return problem(500, "Something went wrong in the server; its terminal says what.", "server_error")
-
-
-def problem(status: int, message: str, kind: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    return JSONResponse({"error": {"message": message, "type": kind, "param": None, "code": None}}, status, headers)
-
-
-def sentence(error: RequestValidationError) -> str:
-    """The first thing that does not fit, by its place in the request."""
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query"))
-    text = f"{first['msg'][0].lower()}{first['msg'][1:]}"
-    return f"{place}: {text}." if place else f"The request does not have the documented form: {text}."

@@ -9,8 +9,8 @@ import time
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, StrictBool
+from fastapi import APIRouter, Path, Request
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationInfo, field_validator
 from starlette.concurrency import run_in_threadpool
 
 from fledge.config import SamplingConfig, parse
@@ -31,6 +31,8 @@ Text = Annotated[str, Field(max_length=100_000)]
 Ids = Annotated[list[Id], Field(min_length=1, max_length=65_536)]
 Stop = Annotated[str, Field(min_length=1, max_length=200)]
 ROWS = 64
+# What there is nothing for here, with the value that asks for nothing.
+NEUTRAL: dict[str, Any] = {"suffix": "", "logit_bias": {}, "best_of": 1, "presence_penalty": 0, "frequency_penalty": 0}
 
 
 class StreamOptions(BaseModel):
@@ -40,7 +42,7 @@ class StreamOptions(BaseModel):
 class CompletionRequest(BaseModel):
     """As OpenAI documents it. What a small model can't mean anything by is refused where it is set, not ignored."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
     model: Name
     prompt: (
         Text
@@ -65,6 +67,14 @@ class CompletionRequest(BaseModel):
     suffix: Annotated[str, Field(max_length=0)] | None = None
     logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
     user: str | None = None
+
+    @field_validator(*NEUTRAL, mode="before")
+    @classmethod
+    def offered(cls, value: Any, info: ValidationInfo) -> Any:
+        neutral = NEUTRAL[str(info.field_name)]
+        if type(value) in (type(neutral), int, float) and value != neutral:
+            raise ValueError(f"not offered here; leave it out, or at {json.dumps(neutral)}")
+        return value
 
 
 class Logprobs(Answer):
@@ -115,8 +125,13 @@ def routes(library: Library, shelf: Shelf, worker: Worker) -> APIRouter:
     def models() -> ModelList:
         """The bundles; a run's name stands for its newest checkpoint."""
         catalogue = library.catalogue()
-        trained = [run for run in catalogue.runs if any(name.startswith(f"{run}/") for name in catalogue.bundles)]
-        return ModelList(data=[ModelEntry(id=name) for name in dict.fromkeys([*trained, *catalogue.bundles])])
+        return ModelList(data=[ModelEntry(id=name) for name in {**catalogue.newest(), **catalogue.bundles}])
+
+    @router.get("/models/{name:path}")
+    def model(name: str = Path(max_length=500)) -> ModelEntry:
+        """One of them, by its name."""
+        library.bundle(name)
+        return ModelEntry(id=name)
 
     @router.post("/completions", response_model=Completion, responses={200: {"content": {"text/event-stream": {}}}})
     async def completions(asked: CompletionRequest, request: Request) -> Any:
@@ -164,7 +179,7 @@ class Writer:
         self.name = f"cmpl-{secrets.token_hex(12)}"
         self.created = int(time.time())
         self.prompts = [list(ids) for ids in session.histories]
-        self.offsets = [0] * len(session.results)
+        self.offsets = [len(self.echo(row)) for row in range(len(session.results))]
 
     def whole(self) -> Completion:
         choices = []

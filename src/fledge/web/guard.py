@@ -11,6 +11,7 @@ import socket
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -47,6 +48,18 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def place_of(origin: str) -> str | None:
+    """The name and port of an Origin; None where it is none.
+
+    >>> place_of("http://127.0.0.1:8765"), place_of("http://[")
+    ('127.0.0.1:8765', None)
+    """
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 @dataclass
@@ -96,16 +109,30 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self.app(scope, receive, send)
+            await self.life(scope, receive, send)
         elif scope["type"] == "http":
             await self.request(scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1008})
 
+    async def life(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """From the start to the end. A second Ctrl-C cuts the end short, which is no failure to be told of."""
+
+        async def send_unless_cut(message: Message) -> None:
+            if message["type"] != "lifespan.shutdown.failed" or "CancelledError" not in message.get("message", ""):
+                await send(message)
+
+        with suppress(asyncio.CancelledError):
+            await self.app(scope, receive, send_unless_cut)
+
     async def request(self, scope: Scope, receive: Receive, send: Send) -> None:
         private = scope["path"].startswith(("/api/", "/v1/", "/openapi"))
 
+        begun = ended = False
+
         async def send_guarded(message: Message) -> None:
+            nonlocal begun, ended
+            begun, ended = True, message["type"] == "http.response.body" and not message.get("more_body", False)
             if message["type"] == "http.response.start":
                 present = {name for name, _ in message.get("headers", ())}
                 added = dict(HEADERS, **({"cache-control": "no-store"} if private else {}))
@@ -124,7 +151,13 @@ class Guard:
         except Refusal as refusal:
             await refuse(refusal, send_guarded)
             return
-        await self.app(scope, replay(body, receive), send_guarded)
+        try:
+            await self.app(scope, replay(body, receive), send_guarded)
+        except asyncio.CancelledError:  # the server stops and waits no longer
+            if not begun:
+                await refuse(Refusal(503, "The server is stopping."), send_guarded)
+            elif not ended:
+                await send_guarded({"type": "http.response.body", "body": b"", "more_body": False})
 
     def check_rate(self, client: str) -> None:
         if wait := self.requests.take(client):
@@ -140,7 +173,7 @@ class Guard:
         if not self.known(host):
             raise Refusal(421, f"This server does not answer to the name {host!r}. Open it by the address it printed.")
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and place_of(origin) != host:
             raise Refusal(403, f"Requests from {origin} are refused: only this server's own page may use it.")
         navigation = scope["method"] == "GET" and scope["path"] == "/" and headers.get("sec-fetch-mode") == "navigate"
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not navigation:

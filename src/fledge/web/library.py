@@ -14,6 +14,7 @@ from threading import Lock
 
 from fledge.errors import FledgeError, nearest
 from fledge.files import PARTIAL
+from fledge.tokenizer import load_tokenizer
 
 DEPTH = 6
 FOLDERS = 20_000
@@ -42,6 +43,15 @@ class Catalogue:
             free = f"{name} ({number})"
         group[free] = path
 
+    def newest(self) -> dict[str, Path]:
+        """The last checkpoint of each run that has one of its own; a run inside another is not the other's."""
+        last: dict[Path, Path] = {}
+        for path in self.bundles.values():
+            if path.parent.name == "checkpoints":
+                run = path.parent.parent
+                last[run] = max(last.get(run, path), path)
+        return {name: last[run] for name, run in self.runs.items() if run in last}
+
 
 class Library:
     """The given folders and files. Looking is cheap and bounded, and repeated at most once a second."""
@@ -55,6 +65,11 @@ class Library:
                     f"There is no {source} to serve. Train something first (fledge demo), or name a folder "
                     "of runs, a bundle or a tokenizer file."
                 )
+            if source.is_file() and not source.name.endswith(ARCHIVES):
+                try:
+                    load_tokenizer(source)
+                except FledgeError as error:
+                    raise FledgeError(f"{source} is no bundle, and no tokenizer that can be read: {error}") from None
         self._lock = Lock()
         self._looked = float("-inf")
         self._catalogue = Catalogue()
@@ -76,10 +91,7 @@ class Library:
     def bundle(self, name: str) -> Path:
         """The folder of a bundle; a run's own name stands for its newest checkpoint."""
         catalogue = self.catalogue()
-        if name in catalogue.runs and name not in catalogue.bundles:
-            newest = [other for other in catalogue.bundles if other.startswith(f"{name}/")]
-            name = newest[-1] if newest else name
-        return self._find("bundle", catalogue.bundles, name)
+        return self._find("bundle", {**catalogue.newest(), **catalogue.bundles}, name)
 
     def tokenizer(self, name: str) -> Path:
         """The file or folder of a tokenizer; every bundle holds one."""
@@ -135,7 +147,10 @@ def _walk(folder: Path, root: Path, name: str, catalogue: Catalogue, depth: int,
             catalogue.skipped[name] = "a link that leads outside the served folders"
             return
         names = _names(folder)
-        if "bundle.json" in names:
+        whole = not names & {"bundle.json", "tokenizer.json"} or not _leads_out(folder, root)
+        if not whole:
+            catalogue.skipped[name] = "a file in it is a link that leads outside the served folders"
+        if "bundle.json" in names and whole:
             catalogue.add(catalogue.bundles, name, folder)
         if "store.json" in names:
             return
@@ -143,12 +158,19 @@ def _walk(folder: Path, root: Path, name: str, catalogue: Catalogue, depth: int,
             catalogue.add(catalogue.runs, name, folder)
         elif "bundle.json" in names:
             return
-        elif "tokenizer.json" in names:
+        elif "tokenizer.json" in names and whole:
             catalogue.add(catalogue.tokenizers, name, folder)
         for child in _folders(folder):
             _walk(child, root, f"{name}/{child.name}" if name else child.name, catalogue, depth - 1, budget)
     except OSError as error:
         catalogue.skipped[name] = f"can't be read ({error.strerror or error})"
+
+
+def _leads_out(folder: Path, root: Path) -> bool:
+    """Whether a file of the folder is a link to somewhere that is not served."""
+    with os.scandir(folder) as entries:
+        links = [Path(entry.path) for entry in entries if entry.is_symlink() and not entry.is_dir()]
+    return any(not link.resolve().is_relative_to(root) for link in links)
 
 
 def _is_run(names: set[str]) -> bool:

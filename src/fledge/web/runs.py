@@ -71,7 +71,7 @@ def summarise(name: str, folder: Path) -> RunSummary:
 
 
 def _summary(name: str, folder: Path) -> RunSummary:
-    checkpoints = sorted(path.parent.name for path in folder.glob("checkpoints/step-*/bundle.json"))
+    checkpoints = [path.parent.name for path in checkpoint_manifests(folder)]
     path = readable_file(folder, METRICS)
     if path is None:
         return RunSummary(name=name, state="empty", checkpoints=checkpoints, updated=folder.stat().st_mtime)
@@ -223,10 +223,16 @@ def tail(path: Path, limit: int) -> tuple[bytes, bool]:
         return file.read(limit), size > limit
 
 
+def checkpoint_manifests(folder: Path) -> list[Path]:
+    """Of the run's own checkpoints, the newest last; a link that leads out of the run is not followed."""
+    found = sorted(path.relative_to(folder) for path in folder.glob("checkpoints/step-*/bundle.json"))
+    return [path for name in found if (path := readable_file(folder, str(name)))]
+
+
 def newest_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of the run's newest checkpoint; empty where there is none."""
-    found = sorted(folder.glob("checkpoints/step-*/bundle.json"))
-    found += [path for path in [folder / "bundle.json"] if path.is_file()]
+    found = checkpoint_manifests(folder)
+    found += [path for path in [readable_file(folder, "bundle.json")] if path]
     if not found:
         return {}
     path = found[-1]

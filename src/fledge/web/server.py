@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 import sys
 import threading
@@ -13,7 +14,8 @@ import uvicorn
 
 from fledge.errors import FledgeError
 from fledge.web.app import create_app
-from fledge.web.guard import is_loopback
+from fledge.web.guard import Guard, is_loopback
+from fledge.web.worker import Worker
 
 CONNECTIONS = 512
 
@@ -36,13 +38,25 @@ def start(
             "processor. "
             "Add --token new, so that only those who know it get in; or stay with 127.0.0.1."
         )
-    app = create_app(sources, token=token, local=local, device=device, waiting=waiting)
+    worker = Worker()
+    device = check_device(device)
+    app = create_app(sources, token=token, local=local, device=device, waiting=waiting, worker=worker)
     listener = listen(host, port)
-    name = f"[{host}]" if ":" in host else host
+    name = own_address(host)
+    name = f"[{name}]" if ":" in name else name
     address = f"http://{name}:{listener.getsockname()[1]}/" + (f"#token={token}" if token else "")
-    print(f"The workshop is open at {address}  (Ctrl-C closes it)", flush=True)
-    if open_page and sys.stdout.isatty():
-        threading.Timer(0.5, webbrowser.open, [address]).start()
+    try:
+        with listener:
+            print(f"The workshop is open at {address}  (Ctrl-C closes it)", flush=True)
+            run(app, worker, listener, address if open_page else None)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("the workshop is closed.") from None
+
+
+def run(app: Guard, worker: Worker, listener: socket.socket, page: str | None) -> None:
+    """Answer requests until the process is told to stop; `page` is opened in the browser."""
+    if page and sys.stdout.isatty():
+        threading.Timer(0.5, webbrowser.open, [page]).start()
     sys.setswitchinterval(0.001)  # a text in the making gives way to requests sooner than Python's 5 ms
     config = uvicorn.Config(
         app,
@@ -55,8 +69,46 @@ def start(
         timeout_graceful_shutdown=3,
         ws="none",
     )
-    with listener:
-        uvicorn.Server(config).run(sockets=[listener])
+    Server(config, worker).run(sockets=[listener])
+
+
+class Server(uvicorn.Server):
+    """Ends the texts in the making as soon as it is told to stop, so that their readers get a last word."""
+
+    def __init__(self, config: uvicorn.Config, worker: Worker) -> None:
+        super().__init__(config)
+        self.worker = worker
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.worker.end()
+        await super().shutdown(sockets)
+
+
+def check_device(name: str) -> str:
+    """The device that models will run on; one that is not here is refused now, and not with the first text."""
+    from fledge.training.device import choose_device
+
+    device = choose_device(name, named="--device")
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise FledgeError(f"--device {name} is none that models run on. Use auto, cpu, cuda or mps.")
+    return str(device)
+
+
+def own_address(host: str) -> str:
+    """What others write for this machine: `host` itself, and where it means all addresses, the one that faces the
+    network, or this machine's name where there is none. Nothing is sent to find it."""
+    try:
+        if not ipaddress.ip_address(host).is_unspecified:
+            return host
+    except ValueError:
+        return host
+    family, elsewhere = (socket.AF_INET6, "2001:db8::1") if ":" in host else (socket.AF_INET, "192.0.2.1")
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((elsewhere, 9))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return socket.gethostname()
 
 
 def listen(host: str, port: int) -> socket.socket:

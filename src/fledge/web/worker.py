@@ -14,10 +14,11 @@ from fledge.errors import FledgeError
 
 RUNNING = 8
 WAITING = 120
+STOPPING = "The server is stopping."
 
 
 class Busy(FledgeError):
-    """The queue is full."""
+    """The queue is full, or takes no more."""
 
 
 @dataclass
@@ -64,10 +65,14 @@ class Worker:
         self._thread = Thread(target=self._work, name="generation", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
+    def end(self) -> None:
+        """Let every text end at its next piece, and take no new ones; does not wait."""
         with self._condition:
             self._stopping = True
             self._condition.notify()
+
+    def stop(self) -> None:
+        self.end()
         if self._thread is not None:
             self._thread.join(timeout=10)
 
@@ -75,6 +80,8 @@ class Worker:
         """Queue the work that `start` returns; refused where too many wait already."""
         job = Job(start(), asyncio.get_running_loop())
         with self._condition:
+            if self._stopping:
+                raise Busy(STOPPING)
             self._waiting = deque(other for other in self._waiting if not other.cancelled)
             if len(self._waiting) >= self._limits[1]:
                 raise Busy(f"{len(self._waiting)} texts wait to be generated already. Try again in a moment.")
@@ -94,7 +101,7 @@ class Worker:
                 if not self._advance(job):
                     self._running.remove(job)
         for job in [*self._running, *self._waiting]:
-            job.tell(FledgeError("The server is stopping."))
+            job.tell(Busy(STOPPING))
 
     def _admit(self) -> bool:
         """Fill free places from the queue, waiting where there is nothing to do; False when the server stops."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fledge.accounting.diagram.chart import COLUMNS, Chart, Edge, Node
-from fledge.accounting.svg import Drawing, text_width
+from fledge.accounting.svg import Drawing, shortened, text_width
 
 MARGIN, LANE, TOP = 24.0, 26.0, 84.0
 LEAST_WIDTH = 540.0
@@ -81,7 +81,7 @@ def draw_chart(chart: Chart) -> str:
     layout = _Layout(chart)
     drawing = Drawing()
     total = layout.room_left + layout.width + layout.room_right
-    drawing.text(MARGIN, 36, chart.title, "title", "start")
+    drawing.text(MARGIN, 36, shortened(chart.title, 17, total - 2 * MARGIN, bold=True), "title", "start")
     drawing.text(MARGIN, 57, chart.subtitle, "detail", "start")
     for group in chart.groups:
         first, last = chart.rows[group.first][0].key, chart.rows[group.last][0].key

@@ -9,7 +9,7 @@ _ARROWS = {"flow": "-->", "residual": "-->", "state": "-.->"}
 
 def write_mermaid(chart: Chart) -> str:
     """The same nodes, groups and arrows as the SVG, as a Mermaid flow chart."""
-    lines = ["---", f'title: "{_safe(chart.title)}, {chart.subtitle}"', "---", "flowchart TD"]
+    lines = ["---", f'title: "{_safe(f"{chart.title}, {chart.subtitle}")}"', "---", "flowchart TD"]
     starts = {group.first: group for group in chart.groups}
     ends = {group.last for group in chart.groups}
     indent = "  "
@@ -25,6 +25,9 @@ def write_mermaid(chart: Chart) -> str:
         label = edge.label or ("residual" if edge.style == "residual" else "")
         middle = f'{_ARROWS[edge.style]}|"{_safe(label)}"|' if label else _ARROWS[edge.style]
         lines.append(f"  {edge.source} {middle} {edge.target}")
+    if chart.notes:  # below the last node, without a frame or an arrow
+        lines.append(f'  notes["{"<br/>".join(map(_safe, chart.notes))}"]:::notes')
+        lines += [f"  {chart.rows[-1][0].key} ~~~ notes", "  classDef notes fill:none,stroke:none"]
     return "\n".join(lines) + "\n"
 
 
@@ -38,4 +41,4 @@ def _shape(node: Node) -> str:
 
 
 def _safe(text: str) -> str:
-    return text.replace('"', "#quot;")
+    return text.replace('"', "#quot;").replace("\\", "#92;")

@@ -41,7 +41,7 @@ def _transformer(
     width = config.width
     last = _embed(chart, config, vocabulary_size, context_length)
     per_block = sum(tensor.count // tensor.times for tensor in parameters.tensors if "N" in tensor.name)
-    with chart.group(f"block × {config.layers}, {per_block:,} parameters each"):
+    with chart.group(f"block × {config.layers:,}, {per_block:,} parameters each"):
         last = _sub_layer(chart, config, last, "1", lambda source: _attention(chart, config, source))
         last = _sub_layer(chart, config, last, "2", lambda source: _feed_forward(chart, config, source))
     if config.norm != "none" and config.norm_place == "pre":
@@ -75,15 +75,15 @@ def _attention(chart: Chart, config: ModelConfig, source: str) -> str:
         ("k_proj", "keys", kv_heads, 4.1),
         ("v_proj", "values", kv_heads, 8.2),
     ):
-        title = f"{title}, {count} head{'s' * (count > 1)} of {size}"
+        title = f"{title}, {count:,} head{'s' * (count > 1)} of {size:,}"
         projections.append(_linear(key, title, width, count * size, config.bias, "attention", left, left + 3.8))
         chart.link(source, key)
     chart.row(*projections)
     q, k = "q_proj", "k_proj"
     if config.qk_norm:
         chart.row(
-            Node("q_norm", "RMSNorm per head", "", "norm", 0, 3.8),
-            Node("k_norm", "RMSNorm per head", "", "norm", 4.1, 7.9),
+            Node("q_norm", "RMSNorm per head", f"{size:,} parameters", "norm", 0, 3.8),
+            Node("k_norm", "RMSNorm per head", f"{size:,} parameters", "norm", 4.1, 7.9),
         )
         chart.link(q, "q_norm")
         chart.link(k, "k_norm")
@@ -102,14 +102,14 @@ def _attention(chart: Chart, config: ModelConfig, source: str) -> str:
         chart.link(q, "rope", at=1.9)
         chart.link(k, "rope", at=6.0)
         q = k = "rope"
-    detail = f"{heads} × T × T scores · each token sees itself and the past"
+    detail = f"{heads:,} × T × T scores · each token sees itself and the past"
     if kv_heads < heads:
-        detail = f"{heads // kv_heads} query heads share each head of keys and values · causal"
-    chart.row(Node("scores", f"softmax(q · kᵀ / √{size})", detail, "attention", 0, 7.9))
+        detail = f"{heads // kv_heads:,} query heads share each head of keys and values · causal"
+    chart.row(Node("scores", f"softmax(q · kᵀ / √{size:,})", detail, "attention", 0, 7.9))
     chart.link(q, "scores", at=1.9)
     chart.link(k, "scores", at=6.0)
     chart.row(Node("mix", "weights · values", f"heads joined again: T × {width:,}", "attention"))
-    chart.link("scores", "mix", f"{heads} × T × T", at=3.95)
+    chart.link("scores", "mix", f"{heads:,} × T × T", at=3.95)
     chart.link("v_proj", "mix", at=10.1)
     return chart.step(_linear("output_proj", "output projection", width, width, config.bias, "attention"), "mix")
 
@@ -137,12 +137,12 @@ def _bdh(chart: Chart, config: ModelConfig, parameters: Parameters, vocabulary_s
     neurons = config.multiplier * width // heads
     last = _embed(chart, config, vocabulary_size, context_length)
     last = chart.step(Node("ln_in", "LayerNorm", "no weights of its own", "norm", 2, 10), last)
-    matrix = f"{heads} heads · {width} × {neurons:,} · {heads * width * neurons:,} parameters"
-    with chart.group(f"layer × {config.layers}: the same weights every time"):
+    matrix = f"{heads:,} heads · {width:,} × {neurons:,} · {heads * width * neurons:,} parameters"
+    with chart.group(f"layer × {config.layers:,}: the same weights every time"):
         dot = chart.step(Node("split", "", shape="dot", left=5.9, right=6.1), last)
         u = chart.step(Node("encoder", "u = ReLU(x · encoder)", matrix, "neuron"), dot, label=f"x: T × {width:,}")
         chart.row(Node("rope", "q = RoPE(u)", "queries and keys are the same", "neuron", 0, 9))
-        chart.link(u, "rope", f"{heads} × T × {neurons:,} neurons", at=4.5)
+        chart.link(u, "rope", f"{heads:,} × T × {neurons:,} neurons", at=4.5)
         chart.row(
             Node(
                 "scores",
@@ -158,13 +158,13 @@ def _bdh(chart: Chart, config: ModelConfig, parameters: Parameters, vocabulary_s
             Node(
                 "read",
                 "a = LayerNorm(A · x)",
-                f"the values are x itself: {heads} × T × {width:,}",
+                f"the values are x itself: {heads:,} × T × {width:,}",
                 "attention",
                 0,
                 9,
             )
         )
-        chart.link("scores", "read", f"{heads} × T × T")
+        chart.link("scores", "read", f"{heads:,} × T × T")
         chart.link(dot, "read", lane="left")
         chart.row(Node("encoder_v", "w = ReLU(a · encoder_v)", matrix, "neuron", 0, 9))
         chart.link("read", "encoder_v")
@@ -178,7 +178,7 @@ def _bdh(chart: Chart, config: ModelConfig, parameters: Parameters, vocabulary_s
         add = chart.step(Node("add", "+", shape="sign", left=5.7, right=6.3), "ln_mix")
         chart.link(dot, add, style="residual", lane="left")
         last = chart.step(Node("ln_out", "LayerNorm", "", "norm", 3, 9), add)
-        chart.link("read", "scores", f"S: {neurons:,} × {width} per head", style="state", lane="right")
+        chart.link("read", "scores", f"S: {neurons:,} × {width:,} per head", style="state", lane="right")
     chart.notes += [
         "While generating, each head of each layer keeps its synapses S instead of all past tokens:",
         "it reads a = q · S, and then writes S ← S + qᵀ · x for the next token.",
@@ -198,7 +198,7 @@ def _recurrent(
         "gru": ("gates: reset r, update z, candidate n", "h′ = (1 − z) · n + z · h"),
         "lstm": ("gates: input i, forget f, cell g, output o", "c′ = f · c + i · g, and h′ = o · tanh(c′)"),
     }
-    with chart.group(f"layer × {config.layers}, {per_layer:,} parameters each: one token after the other"):
+    with chart.group(f"layer × {config.layers:,}, {per_layer:,} parameters each: one token after the other"):
         chart.row(
             _linear("weight_ih", "input x · W_ih", width, outputs, config.bias, "recurrent", 0, 5.9),
             _linear("weight_hh", "memory h · W_hh", width, outputs, config.bias, "recurrent", 6.1, 12),

@@ -9,6 +9,9 @@ if (given) {
   history.replaceState(null, "", location.pathname);
 }
 
+/** Whether requests need a token, which programs must bring too. */
+export const hasToken = () => sessionStorage.getItem(KEY) !== null;
+
 async function send(path, { method = "GET", body, signal } = {}) {
   const headers = {};
   const token = sessionStorage.getItem(KEY);
@@ -34,9 +37,19 @@ const query = (values) => {
   return entries.length ? `?${new URLSearchParams(entries)}` : "";
 };
 
-export const get = async (path, values, signal) => (await send(path + query(values), { signal })).json();
+/** What came of an answer, unless the connection breaks in the middle of it. */
+async function whole(reading) {
+  try {
+    return await reading;
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error("The connection to the server broke off: it was stopped, or the network failed.");
+  }
+}
 
-export const post = async (path, body, signal) => (await send(path, { method: "POST", body, signal })).json();
+export const get = async (path, values, signal) => whole((await send(path + query(values), { signal })).json());
+
+export const post = async (path, body, signal) => whole((await send(path, { method: "POST", body, signal })).json());
 
 /** The lines of a streamed answer, each a JSON value, as they come. */
 export async function* stream(path, body, signal) {
@@ -44,13 +57,12 @@ export async function* stream(path, body, signal) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read();
-    if (done) break;
+    const { value, done } = await whole(reader.read());
+    if (done) return;  // every line ends: what is left over was cut off
     const lines = (rest + value).split("\n");
     rest = lines.pop();
     for (const line of lines) if (line) yield JSON.parse(line);
   }
-  if (rest) yield JSON.parse(rest);
 }
 
 let library = null;

@@ -169,7 +169,8 @@ export class Chart {
     if (event.key === "Escape") { this.hide(); return; }
     const step = { ArrowLeft: -12, ArrowRight: 12, Home: -Infinity, End: Infinity }[event.key];
     this.point((this.cursor ?? this.x.from) + step);
-    announce([...this.readout.children].map((row) => row.textContent).join(", "));
+    const words = (row) => (row.children.length ? [...row.children].map((part) => part.textContent).filter(Boolean).join(" ") : row.textContent);
+    announce([...this.readout.children].map(words).join("; "));
   }
 
   summary() {

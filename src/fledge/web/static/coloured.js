@@ -7,6 +7,7 @@ import { hex, inline } from "./pieces.js";
 const WHOLE = 6000;
 const BLOCK = 1500;
 const COLOURS = 6;
+const MOST_LINES = 600_000;  // higher elements than these the browser would cut off
 
 export class Coloured {
   constructor(label, { onpick } = {}) {
@@ -91,8 +92,10 @@ export class Coloured {
       for (let i = stop; i < limit; i++) {
         if (tokenized.bytes(i - 1).at(-1) === 10) { stop = i; break; }
       }
+      let lines = 0;
+      for (let i = start; i < stop; i++) if (tokenized.bytes(i).at(-1) === 10) lines++;
       const element = h("div", { class: "block" });
-      this.blocks.push({ element, start, stop, filled: false });
+      this.blocks.push({ element, start, stop, lines, filled: false });
       element.block = this.blocks.length - 1;
       start = stop;
     }
@@ -101,11 +104,9 @@ export class Coloured {
   estimate() {
     if (!this.blocks.length) return;
     const columns = Math.max(10, (this.element.clientWidth - 24) / 8.4);
-    for (const block of this.blocks) {
-      if (block.filled) continue;
-      const bytes = this.tokenized.starts[block.stop] - this.tokenized.starts[block.start];
-      block.element.style.setProperty("min-height", `${Math.ceil(bytes / columns * 1.25 + 1) * 1.7}em`);
-    }
+    const lines = this.blocks.map(({ start, stop, lines }) => Math.max(lines, (this.tokenized.starts[stop] - this.tokenized.starts[start]) / columns * 1.25 + 1));
+    const scale = Math.min(1, MOST_LINES / lines.reduce((sum, value) => sum + value, 0));
+    this.blocks.forEach((block, i) => { if (!block.filled) block.element.style.setProperty("min-height", `${Math.ceil(lines[i] * scale) * 1.75}em`); });
   }
 
   near({ target, isIntersecting }) {

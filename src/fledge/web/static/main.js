@@ -21,7 +21,7 @@ async function open() {
   opened = view;
   close();
   close = () => {};
-  document.title = `${view[0].toUpperCase()}${view.slice(1)} · fledge workshop`;
+  document.title = `${view === "api" ? "API" : view[0].toUpperCase() + view.slice(1)} · fledge workshop`;
   try {
     const module = await import(`./views/${view}.js`);
     if (opened !== view) return;
@@ -29,7 +29,7 @@ async function open() {
     show(main, place);
     close = (await module.open(place, new URLSearchParams(query))) ?? (() => {});
   } catch (error) {
-    show(main, h("div", { class: "empty" }, error.message));
+    show(main, h("div", { class: "nothing" }, error.message));
   }
   if (!first) main.focus({ preventScroll: true });
   if (!first) scrollTo(0, 0);

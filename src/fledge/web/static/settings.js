@@ -6,7 +6,8 @@ const text = (value) => (value === null || value === undefined ? "–" : Array.i
 
 export function compareSettings(place, runs) {
   const names = [...new Set(runs.flatMap((run) => Object.keys(run.settings)))].sort();
-  const differs = (name) => new Set(runs.map((run) => text(run.settings[name]))).size > 1;
+  const told = runs.filter((run) => Object.keys(run.settings).length);  // a run without settings differs in none
+  const differs = (name) => new Set(told.map((run) => text(run.settings[name]))).size > 1;
   const several = runs.length > 1;
   const all = memory.get("settings.all", false) || !several;
   const shown = all ? names : names.filter(differs);

@@ -86,7 +86,7 @@ export class Story {
       const step = steps[now];
       show(pieces, this.pieces(step));
       line.textContent = now === 0 ? `Every byte alone: ${plural(step.pieces.length, "piece")}.`
-        : `Step ${now} of ${last}: merge number ${count(step.rank + 1)} makes “${inline(fromBase64(step.pieces[step.position]))}”. ${plural(step.pieces.length, "piece")} left${now === last ? `, with ids ${ids.join(", ")}` : ""}.`;
+        : `Step ${now} of ${last}: merge number ${count(step.rank + 1)} makes “${inline(fromBase64(step.pieces[step.position]))}”. ${plural(step.pieces.length, "piece")} left${now === last ? `, with ${ids.length === 1 ? "id" : "ids"} ${ids.join(", ")}` : ""}.`;
       slider.setAttribute("aria-valuetext", line.textContent);
       if (!this.timer) announce(line.textContent);
     };

@@ -32,7 +32,12 @@ export class Take {
     const running = this.running = new AbortController();
     const take = { request, tokens: [...kept], kept: kept.length, status: "", text: "" };
     this.history.push(take);
+    const branched = this.roads.contains(document.activeElement);
     this.choose(take);
+    if (branched) {  // the button that had the focus is gone: the arrow keys go on from the place of the branch
+      this.spanAt(kept.length - 1)?.classList.add("active");
+      this.written.focus({ preventScroll: true });
+    }
     this.caret = h("span", { class: "caret", "aria-hidden": "true" });
     this.written.append(this.caret);
     this.say("Waiting for the model…");
@@ -85,9 +90,11 @@ export class Take {
   }
 
   drawHistory() {
+    const focused = this.past.contains(document.activeElement);
     show(this.past, this.history.length < 2 ? [] : this.history.slice(-8).map((take) => h("button", {
       type: "button", class: "chip", "aria-pressed": String(take === this.shown), onclick: () => this.choose(take),
     }, `Take ${this.history.indexOf(take) + 1}`)));
+    if (focused) this.past.querySelector('[aria-pressed="true"]')?.focus();
   }
 
   add(take, token) {
@@ -118,6 +125,8 @@ export class Take {
     this.partial = [];
   }
 
+  spanAt(place) { return [...this.written.querySelectorAll(".g")].find((span) => span.place === place); }
+
   key(event) {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step || !this.shown?.tokens.length) return;
@@ -130,8 +139,7 @@ export class Take {
   look(place) {
     const take = this.shown, token = take.tokens[place];
     this.written.querySelectorAll(".g.active").forEach((span) => span.classList.remove("active"));
-    const span = [...this.written.querySelectorAll(".g")].find((other) => other.place === place);
-    span.classList.add("active");
+    this.spanAt(place).classList.add("active");
     const others = token.alternatives.some((other) => other.id === token.id) ? [...token.alternatives] : [token, ...token.alternatives];
     others.sort((a, b) => b.logprob - a.logprob);
     const most = Math.max(...others.map((other) => Math.exp(other.logprob)));

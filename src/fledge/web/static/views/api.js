@@ -1,6 +1,6 @@
 // API: what programs can ask this server, from its own OpenAPI document.
 
-import { get } from "../api.js";
+import { get, hasToken } from "../api.js";
 import { h, show } from "../dom.js";
 
 export async function open(place) {
@@ -15,13 +15,20 @@ export async function open(place) {
       groups.set(tag, [...(groups.get(tag) ?? []), { path, method, operation }]);
     }
   }
-  const curl = `curl -N ${base}/v1/completions -H 'content-type: application/json' \\\n  -d '{"model": "${name}", "prompt": "In the beginning", "max_tokens": 40, "stream": true}'`;
-  const python = `from openai import OpenAI\n\nclient = OpenAI(base_url="${base}/v1", api_key="none")\nfor chunk in client.completions.create(model="${name}", prompt="In the beginning", max_tokens=40, stream=True):\n    print(chunk.choices[0].text, end="", flush=True)`;
+  const secret = hasToken();
+  const bearer = secret ? " -H 'authorization: Bearer TOKEN'" : "";
+  const curl = `curl -N ${base}/v1/completions -H 'content-type: application/json'${bearer} \\\n  -d '{"model": "${name}", "prompt": "In the beginning", "max_tokens": 40, "stream": true}'`;
+  const python = `from openai import OpenAI\n\nclient = OpenAI(base_url="${base}/v1", api_key="${secret ? "TOKEN" : "none"}")\nfor chunk in client.completions.create(model="${name}", prompt="In the beginning", max_tokens=40, stream=True):\n    print(chunk.choices[0].text, end="", flush=True)`;
+  // A link brings no token: where one is needed, it opens the document that was fetched with it.
+  const copy = secret ? URL.createObjectURL(new Blob([JSON.stringify(document_, null, 2)], { type: "application/json" })) : null;
   show(place,
-    h("header", { class: "head" }, h("h1", {}, "API"), h("p", {}, "Everything this page does, programs can do too. The document is at ", h("a", { href: "/openapi.json" }, "/openapi.json"), ".")),
+    h("header", { class: "head" }, h("h1", {}, "API"), h("p", {}, "Everything this page does, programs can do too. The document is at ",
+      h("a", copy ? { href: copy, target: "_blank" } : { href: "/openapi.json" }, "/openapi.json"), "."),
+      secret && h("p", {}, "Below, TOKEN stands for the server’s token: what follows “#token=” in the address it printed.")),
     h("div", { class: "stack" },
       h("section", { class: "card" }, h("h2", {}, "A completion, from the shell"), h("pre", { class: "code", tabindex: 0 }, curl)),
       h("section", { class: "card" }, h("h2", {}, "The same with the openai package"), h("pre", { class: "code", tabindex: 0 }, python)),
       [...groups].map(([tag, entries]) => h("section", { class: "card" }, h("h2", {}, tag[0].toUpperCase() + tag.slice(1)), entries.map(({ path, method, operation }) =>
         h("div", { class: "endpoint" }, h("b", {}, method.toUpperCase()), h("code", {}, path), h("p", {}, operation.description ?? operation.summary)))))));
+  return () => { if (copy) URL.revokeObjectURL(copy); };
 }

@@ -19,7 +19,7 @@ export async function open(place) {
   const heading = h("header", { class: "head" }, h("h1", {}, "Generate"),
     h("p", {}, "Let a bundle go on from a prompt. The deeper a token’s shade, the less sure the model was; choose one to see what else could have stood there, and branch."));
   if (!library.bundles.length) {
-    show(place, heading, h("div", { class: "empty" }, "There is no bundle here yet. ", h("code", {}, "fledge demo"), " trains one in a few minutes."));
+    show(place, heading, h("div", { class: "nothing" }, "There is no bundle here yet. ", h("code", {}, "fledge demo"), " trains one in a few minutes."));
     return;
   }
   const saved = memory.get("generate", {});

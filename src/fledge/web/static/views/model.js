@@ -123,7 +123,7 @@ export async function open(place) {
       ...node.memory.map((name) => account.memory_parts.find((p) => p.name === name)).filter(Boolean).map((p) => ["", `${bytes(p.bytes)}: ${p.name}, in all layers`]),
     ];
     show(part, h("h2", {}, node.title), h("p", { class: "muted small" }, node.detail), h("dl", {}, rows.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])));
-    if (speak) announce(`${node.title}: ${part.querySelector("dl").textContent}`);
+    if (speak) announce(`${node.title}: ${[...part.querySelectorAll("dt, dd")].map((cell) => cell.textContent).filter(Boolean).join("; ")}`);
   }
 
   source.addEventListener("change", () => { Object.assign(state, { source: source.value, model: {}, facts: {}, picked: null }); ask(); });

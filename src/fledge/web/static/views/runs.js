@@ -89,7 +89,7 @@ class RunsView {
     try {
       answer = await get("/api/runs");
     } catch (error) {
-      if (!this.runs.size) show(this.place, this.heading, h("div", { class: "empty" }, error.message));
+      if (!this.runs.size) show(this.place, this.heading, h("div", { class: "nothing" }, error.message));
       return;
     }
     if (this.closed) return;
@@ -97,7 +97,7 @@ class RunsView {
     this.runs = new Map(answer.runs.map((run) => [run.name, run]));
     this.now = answer.now;
     if (!this.runs.size) {
-      show(this.place, this.heading, h("div", { class: "empty" }, "No run yet. ", h("code", {}, "fledge demo"), " starts one, and it appears here while it trains."));
+      show(this.place, this.heading, h("div", { class: "nothing" }, "No run yet. ", h("code", {}, "fledge demo"), " starts one, and it appears here while it trains."));
       return;
     }
     if (first) {

@@ -6,6 +6,7 @@ import { h, latest, memory, notice, options, segments, show } from "../dom.js";
 import { count, fixed, plural } from "../format.js";
 import { Tokenized } from "../pieces.js";
 import { Story } from "../story.js";
+import { Writing } from "../writing.js";
 
 const MOST = 4;
 const LARGE = 30_000;
@@ -26,14 +27,17 @@ export async function open(place) {
     ids: false,
   };
   if (!library.tokenizers.length) {
-    show(place, heading(), h("div", { class: "empty" }, "There is no tokenizer here yet. ",
+    show(place, heading(), h("div", { class: "nothing" }, "There is no tokenizer here yet. ",
       h("code", {}, "fledge tokenizer train TEXT"), " makes one; then open it with ", h("code", {}, "fledge serve FOLDER"), "."));
     return;
   }
   if (!state.chosen.length) state.chosen = first(library, 2);
 
-  const input = h("textarea", { id: "text", rows: 4, spellcheck: "false", autocomplete: "off", maxlength: "2000000", placeholder: "Type or paste any text…" });
-  input.value = state.text;
+  const writing = new Writing(state.text, (text) => {
+    state.text = text;
+    if (text.length < 100_000) memory.set("text", text);
+    update(text);
+  });
   const sizes = h("span", { class: "small muted", id: "sizes", role: "status" });
   const panels = h("div", { class: "panels" });
   const add = h("button", { type: "button", onclick: () => { state.chosen.push(unused()); build(); } }, "Add a tokenizer");
@@ -99,24 +103,12 @@ export async function open(place) {
     panel.coloured.show(panel.tokenized, state.signs, state.ids);
   }
 
-  input.addEventListener("input", () => {
-    state.text = input.value;
-    if (state.text.length < 100_000) memory.set("text", state.text);
-    update(state.text);
-  });
-  input.addEventListener("paste", (event) => {
-    const text = event.clipboardData.getData("text/plain");
-    if (text.length < LARGE) return;
-    event.preventDefault();  // the browser's own pasting lays a megabyte out line by line, and freezes
-    input.setRangeText(text, input.selectionStart, input.selectionEnd, "end");
-    input.dispatchEvent(new Event("input"));
-  });
   const signs = h("input", { type: "checkbox", checked: state.signs, onchange: () => { state.signs = signs.checked; memory.set("signs", state.signs); draw(); } });
 
   show(place, heading(),
-    h("div", { class: "input" }, h("label", { for: "text" }, "Text"), input,
-      h("div", { class: "row examples" }, EXAMPLES.map(([name, text]) =>
-        h("button", { type: "button", class: "chip", onclick: () => { input.value = state.text = text; memory.set("text", text); update(text); } }, name)))),
+    writing.element,
+    h("div", { class: "row examples" }, EXAMPLES.map(([name, text]) =>
+      h("button", { type: "button", class: "chip", onclick: () => writing.change(text) }, name))),
     h("div", { class: "row" },
       h("label", { class: "check" }, signs, "Show invisible characters"),
       segments("Show tokens as", [[false, "Text"], [true, "Ids"]], false, (ids) => { state.ids = ids; draw(); }),

@@ -1,0 +1,187 @@
+"""One more token a row through a Transformer on a GPU, by the kernels of `decode_kernels.py`: five a layer.
+
+This holds what they work on (the residual stream, queries, parts of the attention, scores) and says how each matrix is
+cut into programs. `burst.py` records it, and has the plain formula.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fledge.model.layers import sinusoids
+
+if TYPE_CHECKING:
+    from fledge.generation.burst import Norm, Product, Shape, Weights
+    from fledge.model import State
+    from fledge.model.transformer import Transformer
+
+KEYS = 384  # of the capacity for one program of a head: every program of the next product reads what all of them found
+MOST_SPLITS = 16
+TILE = 256  # keys that a program holds at once
+LOG2E = 1.4426950408889634
+
+
+class Cut(NamedTuple):
+    """How a matrix is cut: rows a program, columns a tile, warps."""
+
+    rows: int
+    block: int
+    warps: int
+
+
+def cut(rows: int, columns: int, itemsize: int = 2, batch: int = 1) -> Cut:
+    """So that the programs are on the chip at once, each with all its weights in registers.
+
+    The fastest of those tried on an H200 with the shapes of GPT-2 (docs/generation.md). Half the rows in 32 bits, and
+    for several texts, where the compiler keeps the weights in 32 bits.
+
+    >>> cut(4800, 1600), cut(1600, 6400)
+    (Cut(rows=16, block=256, warps=4), Cut(rows=2, block=1024, warps=4))
+    """
+    if columns > 8192:
+        found = Cut(2, 2048, 8)
+    elif columns > 2048:
+        found = Cut(2, 1024, 4)
+    elif columns > 1024:
+        found = Cut(16 if 132 <= rows // 16 <= 396 else 8, 256, 4)
+    elif rows < 1024:
+        found = Cut(4, 256, 4)
+    elif rows > 16_384:
+        found = Cut(16, 256, 4)
+    else:
+        found = Cut(32 if rows >= 3072 else 16, 256, 8)
+    return found if itemsize < 4 and batch == 1 else found._replace(rows=found.rows // 2)
+
+
+class DecodeStep:
+    """The scores of every row's next token, from fixed tensors into fixed tensors."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        state: State,
+        shape: Shape,
+        weights: list[Weights],
+        final: Norm,
+        vocabulary_size: int,
+        early: bool,
+    ) -> None:
+        """With `early`, kernels begin before those in front of them have ended: for compute capability 9.0 and up."""
+        from fledge.generation import decode_kernels  # needs Triton
+
+        assert state.capacity is not None
+        self.kernels = decode_kernels
+        self.model, self.state, self.shape, self.weights, self.final = model, state, shape, weights, final
+        self.vocabulary_size, self.early = vocabulary_size, early
+        self.options: dict[str, Any] = {"launch_pdl": True} if early else {}
+        self.head = model.head_weight.detach()
+        self.batch, self.capacity = state.batch_size, state.capacity
+        self.splits = min(MOST_SPLITS, -(-state.capacity // KEYS))
+
+        def room(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(self.batch, *sizes, device=self.head.device, dtype=dtype)
+
+        heads, size, splits = shape.heads, shape.head_size, self.splits
+        self.x_BD = room(model.config.width)
+        self.qkv_BE = room((heads + 2 * shape.kv_heads) * size)
+        self.mixed_BSD, self.part_weights_BSH = room(splits, heads * size), room(splits, heads)
+        self.inner_BF = room(model.config.inner_size, dtype=self.head.dtype)
+        self.logits_BV = room(self.head.shape[0])
+        programs = -(-self.head.shape[0] // self._cut(self.head).rows)
+        self.best_BP, self.best_mass_BP = room(programs), room(programs)
+        self.best_row_BP = room(programs, dtype=torch.int32)
+
+    def scores(self, tokens_B: Tensor, place_B: Tensor) -> Tensor:
+        """The scores after these tokens, which stand at these places; their keys and values are stored."""
+        self._enter(tokens_B, place_B)
+        activation = "gated" if self.shape.feed_forward == "swiglu" else self.shape.feed_forward
+        for number, w in enumerate(self.weights):
+            self._product(self.x_BD, w.qkv, self.qkv_BE, norm=w.norm1)
+            self._attend(number, w, place_B)
+            self._product(self.mixed_BSD, w.output, self.x_BD, parts=True, output="add")
+            self._product(self.x_BD, w.inner, self.inner_BF, norm=w.norm2, output=activation)
+            self._product(self.inner_BF, w.outer, self.x_BD, output="add")
+        self._product(self.x_BD, (self.head, None), self.logits_BV, norm=self.final, output="scores")
+        return self.logits_BV[:, : self.vocabulary_size]
+
+    def take_likeliest(
+        self, tokens_B: Tensor, place_B: Tensor, count_B: Tensor, found_BN: Tensor, logprobs_BN: Tensor
+    ) -> None:
+        """After `scores`: write down each row's likeliest token and how likely it was, and move on to it."""
+        programs = self.best_BP.shape[1]
+        self.kernels.take_likeliest[(self.batch,)](
+            self.best_BP, self.best_row_BP, self.best_mass_BP, tokens_B, place_B, count_B, found_BN, logprobs_BN,
+            programs, self.vocabulary_size, found_BN.shape[1], BLOCK=_power(programs), EARLY=self.early, num_warps=8,
+            **self.options,
+        )  # fmt: skip
+
+    def _cut(self, weight: Tensor) -> Cut:
+        return cut(weight.shape[0], weight.shape[1], weight.element_size(), self.batch)
+
+    def _enter(self, tokens_B: Tensor, place_B: Tensor) -> None:
+        kind, width = self.model.config.position, self.model.config.width
+        learned = self.model.position_embeddings.weight.detach() if kind == "learned" else None
+        # Not launched early: kernels of this step read the place before they wait, when the last step must have ended.
+        self.kernels.enter[(self.batch,)](
+            tokens_B, place_B, self.model.token_embeddings.weight.detach(), learned, self.x_BD,
+            WIDTH=width, BLOCK=_power(width), LEARNED=kind == "learned", EARLY=self.early, num_warps=8,
+        )  # fmt: skip
+        if kind == "sinusoidal":
+            self.x_BD += sinusoids(place_B, self.model.sinusoid_frequencies, width)
+
+    def _product(
+        self,
+        x: Tensor,
+        product: Product | tuple[Tensor, None],
+        out: Tensor,
+        *,
+        norm: Norm | None = None,
+        parts: bool = False,
+        output: str = "plain",
+    ) -> None:
+        weight, bias = product
+        shape, gain, shift = self.shape, None if norm is None else norm.weight, None if norm is None else norm.bias
+        (rows, columns), how, size = weight.shape, self._cut(weight), shape.head_size
+        given = [tensor for tensor in (weight, gain, shift) if tensor is not None]
+        even = not any(number % 2 for number in (columns, size, *(tensor.storage_offset() for tensor in given)))
+        pairs = even and weight.dtype == torch.bfloat16
+        if pairs:
+            weight, x = _in_pairs(weight), _in_pairs(x)
+            gain, shift = None if gain is None else _in_pairs(gain), None if shift is None else _in_pairs(shift)
+            columns, size, how = columns // 2, size // 2, how._replace(block=how.block // 2)
+        if output == "gated":  # a program holds the rows of two matrices
+            rows, how = rows // 2, how._replace(rows=max(1, how.rows // 2))
+        self.kernels.product[(-(-rows // how.rows),)](
+            x, self.part_weights_BSH, weight, bias, gain, shift, out, self.best_BP, self.best_row_BP,
+            self.best_mass_BP, self.batch, shape.epsilon,
+            N=rows, REAL=self.vocabulary_size if output == "scores" else rows, K=columns, ROWS=how.rows,
+            BLOCK=how.block, INPUT="parts" if parts else "plain" if gain is None else shape.norm, SIZE=size,
+            SPLITS=self.splits, OUTPUT=output, BIAS=bias is not None, SHIFT=shift is not None, PAIRS=pairs,
+            EARLY=self.early, num_warps=how.warps, **self.options,
+        )  # fmt: skip
+
+    def _attend(self, number: int, w: Weights, place_B: Tensor) -> None:
+        shape, rope = self.shape, self.model.config.position == "rope"
+        keys, values = self.state.tensors[f"layers.{number}.keys"], self.state.tensors[f"layers.{number}.values"]
+        tile = max(16, min(TILE, _power(-(-self.capacity // self.splits))) * 64 // max(64, _power(shape.head_size)))
+        self.kernels.attention[(shape.heads * self.splits, self.batch)](
+            self.qkv_BE, keys, values, w.query_norm.weight, w.key_norm.weight,
+            self.model.rotary_frequencies if rope else None, place_B, self.mixed_BSD, self.part_weights_BSH,
+            self.capacity, keys.stride(0), keys.stride(1), LOG2E * shape.head_size**-0.5, shape.epsilon,
+            HEADS=shape.heads, KV_HEADS=shape.kv_heads, SIZE=shape.head_size, WIDE=_power(shape.head_size),
+            SPLITS=self.splits, TILE=tile, NORM=shape.qk_norm, ROPE=rope, EARLY=self.early, num_warps=8,
+            **self.options,
+        )  # fmt: skip
+
+
+def _in_pairs(tensor: Tensor) -> Tensor:
+    """The same memory as numbers of twice the size."""
+    return tensor.view(torch.int32 if tensor.element_size() == 2 else torch.int64)
+
+
+def _power(number: int) -> int:
+    """The next power of two."""
+    return 1 << (number - 1).bit_length()

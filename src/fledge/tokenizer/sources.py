@@ -1,0 +1,131 @@
+"""What a training may be given: paths, a corpus or texts; told apart so that no name of a file is learned as text."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fledge.errors import FledgeError
+from fledge.tokenizer.base import to_bytes
+
+if TYPE_CHECKING:
+    from fledge.corpus import Corpus
+
+GATHER = 1 << 24  # bytes of texts that are handed to native code at once
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+PLAIN = (".txt", ".text", ".md", ".en")
+LONGEST_PATH = 4096
+LOOKED_AT = 1000  # strings of a list that are looked for on disk, to tell names of files from texts
+
+
+def document_bytes(text: Any) -> bytes:
+    if not isinstance(text, (str, bytes)):
+        paths = "; put paths into a list" if isinstance(text, os.PathLike) else ""
+        raise FledgeError(f"a text to train on is a {type(text).__name__}; texts are str or bytes{paths}.")
+    return to_bytes(text)
+
+
+def documents_of(block: Any) -> Iterator[bytes]:
+    bounds = block.offsets.tolist()
+    for start, end in itertools.pairwise(bounds):
+        yield bytes(block.buffer[start:end])
+
+
+def texts_of_source(source: Any, paths: Sequence[Path] | None) -> Iterable[Any]:
+    if paths is not None:
+        return itertools.chain.from_iterable(map(_texts_of, paths))
+    if hasattr(source, "blocks"):
+        return source.blocks()  # type: ignore[no-any-return]
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        raise FledgeError(f"a {type(source).__name__} is one text; give a list of texts, or a path as a string.")
+    if not isinstance(source, Iterable):
+        raise FledgeError(f"a {type(source).__name__} is no text to train on; give a path, paths, a Corpus or texts.")
+    return source
+
+
+def _texts_of(path: Path) -> Iterable[Any]:
+    """What is in one file, for a pattern that needs each text whole."""
+    if holds_documents(path):
+        return corpus_of(path).blocks()
+    return [b"".join(unpacked(path)) if path.suffix.lower() in COMPRESSED else path.read_bytes()]
+
+
+def holds_documents(path: Path) -> bool:
+    """Whether the name says JSONL or Parquet: there the text lies in fields, and the rest is not to be learned from."""
+    from fledge.corpus.sources import FORMATS
+
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    while suffixes and suffixes[-1] in COMPRESSED:
+        suffixes.pop()
+    return bool(suffixes) and suffixes[-1] in FORMATS
+
+
+def corpus_of(path: Path) -> Corpus:
+    from fledge.corpus import Corpus
+
+    return Corpus.open(path, validation_fraction=0.0)
+
+
+def as_paths(source: Any) -> list[Path] | None:
+    """The files that `source` names, or None where it holds the texts themselves.
+
+    Strings in a list are names of files if one of them is a file, or if all of them look like names of files.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        return [_file(Path(source))]
+    if not isinstance(source, (list, tuple)) or not source:
+        return None
+    if any(isinstance(item, os.PathLike) for item in source):
+        return [_file(Path(item)) for item in source]
+    if not all(isinstance(item, str) for item in source):
+        return None
+    first = source[:LOOKED_AT]
+    if any(len(item) < LONGEST_PATH and os.path.isfile(item) for item in first) or all(map(_looks_like_a_path, first)):
+        for item in source:
+            if not os.path.exists(item):
+                raise FledgeError(
+                    f"{item:.200} does not exist, and the list it is in looks like names of files. "
+                    "To train on such texts themselves, give them as bytes."
+                )
+        return [_file(Path(item)) for item in source]
+    return None
+
+
+def _looks_like_a_path(text: str) -> bool:
+    """One line that ends as files of text do, or whose folder is there."""
+    from fledge.corpus.sources import FORMATS
+
+    if len(text) >= LONGEST_PATH or len(text.splitlines()) != 1:
+        return False
+    if os.path.splitext(text)[1].lower() in (*PLAIN, *COMPRESSED, *FORMATS):
+        return True
+    folder = os.path.dirname(text)
+    return folder != "/" and os.path.isdir(folder)
+
+
+def _file(path: Path) -> Path:
+    if path.is_dir():
+        raise FledgeError(f"{path} is a folder. Name its files, or open it with Corpus.open({str(path)!r}).")
+    if not path.exists():
+        raise FledgeError(f"{path} does not exist. To train on texts in memory, give a list of them.")
+    if not os.access(path, os.R_OK):
+        raise FledgeError(f"{path} can't be read: its permissions forbid it.")
+    return path
+
+
+def unpacked(path: Path) -> Iterator[bytes]:
+    import lzma
+    import zlib
+
+    from fledge.corpus.sources import Stream, _decompressed, damaged
+
+    with open(path, "rb") as raw:
+        try:
+            stream = Stream(raw, _decompressed(raw, path.name.lower()), str(path))
+            while block := stream.read(GATHER):
+                yield block
+        except (EOFError, lzma.LZMAError, zlib.error) as error:
+            raise FledgeError(damaged(str(path), error)) from None
