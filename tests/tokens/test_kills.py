@@ -196,6 +196,12 @@ def test_two_writers_exclude_each_other(source, tmp_path):
         write(source, tmp_path)
 
 
+def test_a_whole_store_is_given_to_any_number_at_once(source, tmp_path):
+    written = write(source, tmp_path / "store")
+    with fledge.tokens.writer.alone(tmp_path / "store"):
+        assert write(source, tmp_path / "store").manifest == written.manifest
+
+
 def test_restart_throws_the_old_store_away(source, tmp_path):
     write(source, tmp_path / "store")
     source.write_text("another text altogether\n" * 300)

@@ -58,15 +58,22 @@ def write_store(
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise FledgeError(f"{folder} is a file, and a token store is a folder. Name another one with --out.")
+    purpose = purpose_of(corpus, tokenizer)
+
+    def found() -> TokenStore:
+        store = TokenStore.open(folder)
+        require_same(store.manifest["purpose"], purpose, folder, corpus, store.manifest.get("content"), None)
+        if verify:
+            store.verify()
+        return store
+
+    if not restart and (folder / MANIFEST).exists() and not (folder / JOURNAL).exists():
+        return found()  # nothing is written, so any number may look at once
     with _no_leftovers(folder), alone(folder):
         if restart:
             _clear(folder)
-        purpose = purpose_of(corpus, tokenizer)
         if (folder / MANIFEST).exists():
-            store = TokenStore.open(folder)
-            require_same(store.manifest["purpose"], purpose, folder, corpus, store.manifest.get("content"), None)
-            if verify:
-                store.verify()
+            store = found()
             if (folder / JOURNAL).exists():  # killed between the manifest and the end
                 Journal(folder / JOURNAL).remove()
             return store
