@@ -220,12 +220,6 @@ def measured_text(rows: list[dict[str, Any]]) -> str:
     notes = [f"{rows[0]['device']}, torch {rows[0]['torch']}:", table(rows)[0]]
     if any(not row["tokens_per_second"] for row in rows):
         notes.append(SHARED)
-    notes += [
-        f"The account of {_name(row)} was corrected after this measurement. It says {row['corrected'] / 1e9:.2f} GB "
-        f"now ({row['corrected'] / row['peak'] - 1:+.1%}), which is no prediction: it has to be measured again."
-        for row in rows
-        if "corrected" in row
-    ]
     return "\n\n".join(notes) + "\n"
 
 

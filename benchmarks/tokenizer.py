@@ -209,7 +209,8 @@ def bench_train(bench: Bench, work: Path, english: bytes, peers: bool) -> None:
         whos += [("tokenizers", 2)] if peers and megabytes == 5 else []
         shared = {"kind": "train", "path": str(path), "size": size}
         tasks = {f"{who} {threads}": shared | {"who": who, "threads": threads} for who, threads in whos}
-        results = bench.compare(tasks)
+        # A run takes a fraction of a second, so one busy moment decides it: many runs.
+        results = bench.compare(tasks, rounds=bench.rounds * 3)
         seconds = {name: median(found, first) for name, found in results.items()}
         memory = {name: max(result["memory"] for result in found) for name, found in results.items()}
         print(f"\ntraining, {megabytes} MB to {size:,} ids     seconds   memory   (threads after the name)")

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "cuts.hpp"
+#include "ordered.hpp"
 #include "parallel.hpp"
 
 namespace fledge {
@@ -10,6 +11,7 @@ namespace {
 
 constexpr std::size_t part_size = std::size_t{1} << 20;
 constexpr std::size_t generous_size = std::size_t{256} << 20;
+constexpr std::size_t parts_at_once = generous_size / part_size;
 constexpr std::size_t longest_kept = 1 << 10;  // pre-tokens that are longer hardly come twice
 
 std::array<std::uint32_t, 256> byte_ids(const Tokens& tokens) {
@@ -83,6 +85,7 @@ void Encoder<Id>::learn(const Byte* word, std::size_t length, Key key, std::uint
                         Buffer<Id>& out) const {
     thread_local std::vector<std::uint32_t> ids;
     if (ids.size() < length) ids.resize(length);
+    cache.prefetch_admission(hash);
     const std::size_t count = merges_.apply(word, length, ids.data());
     out.append(ids.data(), count);
     if (length > longest_kept || !cache.admits(hash)) return;
@@ -205,21 +208,32 @@ Buffer<Id> Encoder<Id>::encode(std::span<const Byte> text, SpecialMode mode, uns
         return out;
     }
     const auto bounds = cut_into_parts(text.data(), text.data() + text.size(), part_size, specials_for(mode));
-    std::vector<Buffer<Id>> parts(bounds.size() - 1);
-    run_parallel(parts.size(), threads, [&] {
+    const std::size_t parts = bounds.size() - 1;
+    for (std::size_t first = 0; first < parts; first += parts_at_once) {
+        const std::size_t count = std::min(parts_at_once, parts - first);
+        encode_parts(count, static_cast<std::size_t>(bounds[first + count] - bounds[first]), threads, out,
+                     [&](std::size_t i, WordCache<Id>& cache, Buffer<Id>& part) {
+                         encode_part(std::span(bounds[first + i], bounds[first + i + 1]), mode, cache, part);
+                     },
+                     [](std::size_t, std::size_t) {});
+    }
+    out.shrink();
+    return out;
+}
+
+template <typename Id>
+template <typename Encode, typename Placed>
+void Encoder<Id>::encode_parts(std::size_t count, std::size_t bytes, unsigned threads, Buffer<Id>& out,
+                               const Encode& encode, const Placed& placed) {
+    out.reserve(bytes);  // there are never more ids than bytes
+    Ordered<Id> ordered(out, count);
+    run_parallel(count, threads, [&] {
         return [&, lease = std::make_unique<Lease>(*this)](std::size_t i) {
-            encode_part(std::span(bounds[i], bounds[i + 1]), mode, lease->cache(), parts[i]);
-            parts[i].shrink();
+            Buffer<Id> part = ordered.borrow();
+            encode(i, lease->cache(), part);
+            ordered.hand_in(i, std::move(part), placed);
         };
     });
-    std::size_t total = 0;
-    for (const auto& part : parts) total += part.size();
-    out.reserve(total);
-    for (auto& part : parts) {
-        out.append(part.data(), part.size());
-        part = Buffer<Id>();
-    }
-    return out;
 }
 
 template <typename Id>
@@ -231,23 +245,20 @@ Buffer<Id> Encoder<Id>::encode_spans(std::span<const Byte> buffer, std::span<con
     for (std::size_t i = 1; i <= spans; ++i) {
         if (i == spans || bounds[i] - bounds[groups.back()] >= part_size) groups.push_back(i);
     }
-    std::vector<Buffer<Id>> parts(groups.size() - 1);
-    run_parallel(parts.size(), threads, [&] {
-        return [&, lease = std::make_unique<Lease>(*this)](std::size_t group) {
-            for (std::size_t i = groups[group]; i < groups[group + 1]; ++i) {
-                const auto text = buffer.subspan(bounds[i], bounds[i + 1] - bounds[i]);
-                if (mode == SpecialMode::refuse) refuse_specials(text);
-                starts[i] = parts[group].size();
-                encode_part(text, mode, lease->cache(), parts[group]);
-            }
-        };
-    });
     Buffer<Id> out;
-    for (std::size_t group = 0; group < parts.size(); ++group) {
-        for (std::size_t i = groups[group]; i < groups[group + 1]; ++i) starts[i] += out.size();
-        out.append(parts[group].data(), parts[group].size());
-        parts[group] = Buffer<Id>();
-    }
+    encode_parts(groups.size() - 1, bounds[spans] - bounds[0], threads, out,
+                 [&](std::size_t group, WordCache<Id>& cache, Buffer<Id>& part) {
+                     for (std::size_t i = groups[group]; i < groups[group + 1]; ++i) {
+                         const auto text = buffer.subspan(bounds[i], bounds[i + 1] - bounds[i]);
+                         if (mode == SpecialMode::refuse) refuse_specials(text);
+                         starts[i] = part.size();
+                         encode_part(text, mode, cache, part);
+                     }
+                 },
+                 [&](std::size_t group, std::size_t start) {
+                     for (std::size_t i = groups[group]; i < groups[group + 1]; ++i) starts[i] += start;
+                 });
+    out.shrink();
     starts[spans] = out.size();
     return out;
 }

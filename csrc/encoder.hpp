@@ -56,6 +56,11 @@ public:
 private:
     class Lease;  // a cache for the time of a call
 
+    // Parts 0 to count-1 of `bytes` in all, each by encode(part, cache, buffer), to the end of `out` in their order;
+    // placed(part, start) tells where each begins there.
+    template <typename Encode, typename Placed>
+    void encode_parts(std::size_t count, std::size_t bytes, unsigned threads, Buffer<Id>& out, const Encode& encode,
+                      const Placed& placed);
     void encode_part(std::span<const Byte> text, SpecialMode mode, WordCache<Id>& cache, Buffer<Id>& out) const;
     void encode_segment(const Byte* text, const Byte* end, WordCache<Id>& cache, Buffer<Id>& out) const;
     void encode_batch(const Batch& batch, WordCache<Id>& cache, Buffer<Id>& out) const;

@@ -83,6 +83,11 @@ public:
         put({hash, place | marks, {}}, hash, ids, count);
     }
 
+    // Asks for what `admits` reads, while a new word is merged.
+    void prefetch_admission(std::uint64_t hash) const {
+        if (!seen_.empty()) __builtin_prefetch(&seen_[hash >> 32 & (seen_.size() - 1)]);
+    }
+
     // Whether a new word should be kept. In a table that can grow no more it has to come twice: most words of endless
     // text never do, and keeping them would push out those that come again.
     bool admits(std::uint64_t hash) {

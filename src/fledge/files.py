@@ -17,6 +17,16 @@ from typing import IO, Any
 from fledge.errors import FledgeError
 
 PARTIAL = ".partial"
+COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
+DOCUMENTS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
+
+
+def documents_format(name: str) -> str | None:
+    """The format of documents that the end of a file's name tells, compressed or not; None for plain text."""
+    stem = name.lower()
+    while stem.endswith(COMPRESSED):
+        stem = stem[: stem.rindex(".")]
+    return DOCUMENTS.get(os.path.splitext(stem)[1])
 
 
 @contextmanager

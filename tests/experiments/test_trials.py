@@ -166,7 +166,7 @@ def test_a_comparison_tunes_every_arm_alike(config, tmp_path) -> None:
     assert len(outcomes) == 2 * 3 + 2
     assert {outcome.tokens for outcome in outcomes} == {4 * 4 * 16}
     text = report.read_text()
-    for word in ("equal tokens", "Learning rates tried", "unigram", "make▸"):
+    for word in ("equal tokens", "Learning rates tried", "unigram", "make▸", "memory", "CPU with", "MB"):
         assert word in text
     assert json.loads((folder / "steps.json").read_text()) == {"transformer": 4, "gru": 4}
 
@@ -184,5 +184,11 @@ def test_the_validity_gate_refuses_what_the_numbers_do_not_show() -> None:
     assert verdict(clear, chosen, unigram=2.2).startswith("No conclusion: b did not get below")
     noisy = [outcome("a ×1", s, 2.0 + (s % 2)) for s in range(3)] + [outcome("b ×1", s, 2.5 - s / 2) for s in range(3)]
     assert "No conclusion between" in verdict(noisy, chosen, unigram=9.0)
+    alike = [outcome("a ×1", s, 2.0 + s / 20) for s in range(3)] + [outcome("b ×1", s, 2.03 + s / 19) for s in range(3)]
+    found = verdict([*alike, *(outcome("c ×1", s, 3 + s / 20) for s in range(3))], chosen | {"c": "c ×1"}, unigram=9.0)
+    assert found.startswith("No conclusion between a and b: their intervals overlap"), (
+        "the same difference at every seed"
+    )
+    assert "c is worse than these" in found
     alone = [outcome("a ×1", 0, 2.0), outcome("b ×1", 0, 2.5)]
     assert "--seeds 3" in verdict(alone, chosen, unigram=9.0)

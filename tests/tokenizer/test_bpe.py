@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import random
+import subprocess
+import sys
 import warnings
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -354,6 +357,26 @@ def test_a_vocabulary_without_all_bytes():
         BPETokenizer({0: b"a", 1: b"b"}, [(b"a", b"b")])
 
 
+def merged_naively(word: bytes, merges: list[tuple[bytes, bytes]]) -> list[bytes]:
+    symbols = [bytes([byte]) for byte in word]
+    while True:
+        ranks = [merges.index(pair) if (pair := (a, b)) in merges else len(merges) for a, b in pairwise(symbols)]
+        if min(ranks, default=len(merges)) == len(merges):
+            return symbols
+        at = ranks.index(min(ranks))
+        symbols[at : at + 2] = [symbols[at] + symbols[at + 1]]
+
+
+@given(st.permutations([(1, 1), (2, 2), (2, 1), (3, 1), (1, 3), (4, 4), (4, 1), (1, 4)]), st.integers(1, 200))
+def test_the_same_bytes_reached_by_several_merges(lengths, count):
+    """`aa` + `aa`, `aaa` + `a` and `a` + `aaa` are one token, whichever comes first, in words of any length."""
+    merges = [(b"a" * left, b"a" * right) for left, right in lengths]
+    tokens = sorted({left + right for left, right in merges} | {bytes([byte]) for byte in range(256)})
+    vocab = dict(enumerate(tokens))
+    ids = BPETokenizer(vocab, merges).encode("a" * count)
+    assert [vocab[token] for token in ids] == merged_naively(b"a" * count, merges)
+
+
 def test_special_tokens_given_as_texts():
     vocab = {i: bytes([i]) for i in range(256)}
     tokenizer = BPETokenizer(vocab, [], ["<|b|>", "<|a|>", "<|b|>"])
@@ -385,9 +408,14 @@ def test_a_pattern_of_ones_own_keeps_every_byte(small):
 
 
 def test_import_needs_no_torch():
-    import subprocess
-    import sys
-
     code = "import sys, fledge.tokenizer as t; t.BPETokenizer; print({'torch', 'matplotlib'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "set()\n"
+
+
+def test_training_on_a_plain_file_needs_no_corpus(tmp_path):
+    """What settings are checked with takes longer to import than 5 MB take to train on."""
+    (tmp_path / "a.txt").write_text("low lower lowest")
+    code = "import sys, fledge; fledge.train_bpe(sys.argv[1], 260); print({'pydantic'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.txt")], capture_output=True, text=True)
+    assert done.stdout == "set()\n", done.stderr

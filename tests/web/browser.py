@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,3 +56,18 @@ def browsing(**options: Any) -> Iterator[Any]:
             yield page
         finally:
             context.close()
+
+
+def others_share(seconds: float = 0.5) -> float:
+    """How much of the processors' time others take while we wait: 0 on an idle machine, 1 on a full one."""
+    times = Path("/proc/stat")
+    if not times.exists():
+        return min(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+    def read() -> tuple[int, int]:
+        numbers = [int(number) for number in times.read_text().splitlines()[0].split()[1:]]
+        return sum(numbers[3:5]), sum(numbers[:8])  # idle or waiting for a disk, and all
+
+    (idle, whole), _ = read(), time.sleep(seconds)
+    later_idle, later_whole = read()
+    return 1 - (later_idle - idle) / max(1, later_whole - whole)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.web.browser import browsing, chromium
+from tests.web.browser import browsing, chromium, others_share
 from tests.web.conftest import serving
 from tests.web.world import TEXT, write_metrics
 
@@ -156,20 +156,70 @@ class TestTokens:
         assert page.problems == []
 
     def test_ten_kilobytes_are_coloured_within_fifty_milliseconds(self, page: Any, shared_data: Path) -> None:
-        """From the request to the laid-out elements, with GPT-2's tokens: the best of some, as others may be busy."""
+        """From the typing until all that the screen holds is painted, request and all, with GPT-2's tokens: half of the
+        times, or the best of them where others keep the machine busy."""
         words = TEXT.split()
         with serving([shared_data / "ranks" / "gpt2.tiktoken"]) as address:
             page.goto(f"{address}/#/tokens")
             page.locator(".panel .t").first.wait_for()
-            for number in range(40):
+            page.evaluate(WATCH)
+            busy = others_share()
+            for number in range(30):
                 shuffled = random.Random(number).choices(words, k=2400)  # another text each time: no element is kept
                 set_text(page, " ".join(shuffled)[:10_000])
-                until(page, f"{COLOURINGS}.length > {number}")
-                times = page.evaluate(COLOURINGS)
-                if number >= 10 and min(times) < 50:
-                    break
-        print(f"colouring of 10 kB: median {statistics.median(times):.0f} ms")
+                until(page, f"{COLOURINGS.format('colour-all')}.length > {number}")
+            busy = max(busy, others_share())
+            times, whole = (page.evaluate(COLOURINGS.format(name))[5:] for name in ("colour", "colour-all"))
+        assert page.evaluate("window.full.slice(-30).every(Boolean)")  # at that moment no line of the box was empty
+        assert page.locator(".facts b").first.inner_text() == f"{page.locator('.t').count():,}"
+        print(
+            f"colouring of 10 kB: median {statistics.median(times):.0f} ms, best {min(times):.0f}; "
+            f"all in the document: {statistics.median(whole):.0f} ms; others use {busy:.0%} of the machine"
+        )
         assert min(times) < 50, times
+        assert statistics.median(times) < 50 or busy > 0.15, times
+
+    def test_the_end_of_a_text_is_reached_before_it_is_painted(self, page: Any) -> None:
+        """The screen's part comes first; a key that leads behind it does not have to wait."""
+        visit(page, "tokens")
+        page.get_by_label("Tokenizer 1", exact=True).select_option("bpe-370")
+        set_text(page, "the egg ")
+        until(page, "document.querySelector('.coloured').textContent.includes('egg')")
+        last = page.evaluate(
+            """(text) => new Promise((done) => {
+                const input = document.getElementById("text"), box = document.querySelector(".coloured");
+                new MutationObserver((_, watch) => {
+                    watch.disconnect();
+                    const first = box.querySelectorAll(".t").length;
+                    box.dispatchEvent(new KeyboardEvent("keydown", { key: "End" }));
+                    const spans = box.querySelectorAll(".t");
+                    done([first, spans.length, [...spans].findIndex((span) => span.classList.contains("active"))]);
+                }).observe(box, { childList: true });
+                input.value = text;
+                input.dispatchEvent(new Event("input"));
+            })""",
+            "and the hen sat " * 550,
+        )
+        first, every, active = last
+        assert first < every == active + 1
+        until(page, "document.getElementById('live').textContent.startsWith('Token ')")
+        page.wait_for_timeout(200)
+        assert page.locator(".coloured").first.text_content() == "and·the·hen·sat·" * 550
+        assert page.locator(".coloured").first.locator(".t").count() == every
+        assert page.problems == []
+
+    def test_who_has_scrolled_stays_there(self, page: Any) -> None:
+        """Other signs or another character far away do not move a text under the eye."""
+        visit(page, "tokens")
+        set_text(page, "and the hen sat\n" * 300)
+        box = page.locator(".coloured").first
+        until(page, "document.querySelector('.coloured').scrollHeight > 6000")
+        box.evaluate("(box) => box.scrollTo(0, 3000)")
+        page.wait_for_timeout(100)
+        page.get_by_label("Show invisible characters").uncheck()
+        page.wait_for_timeout(100)
+        assert box.evaluate("(box) => box.scrollTop") == 3000
+        page.get_by_label("Show invisible characters").check()
 
     def test_the_first_paint_comes_within_300_milliseconds(self, page: Any) -> None:
         paints = []
@@ -481,8 +531,18 @@ CONTRAST = """() => {
   return worst;
 }"""
 
-COLOURINGS = """performance.getEntriesByName("colour")
+COLOURINGS = """performance.getEntriesByName("{}")
   .filter((entry) => entry.detail.bytes > 9000).map((entry) => entry.duration)"""
+
+WATCH = """() => {
+  const measure = performance.measure.bind(performance), box = document.querySelector(".coloured");
+  window.full = [];
+  performance.measure = (name, options) => {
+    const entry = measure(name, options);
+    if (name === "colour") window.full.push(box.scrollHeight > box.clientHeight);
+    return entry;
+  };
+}"""
 
 PASTE = """(text) => {
   const data = new DataTransfer();

@@ -19,6 +19,7 @@ import pytest
 from fledge.cli.serve import serve
 from fledge.errors import FledgeError
 from fledge.web.guard import Guard
+from fledge.web.server import listen
 from tests.web.world import read_lines
 
 
@@ -117,6 +118,25 @@ def test_a_taken_port_is_one_sentence(world: Path) -> None:
         taken.listen()
         with pytest.raises(FledgeError, match="Choose another with --port"):
             serve([world / "runs"], "127.0.0.1", taken.getsockname()[1], None, "cpu", False)
+
+
+def test_a_small_answer_is_sent_at_once() -> None:
+    """Nagle's algorithm is off: a client that acknowledges late would wait 40 ms for the end of every answer."""
+
+    async def option() -> int:
+        found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            found.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        listener = listen("127.0.0.1", 0)
+        async with await asyncio.start_server(accept, sock=listener):
+            _, writer = await asyncio.open_connection(*listener.getsockname())
+            writer.close()
+            return await found
+
+    assert asyncio.run(option())
 
 
 def test_without_the_extra_it_says_what_to_install(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:

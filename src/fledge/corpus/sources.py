@@ -17,16 +17,15 @@ import stat
 import sys
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
 from fledge.errors import FledgeError
+from fledge.files import COMPRESSED, documents_format
 
-COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
-FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
 STANDARD_INPUT = "-"
 HEAD = 64 << 20  # of standard input, kept in memory to see how its documents lie
 BUFFER = 1 << 20
@@ -250,6 +249,18 @@ class _Zstandard(io.RawIOBase):
         return True
 
 
+def _gunzipped(raw: IO[bytes]) -> gzip.GzipFile:
+    return gzip.GzipFile(fileobj=raw)
+
+
+UNPACKERS: dict[str, Callable[[IO[bytes]], Any]] = {
+    ".gz": _gunzipped,
+    ".xz": lzma.LZMAFile,
+    ".bz2": bz2.BZ2File,
+    ".zst": _Zstandard,
+}
+
+
 def damaged(address: str, error: BaseException) -> str:
     return (
         f"{address} can't be decompressed to its end ({error}): the file was cut or damaged. "
@@ -271,15 +282,8 @@ def _raw(source: Source) -> Iterator[IO[bytes]]:
 
 
 def _decompressed(raw: IO[bytes], name: str) -> IO[bytes]:
-    if name.endswith(".gz"):
-        return cast(IO[bytes], gzip.GzipFile(fileobj=raw))
-    if name.endswith(".xz"):
-        return cast(IO[bytes], lzma.LZMAFile(raw))
-    if name.endswith(".bz2"):
-        return cast(IO[bytes], bz2.BZ2File(raw))
-    if name.endswith(".zst"):
-        return cast(IO[bytes], _Zstandard(raw))
-    return raw
+    unpack = UNPACKERS.get(os.path.splitext(name.lower())[1])
+    return raw if unpack is None else cast(IO[bytes], unpack(raw))
 
 
 def filesystem(address: str) -> tuple[Any, str]:
@@ -366,7 +370,8 @@ def _without_binaries(names: list[str], folder: str) -> list[str]:
     kept: list[str] = []
     left: list[str] = []
     for name in names:
-        (kept if name.endswith((*COMPRESSED, *FORMATS)) or not _binary(name) else left).append(name)
+        known = documents_format(name) or name.lower().endswith(COMPRESSED)
+        (kept if known or not _binary(name) else left).append(name)
     if left:
         shown = ", ".join(Path(name).name for name in left[:3])
         more = f" and {len(left) - 3} more" if len(left) > 3 else ""
@@ -415,14 +420,10 @@ def _with_formats(
     for name, size, modified in files:
         chosen = format
         if format == "auto":
-            stem = name
-            while stem.endswith(COMPRESSED):
-                stem = os.path.splitext(stem)[0]
-            chosen = FORMATS.get(os.path.splitext(stem)[1].lower(), "")
-            if not chosen:
-                if plain is None:
-                    plain = "text" if single or _holds(Source(name, "text"), separator) else "files"
-                chosen = plain
+            known = documents_format(name)
+            if not known and plain is None:
+                plain = "text" if single or _holds(Source(name, "text"), separator) else "files"
+            chosen = known or plain or ""
         yield Source(name, chosen, size, modified, held_out)
 
 

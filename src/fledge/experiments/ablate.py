@@ -110,7 +110,7 @@ def ablate(
         )
     findings.add_curves(page, plan, outcomes, folder)
     findings.add_given_up(page, outcomes)
-    findings.add_setup(page, plan, command)
+    findings.add_setup(page, plan, command, outcomes, engine.parallel)
     return plan, outcomes, findings.write(page, outcomes, folder)
 
 

@@ -21,6 +21,7 @@ from fledge.experiments.plan import Arm, Plan, make_plan, with_shared_data
 from fledge.experiments.statistics import Estimate, apart, estimate
 from fledge.experiments.timing import EVALUATIONS, Clock, Cost, pacer
 from fledge.experiments.trials import Outcome, Trial, by_arm, unigram_loss
+from fledge.files import readable_bytes
 from fledge.plot import curves
 
 RATES = (0.3, 1.0, 3.0)
@@ -49,7 +50,10 @@ def arm_config(name: str, base: RunConfig) -> RunConfig:
     if name == base.name or name == "transformer":
         return base
     if name in PRESETS:
-        return override_config(base, [*PRESETS[name]])
+        from fledge.model.registry import without_unused
+
+        config = override_config(base, [*PRESETS[name]])
+        return config.model_copy(update={"model": without_unused(config.model)})
     if name in recipe_names() or name.endswith(".toml"):
         other = load_recipe(name)
         return base.model_copy(update={"model": other.model, "optimizer": other.optimizer, "schedule": other.schedule})
@@ -112,7 +116,8 @@ def compare(
     add_tuning(page, outcomes, names, plan.seeds[0])
     findings.add_given_up(page, outcomes)
     findings.add_samples(page, plan, finals, folder, prompt)
-    findings.add_setup(page, plan, command)
+    findings.add_setup(page, plan, command, outcomes, engine.parallel)
+    add_arms(page, plan, chosen)
     return plan, outcomes, findings.write(page, outcomes, folder)
 
 
@@ -233,19 +238,28 @@ def verdict(finals: Sequence[Outcome], chosen: dict[str, str], unigram: float) -
     base = {outcome.seed: outcome for outcome in groups[chosen[first]]}
     gap = findings.difference(groups[chosen[second]], base, METRIC)
     ranking = ", ".join(f"{name} {means[name]}" for name in ordered)
-    if gap is None or not apart(gap):
-        return f"No conclusion between {first} and {second}: {needed(gap)} Losses in nats per token: {ranking}."
-    return f"{first} predicts best, {gap.mean:.3f} ± {gap.half_width:.3f} nats below {second}. Losses: {ranking}."
+    if gap is not None and apart(gap) and not means[first].overlaps(means[second]):
+        return f"{first} predicts best, {gap.mean:.3f} ± {gap.half_width:.3f} nats below {second}. Losses: {ranking}."
+    level = [name for name in ordered if means[name].overlaps(means[first])]
+    worse = [name for name in ordered if not any(means[name].overlaps(means[other]) for other in level)]
+    rest = f" {' and '.join(worse)} {'is' if len(worse) == 1 else 'are'} worse than these." if worse else ""
+    return (
+        f"No conclusion between {' and '.join(level)}: {needed(means[first], means[second], gap)}{rest} "
+        f"Losses in nats per token: {ranking}."
+    )
 
 
-def needed(gap: Estimate | None) -> str:
-    """How many seeds would settle a difference of the size seen."""
+def needed(first: Estimate, second: Estimate, gap: Estimate | None) -> str:
+    """How many seeds would take the intervals apart, if the means stayed where they are."""
     if gap is None or not math.isfinite(gap.half_width):
         return "one seed shows no spread; run with --seeds 3."
     if gap.mean == 0:
         return "the means are equal."
-    seeds = math.ceil(gap.seeds * (gap.half_width / abs(gap.mean)) ** 2) + 1
-    return f"their intervals overlap; a difference of {abs(gap.mean):.4f} needs about {seeds} seeds, or a longer run."
+    seeds = math.ceil(gap.seeds * ((first.half_width + second.half_width) / abs(gap.mean)) ** 2) + 1
+    return (
+        f"their intervals overlap (a difference of {abs(gap.mean):.4f} ± {gap.half_width:.4f}, seed by seed); it needs "
+        f"about {seeds} seeds, or a longer run."
+    )
 
 
 def add_table(page: Page, finals: Sequence[Outcome], chosen: dict[str, str], match: Match, unigram: float) -> None:
@@ -255,6 +269,7 @@ def add_table(page: Page, finals: Sequence[Outcome], chosen: dict[str, str], mat
         found = groups[arm]
         values, bits = findings.arm_values(found, METRIC), findings.arm_values(found, "bits_per_byte")
         speeds = [outcome.tokens_per_second for outcome in found if outcome.tokens_per_second]
+        sizes = [outcome.memory for outcome in found if outcome.memory]
         rows.append(
             (
                 name,
@@ -262,9 +277,10 @@ def add_table(page: Page, finals: Sequence[Outcome], chosen: dict[str, str], mat
                 f"{found[0].tokens:,}",
                 f"{found[0].flops:.3g}",
                 str(estimate(values)),
-                f"{math.exp(estimate(values).mean):,.2f}",
+                perplexity(estimate(values)),
                 str(estimate(bits)) if bits else "–",
                 f"{sum(speeds) / len(speeds):,.0f}" if speeds else "–",
+                readable_bytes(max(sizes)) if sizes else "–",
                 arm.rpartition("×")[2],
             )
         )
@@ -278,6 +294,7 @@ def add_table(page: Page, finals: Sequence[Outcome], chosen: dict[str, str], mat
         "perplexity",
         "bits per byte",
         "tokens/s",
+        "memory",
         "rate ×",
     ]
     page.table(head, sorted(rows, key=lambda row: float(str(row[4]).split()[0])))
@@ -285,6 +302,16 @@ def add_table(page: Page, finals: Sequence[Outcome], chosen: dict[str, str], mat
         f"Matched: {match}. ± is the 95 % interval of the mean over the seeds. Counting tokens alone (unigram) gives "
         f"{unigram:.3f} nats per token: an arm above that has learned nothing."
     )
+
+
+def perplexity(loss: Estimate) -> str:
+    """
+    >>> perplexity(Estimate(2.0, 0.1, 3)), perplexity(Estimate(2.0, math.inf, 1))
+    ('7.39 (6.69 to 8.17)', '7.39')
+    """
+    if not math.isfinite(loss.half_width):
+        return f"{math.exp(loss.mean):,.2f}"
+    return f"{math.exp(loss.mean):,.2f} ({math.exp(loss.low):,.2f} to {math.exp(loss.high):,.2f})"
 
 
 def add_tuning(page: Page, outcomes: Sequence[Outcome], names: Sequence[str], seed: int) -> None:
@@ -302,6 +329,14 @@ def add_tuning(page: Page, outcomes: Sequence[Outcome], names: Sequence[str], se
         page.paragraph(
             f"For {' and '.join(edges)} the best rate is at the end of the grid: one beyond it might do better still."
         )
+
+
+def add_arms(page: Page, plan: Plan, chosen: dict[str, str]) -> None:
+    """What the matching and the tuning made of each arm."""
+    changes = {arm.name: " ".join(arm.changes) for arm in plan.arms}
+    page.table(
+        ["arm", "settings that differ from the recipe's"], [(name, changes[arm]) for name, arm in chosen.items()]
+    )
 
 
 def curve(

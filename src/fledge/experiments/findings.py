@@ -5,9 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-import platform
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 from fledge.experiments.page import Page
@@ -27,8 +25,8 @@ def begin(plan: Plan, answer: str) -> Page:
     return page
 
 
-def add_setup(page: Page, plan: Plan, command: str) -> None:
-    """What was run, for a reader who has only the page, and the command that runs it again."""
+def add_setup(page: Page, plan: Plan, command: str, outcomes: Sequence[Outcome], parallel: int) -> None:
+    """What was run and where, for a reader who has only the page, and the command that runs it again."""
     from fledge import __version__
 
     config = plan.config
@@ -46,11 +44,14 @@ def add_setup(page: Page, plan: Plan, command: str) -> None:
         page.paragraph(
             f"The time budget of {plan.facts['budget']} was turned into steps once; the plan keeps the number."
         )
+    if parallel > 1:
+        page.paragraph(
+            f"Up to {parallel} trials ran at once: seconds and tokens/s are of a machine that they shared, not of one "
+            "trial alone."
+        )
     page.code(command)
-    page.paragraph(
-        f"fledge {__version__}, torch {version('torch')}, Python {platform.python_version()}, "
-        f"{platform.system()} {platform.machine()}."
-    )
+    machines = sorted({outcome.machine for outcome in outcomes if outcome.machine})
+    page.paragraph("; ".join([f"fledge {__version__}", *machines]) + ".")
 
 
 def add_given_up(page: Page, outcomes: Sequence[Outcome]) -> None:

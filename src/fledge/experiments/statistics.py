@@ -44,6 +44,9 @@ class Estimate(NamedTuple):
     def high(self) -> float:
         return self.mean + self.half_width
 
+    def overlaps(self, other: Estimate) -> bool:
+        return self.low <= other.high and other.low <= self.high
+
 
 def estimate(values: Sequence[float]) -> Estimate:
     """

@@ -71,7 +71,7 @@ def sweep(
     landscape.add_landscape(page, outcomes, axes)
     findings.add_curves(page, plan, outcomes, folder)
     findings.add_given_up(page, outcomes)
-    findings.add_setup(page, plan, command)
+    findings.add_setup(page, plan, command, outcomes, engine.parallel)
     if equal_samples:
         page.paragraph(
             "Every point saw the same number of windows: a larger batch took fewer steps. The steps above are those of "

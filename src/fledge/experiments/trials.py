@@ -7,9 +7,11 @@ and unfinished ones resumed.
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -42,6 +44,8 @@ class Outcome:
     folder: str = ""
     reached: float | None = None
     "The last validation loss of a trial that was not run to its end."
+    machine: str = ""
+    "What it ran on: processor or GPU, and versions."
 
 
 class Trial(NamedTuple):
@@ -98,6 +102,7 @@ def run_trial(trial: Trial, folder: Path) -> Outcome:
         "seed": config.training.seed,
         "parameters": account.parameters.total,
         "folder": str(place.relative_to(folder)),
+        "machine": machine(config),
     }
     rivals = tuple(folder / "trials" / name for name in trial.rivals)
     watch = Watch(place, config.steps, config.schedule.warmup_steps, unigram_loss(config), rivals)
@@ -133,6 +138,22 @@ def run_trial(trial: Trial, folder: Path) -> Outcome:
             )
     write_json(place / OUTCOME, asdict(outcome))
     return outcome
+
+
+def machine(config: RunConfig) -> str:
+    """What a trial runs on, and with: speeds are of this, and bits too."""
+    import torch
+
+    from fledge.training.device import choose_device
+
+    device = choose_device(config.training.device)
+    if device.type == "cuda":
+        processor = torch.cuda.get_device_name(device)
+    else:
+        threads = config.training.threads or torch.get_num_threads()
+        processor = f"{device.type.upper()} with {threads} thread{'s' * (threads != 1)}"
+    system = f"{platform.system()} {platform.machine()}"
+    return f"{processor}, torch {version('torch')}, Python {platform.python_version()}, {system}"
 
 
 def measured(run: Path) -> dict[str, Any]:

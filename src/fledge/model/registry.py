@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 from fledge.config import ModelConfig
 from fledge.errors import FledgeError, nearest
@@ -48,11 +49,22 @@ def build_model(config: ModelConfig, vocabulary_size: int, context_length: int) 
 
 def _warn_unused(config: ModelConfig, kind: type[Model]) -> None:
     """Name, once, what was set and has no effect here."""
-    unused = [
-        f"model.{name} = {getattr(config, name)}"
-        for name, field in type(config).model_fields.items()
-        if name not in kind.settings and name != "architecture" and getattr(config, name) != field.default
-    ]
+    unused = [f"model.{name} = {getattr(config, name)}" for name in _unused(config, kind)]
     if unused:
         verb = "has" if len(unused) == 1 else "have"
         warnings.warn(f"{', '.join(unused)} {verb} no effect on model.architecture = {config.architecture}.")
+
+
+def _unused(config: ModelConfig, kind: type[Model]) -> dict[str, Any]:
+    """What is set and has no effect, with its default."""
+    fields = {name: field for name, field in type(config).model_fields.items() if name != "architecture"}
+    return {
+        name: field.default
+        for name, field in fields.items()
+        if name not in kind.settings and getattr(config, name) != field.default
+    }
+
+
+def without_unused(config: ModelConfig) -> ModelConfig:
+    """The same model, with defaults where a setting has no effect on its architecture."""
+    return config.model_copy(update=_unused(config, ARCHITECTURES[config.architecture]))

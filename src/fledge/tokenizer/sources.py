@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fledge.errors import FledgeError
+from fledge.files import COMPRESSED, DOCUMENTS, documents_format
 from fledge.tokenizer.base import to_bytes
 
 if TYPE_CHECKING:
     from fledge.corpus import Corpus
 
 GATHER = 1 << 24  # bytes of texts that are handed to native code at once
-COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 PLAIN = (".txt", ".text", ".md", ".en")
 LONGEST_PATH = 4096
 LOOKED_AT = 1000  # strings of a list that are looked for on disk, to tell names of files from texts
@@ -48,19 +48,9 @@ def texts_of_source(source: Any, paths: Sequence[Path] | None) -> Iterable[Any]:
 
 def _texts_of(path: Path) -> Iterable[Any]:
     """What is in one file, for a pattern that needs each text whole."""
-    if holds_documents(path):
+    if documents_format(path.name):
         return corpus_of(path).blocks()
     return [b"".join(unpacked(path)) if path.suffix.lower() in COMPRESSED else path.read_bytes()]
-
-
-def holds_documents(path: Path) -> bool:
-    """Whether the name says JSONL or Parquet: there the text lies in fields, and the rest is not to be learned from."""
-    from fledge.corpus.sources import FORMATS
-
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    while suffixes and suffixes[-1] in COMPRESSED:
-        suffixes.pop()
-    return bool(suffixes) and suffixes[-1] in FORMATS
 
 
 def corpus_of(path: Path) -> Corpus:
@@ -96,11 +86,9 @@ def as_paths(source: Any) -> list[Path] | None:
 
 def _looks_like_a_path(text: str) -> bool:
     """One line that ends as files of text do, or whose folder is there."""
-    from fledge.corpus.sources import FORMATS
-
     if len(text) >= LONGEST_PATH or len(text.splitlines()) != 1:
         return False
-    if os.path.splitext(text)[1].lower() in (*PLAIN, *COMPRESSED, *FORMATS):
+    if os.path.splitext(text)[1].lower() in (*PLAIN, *COMPRESSED, *DOCUMENTS):
         return True
     folder = os.path.dirname(text)
     return folder != "/" and os.path.isdir(folder)
@@ -117,15 +105,8 @@ def _file(path: Path) -> Path:
 
 
 def unpacked(path: Path) -> Iterator[bytes]:
-    import lzma
-    import zlib
+    from fledge.corpus.sources import Source
 
-    from fledge.corpus.sources import Stream, _decompressed, damaged
-
-    with open(path, "rb") as raw:
-        try:
-            stream = Stream(raw, _decompressed(raw, path.name.lower()), str(path))
-            while block := stream.read(GATHER):
-                yield block
-        except (EOFError, lzma.LZMAError, zlib.error) as error:
-            raise FledgeError(damaged(str(path), error)) from None
+    with Source(str(path), "text").open() as stream:
+        while block := stream.read(GATHER):
+            yield block

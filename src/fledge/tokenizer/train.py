@@ -17,18 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fledge.errors import FledgeError
-from fledge.files import readable_bytes
+from fledge.files import COMPRESSED, documents_format, readable_bytes
 from fledge.progress import Bar, progress_bar
 from fledge.tokenizer.base import check_whole, to_bytes
 from fledge.tokenizer.bpe import PATTERNS, BPETokenizer, check_pattern
 from fledge.tokenizer.sources import (
-    COMPRESSED,
     GATHER,
     as_paths,
     corpus_of,
     document_bytes,
     documents_of,
-    holds_documents,
     texts_of_source,
     unpacked,
 )
@@ -177,7 +175,7 @@ def _count(
         total = sum(path.stat().st_size for path in paths)
         with progress_bar("counting", total, shown=progress) as bar:
             for path in paths:
-                if holds_documents(path):
+                if documents_format(path.name):
                     _count_texts(counter, corpus_of(path).blocks())
                 elif path.suffix.lower() in COMPRESSED:
                     _count_blocks(counter, unpacked(path))

@@ -30,6 +30,11 @@ class Batch(NamedTuple):
         """The same batch in page-locked memory, from which a GPU copies in the background."""
         return self._each(Tensor.pin_memory)
 
+    def split(self, rows: list[int]) -> list[Batch]:
+        """Batches of so many rows each: views, nothing is copied."""
+        parts = [torch.split(part, rows) for part in self if part is not None]
+        return [Batch(*part) for part in zip(*parts, strict=True)]
+
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
         inputs, targets, positions, documents = self
         return Batch(

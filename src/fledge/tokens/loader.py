@@ -1,21 +1,54 @@
-"""Batches made in the background a little before they are needed, into pinned memory for a GPU."""
+"""Batches made in the background a little before they are needed, into pinned memory for a GPU.
+
+One thread makes them. A consumer that is faster than it does not wait but makes the next ones itself: so two
+cores are busy from the first batch on, and a consumer with work of its own shares them with one thread only.
+"""
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import partial
+from typing import Generic, TypeVar
 
 from fledge.errors import FledgeError
 from fledge.tokens.batch import Batch
 from fledge.tokens.windows import Windows
 
-DEPTH = 4  # batches made ahead
-TOGETHER = 1 << 18  # tokens that are worth waking a thread for: small batches are made several at a time
-PLANNED = 1024  # rows whose places are found at a time
-THREADS = min(2, os.cpu_count() or 1)  # the work is reading and widening, mostly outside Python
+DEPTH = 4  # pieces of work ahead of the consumer: a batch each, or several small ones
+PIECE = 1 << 17  # tokens that are worth a piece of work of their own
+SMALL = 16  # batches in a piece at most
+PLANNED = 2048  # rows whose places are found at a time,
+AT_LEAST = 4  # or those of so many pieces
+
+Numbered = list[tuple[int, Batch]]
+Made = TypeVar("Made")
+
+
+class Task(Generic[Made]):
+    """Work for a thread in the background, which whoever waits for it may take over."""
+
+    def __init__(self, pool: Executor, work: Callable[[], Made]) -> None:
+        self._work = work
+        self._future = pool.submit(work)
+
+    def take_over(self) -> None:
+        """Do it in this thread, unless it was begun."""
+        if not self._future.cancel():
+            return
+        self._future = Future()
+        try:
+            self._future.set_result(self._work())
+        except Exception as error:  # raised when its turn comes
+            self._future.set_exception(error)
+
+    def done(self) -> bool:
+        return self._future.done()
+
+    def result(self) -> Made:
+        return self._future.result()
 
 
 class Loader:
@@ -54,30 +87,53 @@ class Loader:
 
     def __iter__(self) -> Iterator[tuple[int, Batch]]:
         rows = max(1, self.batch_size // self.ranks)
-        together = max(1, min(self.depth, TOGETHER // (rows * self.windows.context_length)))
-        planned = max(together, PLANNED // rows // together * together)
-        end = sys.maxsize if self.stop is None else self.stop
-        pool = ThreadPoolExecutor(THREADS, thread_name_prefix="loader")
-        under_way: deque[Future[list[tuple[int, Batch]]]] = deque()
+        fits = min(SMALL, PIECE // (rows * self.windows.context_length))
+        together = max(1, fits) if hasattr(self.windows, "batches") else 1
+        planned = together * max(AT_LEAST, PLANNED // (rows * together))
+        step = self.batch_size * planned
+        pool = ThreadPoolExecutor(1, thread_name_prefix="loader")
+        under_way: deque[Task[Numbered]] = deque()
         try:
-            for first in range(self.start, end, self.batch_size * planned):
-                firsts = range(first, min(end, first + self.batch_size * planned), self.batch_size)
-                found = pool.submit(self._look_ahead, firsts)
+            coming = pool.submit(self._look_ahead, self._firsts(self.start, planned))
+            for first in range(self.start, self._end, step):
+                firsts, found = self._firsts(first, planned), coming
                 for at in range(0, len(firsts), together):
-                    under_way.append(pool.submit(self._make, found, firsts[at : at + together]))
-                    if len(under_way) * together > self.depth:
-                        yield from under_way.popleft().result()
+                    under_way.append(Task(pool, partial(self._make, found, firsts[at : at + together])))
+                    if at == 0:  # the next are found while these are made
+                        coming = pool.submit(self._look_ahead, self._firsts(first + step, planned))
+                    if len(under_way) > self.depth:
+                        yield from _oldest(under_way)
             while under_way:
-                yield from under_way.popleft().result()
+                yield from _oldest(under_way)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+    @property
+    def _end(self) -> int:
+        return sys.maxsize if self.stop is None else self.stop
+
+    def _firsts(self, first: int, count: int) -> range:
+        """The first samples of `count` batches, or of those that are left."""
+        return range(first, min(self._end, first + self.batch_size * count), self.batch_size)
 
     def _look_ahead(self, firsts: range) -> None:
         ahead = getattr(self.windows, "ahead", None)  # what stands in for windows may know only `batch`
         if ahead is not None:
             ahead([self.share(first) for first in firsts])
 
-    def _make(self, found: Future[None], firsts: range) -> list[tuple[int, Batch]]:
+    def _make(self, found: Future[None], firsts: range) -> Numbered:
         found.result()
-        batches = [(first, self.windows.batch(self.share(first))) for first in firsts]
-        return [(first, batch.pin()) for first, batch in batches] if self.pin else batches
+        shares = [self.share(first) for first in firsts]
+        make = getattr(self.windows, "batches", None)  # as above
+        batches = [self.windows.batch(share) for share in shares] if make is None else make(shares)
+        return [(first, batch.pin() if self.pin else batch) for first, batch in zip(firsts, batches, strict=True)]
+
+
+def _oldest(under_way: deque[Task[Made]]) -> Made:
+    """The result of the oldest task. Rather than wait for it, this thread does another that was not begun."""
+    oldest = under_way.popleft()
+    for task in (oldest, *under_way):
+        if oldest.done():
+            break
+        task.take_over()
+    return oldest.result()

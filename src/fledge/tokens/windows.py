@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ class Windows(ABC):
         self._since_release = 0
         self._ahead: dict[range, tuple[Plan, int]] = {}
         self._fresh: dict[range, tuple[Plan, int]] = {}
+        self._before: dict[range, tuple[Plan, int]] = {}
         self._order: tuple[int, Numbers] = (-1, np.empty(0, np.int64))
 
     @abstractmethod
@@ -61,14 +63,27 @@ class Windows(ABC):
             plan = self.plan(np.concatenate([np.arange(share.start, share.stop) for share in shares]))
             lows = np.cumsum([0, *map(len, shares)]).tolist()
             fresh = {share: (plan, low) for share, low in zip(shares, lows, strict=False)}
-            self._ahead = self._fresh | fresh  # those found the last time may still be asked for by another thread
-            self._fresh = fresh
+            self._ahead = self._before | self._fresh | fresh  # a loader finds some while the last two are still made
+            self._before, self._fresh = self._fresh, fresh
 
     def batch(self, samples: Sequence[int] | Numbers) -> Batch:
         """The samples of these numbers (a range, or any list of them) as one batch."""
         known = self._ahead.get(samples) if isinstance(samples, range) else None
         plan, low = known or (self.plan(samples), 0)
-        rows = len(samples)
+        return self._gather(plan, low, len(samples))
+
+    def batches(self, shares: Sequence[range]) -> list[Batch]:
+        """A batch for each share. Those that `ahead` found side by side are filled in one go, in one memory."""
+        rows = [len(share) for share in shares]
+        known = [self._ahead.get(share) for share in shares]
+        plan, first = known[0] or (None, 0)
+        lows = accumulate(rows[:-1], initial=first)
+        beside = all(entry and entry[0] is plan and entry[1] == low for entry, low in zip(known, lows, strict=True))
+        if plan is None or not beside:
+            return [self.batch(share) for share in shares]
+        return self._gather(plan, first, sum(rows)).split(rows)
+
+    def _gather(self, plan: Plan, low: int, rows: int) -> Batch:
         found = gather(self.split, plan.part(low, low + rows), rows, plan.width, self.padding, self.opening)
         self._since_release += rows
         if self._since_release >= RELEASE_EVERY:

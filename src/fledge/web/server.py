@@ -114,7 +114,8 @@ def own_address(host: str) -> str:
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens already, so that a taken port is a sentence and port 0 has a number."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family)
+    # TCP by name: only then does asyncio turn Nagle's waiting off, which holds a small answer for up to 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))

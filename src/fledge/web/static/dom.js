@@ -37,6 +37,13 @@ export function announce(text) {
   requestAnimationFrame(() => { live.textContent = text; });
 }
 
+/** Resolves when what is in the document now has been painted: in a task after the next frame's. */
+export const painted = () => new Promise((resolve) => requestAnimationFrame(() => {
+  const { port1, port2 } = new MessageChannel();
+  port1.onmessage = () => { port1.close(); resolve(); };
+  port2.postMessage(null);
+}));
+
 let hiding = 0;
 
 /** A sentence about something that went wrong, for some seconds. */

@@ -2,7 +2,7 @@
 
 import { label, post, readLibrary } from "../api.js";
 import { Coloured } from "../coloured.js";
-import { h, latest, memory, notice, options, segments, show } from "../dom.js";
+import { h, latest, memory, notice, options, painted, segments, show } from "../dom.js";
 import { count, fixed, plural } from "../format.js";
 import { Tokenized } from "../pieces.js";
 import { Story } from "../story.js";
@@ -79,9 +79,11 @@ export async function open(place) {
       const answer = await post("/api/tokens", { text, tokenizers: [...state.chosen] });
       if (asked !== shown) return;
       sizes.textContent = `${plural(answer.characters, "character")}, ${plural(answer.bytes, "byte")} as UTF-8`;
-      answer.results.forEach((result, index) => fill(shown[index], result));
-      void panels.offsetHeight;  // laid out now, so that the measure holds all of the work
-      performance.measure("colour", { start, end: performance.now(), detail: { bytes: answer.bytes } });
+      // Two measures: until all that the screen holds is painted, and until all of the text is.
+      painted().then(() => measure("colour", start, answer.bytes));
+      const whole = Promise.all(answer.results.map((result, index) => fill(shown[index], result)));
+      whole.then((done) => done.every(Boolean) && measure("colour-all", start, answer.bytes));
+      void panels.offsetHeight;  // laid out now, and not only when the next frame is due
     } catch (error) {
       notice(error.message);
     }
@@ -100,7 +102,7 @@ export async function open(place) {
       fact(result.bytes_per_token === null ? "–" : fixed(result.bytes_per_token, 2), "bytes per token"),
       h("span", { title: "Kind and vocabulary" }, `${result.kind}, ${count(result.vocabulary_size)} ids`),
       result.exact ? null : h("span", { class: "problem" }, "does not spell the text exactly"));
-    panel.coloured.show(panel.tokenized, state.signs, state.ids);
+    return panel.coloured.show(panel.tokenized, state.signs, state.ids);
   }
 
   const signs = h("input", { type: "checkbox", checked: state.signs, onchange: () => { state.signs = signs.checked; memory.set("signs", state.signs); draw(); } });
@@ -118,6 +120,8 @@ export async function open(place) {
   story.offer(state.chosen[0], library);
   return () => { shown.forEach((panel) => panel.coloured.close()); story.close(); };
 }
+
+const measure = (name, start, bytes) => performance.measure(name, { start, end: performance.now(), detail: { bytes } });
 
 const heading = () => h("header", { class: "head" }, h("h1", {}, "Tokens"),
   h("p", {}, "What a model reads instead of letters. Every colour is one token; point at one for its id and bytes, choose one for its story."));
