@@ -11,7 +11,7 @@ from fledge.config import ModelConfig, SamplingConfig
 from fledge.errors import FledgeError
 from fledge.generation import burst, decode_step, generate
 from fledge.generation.burst import Bursts, has_kernels
-from fledge.generation.decode_step import cut
+from fledge.generation.decode_step import Cut, cut, on_matrix_units
 from fledge.generation.prepare import prepare
 from fledge.model import Model, build_model
 from fledge.model.base import State
@@ -80,6 +80,12 @@ def test_our_kernels_equal_the_plain_formula(
     monkeypatch: pytest.MonkeyPatch, shape: dict[str, object], dtype: torch.dtype, bar: float, batch: int
 ) -> None:
     """Token by token, from an empty state to past the context, for heads and matrices of odd sizes."""
+    compare_with_the_plain_formula(monkeypatch, shape, dtype, bar, batch)
+
+
+def compare_with_the_plain_formula(
+    monkeypatch: pytest.MonkeyPatch, shape: dict[str, object], dtype: torch.dtype, bar: float, batch: int
+) -> None:
     torch.manual_seed(0)
     config = ModelConfig(**{"layers": 2, "width": 320, "heads": 10, **shape})
     model = build_model(config, 500, 150).to("cuda", dtype).eval()
@@ -108,6 +114,42 @@ def test_our_kernels_equal_the_plain_formula(
             torch.testing.assert_close(ours.logprobs_BN[:, 1], found.log_softmax(-1).amax(-1), rtol=1e-4, atol=1e-4)
             assert (ours.place_B == place + 1).all()
             assert (ours.count_B == 2).all()
+
+
+XL_BLOCK = {"layers": 1, "width": 1600, "heads": 25, **KERNEL_SHAPES[0]}
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize("shape", [XL_BLOCK, {"hidden": 5128}], ids=["gpt2-xl", "swiglu"])
+def test_wide_feed_forwards_equal_the_plain_formula(monkeypatch: pytest.MonkeyPatch, shape: dict[str, object]) -> None:
+    from fledge.generation import decode_matrix
+
+    calls, add_product = [], decode_matrix.add_product
+    monkeypatch.setattr(decode_matrix, "add_product", lambda *given: calls.append(add_product(*given)))
+    compare_with_the_plain_formula(monkeypatch, shape, torch.bfloat16, 5e-2, batch=1)
+    assert bool(calls) == (torch.cuda.get_device_capability() >= (9, 0))
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize(("rows", "columns", "bias"), [(1600, 6400, True), (325, 5128, False), (1, 6656, True)])
+def test_the_product_on_matrix_units(rows: int, columns: int, bias: bool) -> None:
+    """For any number of rows and whole or cut blocks of columns, next to memory that is neither read nor written."""
+    from fledge.generation.decode_matrix import add_product
+
+    torch.manual_seed(0)
+    nan, cuda = torch.nan, {"device": "cuda"}
+    weights = torch.randn(rows + 1, columns, **cuda).bfloat16()
+    inputs, outputs = torch.randn(columns + 1024, **cuda).bfloat16(), torch.randn(rows + 4, **cuda)
+    offsets = torch.randn(rows + 1, **cuda).bfloat16()
+    weights[rows:], inputs[columns:], outputs[rows:], offsets[rows:] = nan, nan, nan, nan
+    weight, x, out, offset = weights[:rows], inputs[None, :columns], outputs[None, :rows], offsets[:rows]
+    wanted = out.double() + x.double() @ weight.double().T + (offset.double() if bias else 0)
+    early = torch.cuda.get_device_capability() >= (9, 0)
+    add_product(out, x, weight, offset if bias else None, early)
+    torch.testing.assert_close(out.double(), wanted, rtol=1e-4, atol=5e-3)
+    assert outputs[rows:].isnan().all()
 
 
 @pytest.mark.gpu
@@ -160,12 +202,35 @@ def test_scores_that_are_not_finite_are_refused(tokenizer: Tokenizer) -> None:
 @pytest.mark.parametrize("columns", [32, 768, 1600, 2048, 2049, 6400, 8192, 16_384])
 def test_a_programs_weights_fit_its_registers(columns: int, itemsize: int) -> None:
     """Half of the 255 that a thread has at most: the rest is for sums, inputs and addresses."""
-    for rows in (64, 768, 2304, 4800, 50_304):
+    for rows in (64, 768, 2304, 4800, 6400, 50_304):
         for batch in (1, 8):
             how = cut(rows, columns, itemsize, batch)
             held = how.rows * -(-columns // how.block) * how.block * itemsize
             assert held / (how.warps * 32) <= 4 * 128
             assert how.rows >= 1
+
+
+def test_matrices_are_cut_as_was_measured() -> None:
+    """Those of GPT-2 and of its XL shape, and the same with more programs than the chip holds."""
+    small = {(2304, 768): (16, 256, 8), (768, 768): (4, 256, 4), (3072, 768): (32, 256, 8), (768, 3072): (2, 1024, 4)}
+    large = {(4800, 1600): (16, 256, 4), (1600, 1600): (8, 256, 4), (6400, 1600): (16, 256, 4)}
+    heads = {(50_304, 768): (16, 256, 4), (50_304, 1600): (8, 256, 4), (6416, 1600): (8, 256, 4)}
+    for shape, wanted in {**small, **large, **heads}.items():
+        assert cut(*shape) == Cut(*wanted), shape
+
+
+def test_matrix_units_are_for_one_text_and_wide_bf16_matrices() -> None:
+    def taken(rows: int, columns: int, dtype: torch.dtype = torch.bfloat16, batch: int = 1, early: bool = True) -> bool:
+        return on_matrix_units(torch.empty(rows, columns, dtype=dtype, device="meta"), batch, early)
+
+    assert all(taken(*shape) for shape in [(1600, 6400), (325, 5128), (1, 6656)])
+    assert not any(taken(*shape) for shape in [(768, 3072), (1024, 4096), (1280, 5120), (1600, 6402), (1600, 6664)])
+    assert not taken(1600, 6400, torch.float16)
+    assert not taken(1600, 6400, torch.float32)
+    assert not taken(1600, 6400, batch=2)
+    assert not taken(1600, 6400, early=False)
+    shifted = torch.empty(6400 * 1600 + 2, dtype=torch.bfloat16, device="meta")[2:].view(1600, 6400)
+    assert not on_matrix_units(shifted, 1, True)
 
 
 def test_on_the_cpu_the_plain_loop_is_taken(tokenizer: Tokenizer) -> None:

@@ -1,4 +1,5 @@
-"""One more token a row through a Transformer on a GPU, by the kernels of `decode_kernels.py`: five a layer.
+"""One more token a row through a Transformer on a GPU, by the kernels of `decode_kernels.py` and `decode_matrix.py`:
+five a layer.
 
 This holds what they work on (the residual stream, queries, parts of the attention, scores) and says how each matrix is
 cut into programs. `burst.py` records it, and has the plain formula.
@@ -38,7 +39,7 @@ def cut(rows: int, columns: int, itemsize: int = 2, batch: int = 1) -> Cut:
     The fastest of those tried on an H200 with the shapes of GPT-2 (docs/generation.md). Half the rows in 32 bits, and
     for several texts, where the compiler keeps the weights in 32 bits.
 
-    >>> cut(4800, 1600), cut(1600, 6400)
+    >>> cut(6400, 1600), cut(768, 3072)
     (Cut(rows=16, block=256, warps=4), Cut(rows=2, block=1024, warps=4))
     """
     if columns > 8192:
@@ -46,7 +47,8 @@ def cut(rows: int, columns: int, itemsize: int = 2, batch: int = 1) -> Cut:
     elif columns > 2048:
         found = Cut(2, 1024, 4)
     elif columns > 1024:
-        found = Cut(16 if 132 <= rows // 16 <= 396 else 8, 256, 4)
+        # 396 programs of 16 rows are on the chip at once; that four wait costs less than twice as many programs.
+        found = Cut(16 if 132 <= rows // 16 <= 400 else 8, 256, 4)
     elif rows < 1024:
         found = Cut(4, 256, 4)
     elif rows > 16_384:
@@ -54,6 +56,18 @@ def cut(rows: int, columns: int, itemsize: int = 2, batch: int = 1) -> Cut:
     else:
         found = Cut(32 if rows >= 3072 else 16, 256, 8)
     return found if itemsize < 4 and batch == 1 else found._replace(rows=found.rows // 2)
+
+
+def on_matrix_units(weight: Tensor, batch: int, early: bool) -> bool:
+    """Whether `decode_matrix.py` adds the product with this matrix to the residual stream: a bf16 one, as wide as was
+    found to gain by it, that fits the registers of its programs and whose rows are read 16 bytes at a time."""
+    return (
+        early
+        and batch == 1
+        and weight.dtype == torch.bfloat16
+        and 5120 < weight.shape[1] <= 6656
+        and weight.shape[1] % 8 == weight.storage_offset() % 8 == 0
+    )
 
 
 class DecodeStep:
@@ -70,10 +84,10 @@ class DecodeStep:
         early: bool,
     ) -> None:
         """With `early`, kernels begin before those in front of them have ended: for compute capability 9.0 and up."""
-        from fledge.generation import decode_kernels  # needs Triton
+        from fledge.generation import decode_kernels, decode_matrix  # need Triton
 
         assert state.capacity is not None
-        self.kernels = decode_kernels
+        self.kernels, self.add_product = decode_kernels, decode_matrix.add_product
         self.model, self.state, self.shape, self.weights, self.final = model, state, shape, weights, final
         self.vocabulary_size, self.early = vocabulary_size, early
         self.options: dict[str, Any] = {"launch_pdl": True} if early else {}
@@ -103,7 +117,10 @@ class DecodeStep:
             self._attend(number, w, place_B)
             self._product(self.mixed_BSD, w.output, self.x_BD, parts=True, output="add")
             self._product(self.x_BD, w.inner, self.inner_BF, norm=w.norm2, output=activation)
-            self._product(self.inner_BF, w.outer, self.x_BD, output="add")
+            if on_matrix_units(w.outer.weight, self.batch, self.early):
+                self.add_product(self.x_BD, self.inner_BF, *w.outer, self.early)
+            else:
+                self._product(self.inner_BF, w.outer, self.x_BD, output="add")
         self._product(self.x_BD, (self.head, None), self.logits_BV, norm=self.final, output="scores")
         return self.logits_BV[:, : self.vocabulary_size]
 
@@ -167,13 +184,15 @@ class DecodeStep:
         shape, rope = self.shape, self.model.config.position == "rope"
         keys, values = self.state.tensors[f"layers.{number}.keys"], self.state.tensors[f"layers.{number}.values"]
         tile = max(16, min(TILE, _power(-(-self.capacity // self.splits))) * 64 // max(64, _power(shape.head_size)))
+        # Four warps take a fifth fewer registers than eight: of a large model, that leaves room for the kernels around.
+        light = self.model.config.width > 1024 and self.batch == 1 and keys.element_size() == 2
         self.kernels.attention[(shape.heads * self.splits, self.batch)](
             self.qkv_BE, keys, values, w.query_norm.weight, w.key_norm.weight,
             self.model.rotary_frequencies if rope else None, place_B, self.mixed_BSD, self.part_weights_BSH,
             self.capacity, keys.stride(0), keys.stride(1), LOG2E * shape.head_size**-0.5, shape.epsilon,
             HEADS=shape.heads, KV_HEADS=shape.kv_heads, SIZE=shape.head_size, WIDE=_power(shape.head_size),
-            SPLITS=self.splits, TILE=tile, NORM=shape.qk_norm, ROPE=rope, EARLY=self.early, num_warps=8,
-            **self.options,
+            SPLITS=self.splits, TILE=tile, NORM=shape.qk_norm, ROPE=rope, EARLY=self.early,
+            num_warps=4 if light else 8, **self.options,
         )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import resource
 import sys
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -88,6 +89,8 @@ def prepare(device: torch.device, precision: Precision, threads: int | None) -> 
     if threads is not None:
         torch.set_num_threads(threads)
     if device.type == "cuda":
+        # In a lower precision the weights of a recurrent layer are copies, in pieces; torch says so for every model.
+        warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
         torch.cuda.set_device(device)
         torch.set_float32_matmul_precision("highest" if precision.name == "fp32" else "high")
 
