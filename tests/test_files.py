@@ -95,6 +95,12 @@ def test_broken_json_names_the_file(tmp_path) -> None:
         read_json(tmp_path / "broken.json")
 
 
+def test_a_number_of_thousands_of_digits_is_refused(tmp_path) -> None:
+    (tmp_path / "long.json").write_text('{"a": ' + "1" * 5000 + "}")
+    with pytest.raises(FledgeError, match="long.json is not valid JSON"):
+        read_json(tmp_path / "long.json")
+
+
 def test_the_checksum_is_sha256(tmp_path) -> None:
     (tmp_path / "abc").write_bytes(b"abc")
     assert sha256(tmp_path / "abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

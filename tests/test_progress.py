@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+from io import StringIO
+
 import pytest
 
-from fledge.progress import Bar
+from fledge.progress import Bar, streaming
 
 
 @pytest.mark.parametrize(
@@ -18,3 +21,43 @@ def test_what_is_counted_one_by_one_is_whole(unit: str, scale: float, line: str)
     bar = Bar("evaluating", 134_051, unit, scale)
     bar.done = 40_352.0
     assert bar.line(bar.started + 2) == line
+
+
+class Screen(StringIO):
+    """A terminal on which both streams are read; or a file."""
+
+    def __init__(self, terminal: bool) -> None:
+        super().__init__()
+        self.terminal = terminal
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+
+@pytest.mark.parametrize(
+    ("terminal", "shown"),
+    [
+        (True, "In the\nnotice: full\n beginning\nnotice: again\nGod"),
+        (False, "In thenotice: full\n beginning\nnotice: again\nGod"),
+    ],
+)
+def test_a_notice_starts_on_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch, terminal: bool, shown: str) -> None:
+    screen = Screen(terminal)
+    monkeypatch.setattr("sys.stdout", screen)
+    monkeypatch.setattr("sys.stderr", screen)
+
+    def notice(message: Warning | str, *where: object, **more: object) -> None:
+        screen.write(f"notice: {message}\n")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        monkeypatch.setattr(warnings, "showwarning", notice)
+        with streaming() as show:
+            show("In the")
+            warnings.warn("full")
+            show(" beginning\n")
+            show("")
+            warnings.warn("again")
+            show("God")
+        assert warnings.showwarning is notice
+    assert screen.getvalue() == shown

@@ -157,3 +157,10 @@ def test_training_says_what_the_account_expects_before_it_starts(tmp_path, text,
     printed = capsys.readouterr().err
     assert "Expected: " in printed
     assert f"{account.step_flops / 1e6:.3g} MFLOP a step" in printed
+
+
+def test_one_stop_text_is_a_list_of_one(trained) -> None:
+    options = {"max_tokens": 8, "temperature": 0}
+    assert trained.generate(["fledge"], stop="e", **options) == trained.generate(["fledge"], stop=["e"], **options)
+    with pytest.raises(FledgeError, match="give a list of texts"):
+        trained.evaluate("fledge")

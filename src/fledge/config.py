@@ -29,7 +29,8 @@ Count = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
-Texts = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
+_ONE_OR_MORE = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
+Texts = Annotated[tuple[str, ...], _ONE_OR_MORE]
 "Several texts, or one: `--set corpus.source=my.txt` needs no brackets."
 
 
@@ -178,7 +179,11 @@ class ModelConfig(Settings):
                 f"Try {' or '.join(map(str, sorted(near[:2])))}{widths}."
             )
         if self.kv_heads and self.heads % self.kv_heads:
-            raise ValueError(f"model.kv_heads = {self.kv_heads} does not divide model.heads = {self.heads}.")
+            known = [str(count) for count in range(1, min(self.heads, 256) + 1) if self.heads % count == 0]
+            raise ValueError(
+                f"model.kv_heads = {self.kv_heads} does not divide model.heads = {self.heads}. "
+                f"Known: {', '.join(known)}."
+            )
         if self.architecture == "transformer" and self.position == "rope" and (self.width // self.heads) % 2:
             raise ValueError(
                 f"model.position = rope needs an even head size, and {self.width} / {self.heads} = "
@@ -277,10 +282,7 @@ class TrainingConfig(Settings):
     "Steps between generated samples; 0 for only at the end."
     log_every: Positive = 10
     "Steps between lines of metrics."
-    trackers: Annotated[
-        tuple[Literal["tensorboard", "wandb", "trackio"], ...],
-        BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
-    ] = ()
+    trackers: Annotated[tuple[Literal["tensorboard", "wandb", "trackio"], ...], _ONE_OR_MORE] = ()
     "Where metrics go besides `metrics.csv`, which is always written: each must be installed."
     on_divergence: Literal["stop", "skip"] = "stop"
     "When the loss is not finite or jumps: stop with a message, or go back to the last checkpoint and skip the batch."
@@ -312,7 +314,7 @@ class SamplingConfig(Settings):
     "Divide the scores of tokens that already occurred; 1 for none."
     max_tokens: Positive = 128
     "Tokens to generate at most."
-    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], _ONE_OR_MORE] = ()
     "Texts at which generation ends, besides the end token; the text of a special token stands for that token."
     stop_at_end: bool = True
     "End at the tokenizer's end token; off to go on with a new document."
@@ -453,7 +455,27 @@ def _sentence(kind: type[Settings], error: Any) -> str:
     if error["type"] == "value_error":
         message = str(error["ctx"]["error"])
         return message if not name or name.split(".")[0] in message else f"{name}: {message}"
-    return f"{name} = {value!r} is not allowed: {error['msg'][0].lower()}{error['msg'][1:]}."
+    allowed = f"{error['msg'][0].lower()}{error['msg'][1:]}"
+    if error["type"].startswith(("greater_than", "less_than")):
+        allowed = _range(kind, path) or allowed
+    return f"{name} = {value!r} is not allowed: {allowed}."
+
+
+_BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+
+
+def _range(kind: type[Settings], path: list[str]) -> str:
+    """Both ends of the range of a number that has two; a single one is in the message already.
+
+    >>> _range(SamplingConfig, ["top_p"])
+    'it must be above 0 and at most 1'
+    """
+    described = _group(kind, path[:-1]).model_json_schema().get("properties", {}).get(path[-1], {})
+    for one in described.get("anyOf", [described]):
+        bounds = [f"{word} {one[key]}" for key, word in _BOUNDS.items() if key in one]
+        if len(bounds) == 2:
+            return f"it must be {' and '.join(bounds)}"
+    return ""
 
 
 # What other programs call our settings: a newcomer tries the name that he knows.

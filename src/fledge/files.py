@@ -117,10 +117,10 @@ def write_json(path: Path | str, value: Any) -> None:
 
 
 def read_json(path: Path | str) -> Any:
-    """The JSON in `path`; what is not JSON is refused with the place where it breaks."""
+    """The JSON in `path`; what is not JSON, or beyond what Python reads, is refused with the place where it breaks."""
     try:
         return json.loads(Path(path).read_bytes())
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also for a number of thousands of digits
         raise FledgeError(f"{path} is not valid JSON ({error}): the file was cut or changed.") from None
 
 

@@ -1,11 +1,16 @@
-"""Long work shows how far it is: a bar with rate and ETA on a terminal, plain lines every few seconds elsewhere."""
+"""Long work shows how far it is: a bar with rate and ETA on a terminal, plain lines every few seconds elsewhere.
+
+Text that is written as it comes is shown here too, so that a notice does not land in the middle of a line of it.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
@@ -93,3 +98,28 @@ def progress_bar(
             yield _TerminalBar(title, total, unit, scale, progress)
     else:
         yield Bar(title, total, unit, scale)
+
+
+@contextmanager
+def streaming() -> Iterator[Callable[[str], None]]:
+    """A function that prints text at once. A warning meanwhile starts on a line of its own, where both are read on a
+    terminal; elsewhere the text stays as it is.
+    """
+    plain, within_line = warnings.showwarning, False
+
+    def show(text: str) -> None:
+        nonlocal within_line
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        within_line = not text.endswith("\n") if text else within_line
+
+    def warn(*message: Any, **more: Any) -> None:
+        if within_line and sys.stdout.isatty() and sys.stderr.isatty():
+            show("\n")
+        plain(*message, **more)
+
+    warnings.showwarning = warn
+    try:
+        yield show
+    finally:
+        warnings.showwarning = plain

@@ -146,10 +146,11 @@ class Run:
         from fledge.tokens.writer import alone
         from fledge.training import train
 
-        if resume is not None:
+        if resume is not None and resume is not self.bundle:
             self.bundle = resume
-            self.__dict__.pop("model", None)  # one that was looked at before is not the checkpoint's
-        elif checkpoints(self.folder):
+            for name in ("model", "tokenizer", "tokens"):  # what was looked at before is not the checkpoint's
+                self.__dict__.pop(name, None)
+        elif resume is None and checkpoints(self.folder):
             raise FledgeError(
                 f"{self.folder} holds a run with checkpoints already. Go on with it "
                 f"({command('train', '--resume', self.folder)}), or choose another folder with --out."
@@ -157,6 +158,10 @@ class Run:
         tokens = self.tokens
         self.claim()
         validation = tokens.split("validation")
+
+        def keep_settings() -> None:
+            write_json(self.folder / CONFIG, self.config.model_dump(mode="json"))
+
         with alone(self.folder) if os.environ.get("RANK", "0") == "0" else nullcontext():
             return train(
                 self.config,
@@ -170,6 +175,7 @@ class Run:
                 time_limit=time_limit,
                 profile=profile,
                 quiet=self.quiet if quiet is None else quiet,
+                on_start=keep_settings if resume is not None else None,
                 on_evaluation=on_evaluation,
                 leave=leave,
             )
@@ -193,13 +199,24 @@ class Run:
     def save(self, folder: Path | str) -> Path:
         """The model as it is now, as a bundle of its own."""
         from fledge.bundle import save_bundle
+        from fledge.bundle.card import IMPORTED
 
-        return save_bundle(folder, self.config, self.tokenizer, self.model)
+        # How an imported model was trained is not in its settings, and the copy says so too.
+        known = self.bundle.metrics if self.bundle is not None and self.config == self.bundle.config else {}
+        metrics = {IMPORTED: known[IMPORTED]} if IMPORTED in known else None
+        return save_bundle(folder, self.config, self.tokenizer, self.model, metrics=metrics)
 
     def claim(self) -> None:
-        """Make the folder this run's: new, or begun before with the same settings; anything else is refused."""
-        from fledge.bundle.load import checkpoints
+        """Make the folder this run's: new, or begun before with the same settings; anything else is refused.
 
+        One that goes on from a checkpoint of its own may have changed settings, kept when its training begins.
+        """
+        from fledge.bundle.load import checkpoints
+        from fledge.model.registry import find_architecture
+
+        if self.bundle is not None and self.folder.absolute() in self.bundle.path.absolute().parents:
+            return
+        find_architecture(self.config.model.architecture)  # a mistyped one is refused before there is a folder
         kept, values = self.folder / CONFIG, self.config.model_dump(mode="json")
         if kept.is_file():
             differing = differences(read_json(kept), values)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from fledge.bundle import Bundle, load_bundle, save_bundle
+from fledge.bundle.describe import describe, differences
 from fledge.bundle.exchange import export_bundle, import_bundle
 from fledge.config import SamplingConfig
 from fledge.errors import FledgeError
 from fledge.generation import generate
+from fledge.run import load
 from fledge.tokenizer import CharacterTokenizer, Tokenizer
 from tests.bundle.conftest import scores, small_config, small_model
 
@@ -146,3 +149,113 @@ def test_pickled_and_foreign_folders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04.")
     with pytest.raises(FledgeError, match="pickled"):
         import_bundle(tmp_path, tmp_path / "b")
+
+
+WRONG: dict[str, list[tuple[str, Any]]] = {
+    "llama": [
+        *(
+            (key, value)
+            for key in ("vocab_size", "hidden_size", "num_attention_heads")
+            for value in (None, "x", 0, 1.5)
+        ),
+        *((key, 10**30) for key in ("vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size")),
+        *((key, value) for key in ("num_hidden_layers", "intermediate_size") for value in (None, -1, 1.5, True)),
+        *(("max_position_embeddings", value) for value in (None, 1.5, 0, 10**30, [])),
+        *(("num_key_value_heads", value) for value in (3, "x", 8, -1)),
+        *(("rms_norm_eps", value) for value in (None, "x", 0, -1e-5, float("inf"), 10**400)),
+        *(("rope_theta", value) for value in (None, "1.5", False)),
+        *(("tie_word_embeddings", value) for value in (1.5, None, "yes")),
+        *(("rope_scaling", value) for value in ("x", 1, [1])),
+        ("rope_parameters", "x"),
+        ("rope_theta", {"in": "rope_parameters", "value": None}),
+        ("num_attention_heads", 5),
+        ("num_attention_heads", 32),
+        ("head_dim", "x"),
+        ("head_dim", 4),
+        ("attention_bias", 1.5),
+    ],
+    "gpt2": [
+        *(
+            (key, value)
+            for key in ("vocab_size", "n_embd", "n_head", "n_layer")
+            for value in (None, "x", 0, 1.5, 10**30)
+        ),
+        *(("n_positions", value) for value in (None, 0, "x")),
+        *(("n_inner", value) for value in ("x", 1.5, -1)),
+        *(("layer_norm_epsilon", value) for value in (None, 0)),
+        *(("resid_pdrop", value) for value in (None, 1, -0.1)),
+        ("tie_word_embeddings", 2),
+        ("activation_function", ["relu"]),
+        ("n_head", 5),
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_wrong_value_in_a_description_is_one_sentence(tmp_path: Path, tokenizer: Tokenizer, kind: str) -> None:
+    """It names the file and the key, and nothing is written."""
+    export_bundle(make(tmp_path, tokenizer, kind), tmp_path / "hub")
+    path = tmp_path / "hub" / "config.json"
+    right = json.loads(path.read_text())
+    for key, value in WRONG[kind]:
+        nested = isinstance(value, dict)
+        wrong = {value["in"]: {key: value["value"]}} if nested else {key: value}
+        path.write_text(json.dumps({**right, **wrong}))
+        with pytest.raises(FledgeError) as refused:
+            import_bundle(tmp_path / "hub", tmp_path / "back")
+        sentence = str(refused.value)
+        assert sentence.startswith(str(path)), (key, value, sentence)
+        assert key in sentence, (key, value, sentence)
+        assert "allowed: " in sentence or "supported" in sentence, (key, value, sentence)
+        assert len(sentence) < 400 + len(str(path))
+        assert not (tmp_path / "back").exists()
+    for key in ("vocab_size", "num_hidden_layers" if kind == "llama" else "n_layer"):
+        path.write_text(json.dumps({name: value for name, value in right.items() if name != key}))
+        with pytest.raises(FledgeError, match=f"lacks {key}"):
+            import_bundle(tmp_path / "hub", tmp_path / "back")
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "sentence"),
+    [
+        ("llama", {"hidden_size": 2048, "head_dim": None}, "do not fill it|shape"),
+        ("llama", {"max_position_embeddings": 2**31 - 1}, "tables of"),
+        ("llama", {"num_hidden_layers": 2**31 - 1}, "no weights for them"),
+        ("llama", {"vocab_size": 2**31 - 1, "hidden_size": 2**31 - 2**10, "head_dim": None}, "config.json|shape"),
+        ("gpt2", {"n_positions": 2**31 - 1}, "tables of|shape"),
+        ("gpt2", {"n_embd": 64}, "shape"),
+    ],
+)
+def test_a_description_of_another_model_is_refused(
+    tmp_path: Path, tokenizer: Tokenizer, kind: str, wrong: dict[str, Any], sentence: str
+) -> None:
+    export_bundle(make(tmp_path, tokenizer, kind), tmp_path / "hub")
+    path = tmp_path / "hub" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **wrong}))
+    with pytest.raises(FledgeError, match=sentence):
+        import_bundle(tmp_path / "hub", tmp_path / "back")
+    assert not (tmp_path / "back").exists()
+
+
+def test_an_imported_model_does_not_claim_a_training(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not on its card, not where it is shown or compared, and not in a copy of it."""
+    bundle = make(tmp_path, tokenizer, "llama")
+    hub = export_bundle(bundle, tmp_path / "hub")
+    monkeypatch.chdir(hub)
+    import_bundle(".", tmp_path / "back")
+    load(tmp_path / "back").save(tmp_path / "copy")
+    for name in ("back", "copy"):
+        card = (tmp_path / name / "README.md").read_text()
+        rows = describe(tmp_path / name)["how it was trained"]
+        assert "| training | not known: imported from hub |" in card
+        assert dict(rows)["imported from"] == "hub"
+        assert "not known" in dict(rows)["training"]
+        for claim in ("akjv", "adamw", "seed", "batch"):
+            assert claim not in card
+            assert claim not in str(rows)
+    found = {one.name: one[1:] for one in differences(bundle.path, tmp_path / "back")}
+    assert found["how it was trained"] == ("by fledge: see bundle show", "not known: imported from hub")
+    assert not [name for name in found if name.startswith(("corpus", "optimizer", "schedule", "training"))]
+    assert "akjv" in (bundle.path / "README.md").read_text()

@@ -273,7 +273,7 @@ def test_links_in_archives_are_refused(bundle: Bundle, tmp_path: Path) -> None:
         load_bundle(tmp_path / "link.tar.zst")
 
 
-@pytest.mark.parametrize("suffix", [".zip", ".tar.zst"])
+@pytest.mark.parametrize("suffix", [".zip", ".tar.zst", ".ZIP", ".Tar.Zst"])
 def test_a_packed_bundle_loads_as_it_is(bundle: Bundle, tmp_path: Path, suffix: str) -> None:
     packed = pack(bundle.path, tmp_path / f"a{suffix}")
     assert packed.read_bytes() == pack(bundle.path, tmp_path / f"b{suffix}").read_bytes()

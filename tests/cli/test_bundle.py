@@ -98,7 +98,8 @@ def test_generate_interactively(folder: Path, monkeypatch: Patch, capsys: Captur
     ("options", "sentence"),
     [
         (("--temperature", "-1"), "temperature = -1.0 is not allowed"),
-        (("--top-p", "1.5"), "top_p = 1.5 is not allowed"),
+        (("--top-p", "1.5"), "top_p = 1.5 is not allowed: it must be above 0 and at most 1"),
+        (("--lines", "--prompt", "x"), "--lines goes with --file"),
         (("--top-k", "0"), "top_k = 0 is not allowed"),
         (("--prompt", "a", "--file", "b"), "not with both"),
         (("--file", "nowhere.txt"), "nowhere.txt"),
@@ -144,6 +145,59 @@ def test_evaluate_on_tokens(folder: Path, monkeypatch: Patch, capsys: Capture) -
     assert refused.out == ""
 
 
+def test_evaluate_takes_one_text_for_one_document(folder: Path, monkeypatch: Patch, capsys: Capture) -> None:
+    text = "\n".join(VERSES) + "\n"
+    (folder / "one.txt").write_text(text)
+    assert fledge_cli(monkeypatch, "evaluate", folder / "one", "--text", folder / "one.txt", "--json") == 0
+    printed = capsys.readouterr()
+    assert "held out" not in printed.err
+    assert json.loads(printed.out)[str(folder / "one")] == fledge.load(folder / "one").evaluate([text]).summary()
+    (folder / "blank.txt").write_text(" \n")
+    assert fledge_cli(monkeypatch, "evaluate", folder / "one", "--text", folder / "blank.txt") == 2
+    assert "no text but white space" in capsys.readouterr().err
+
+
+def test_evaluate_prints_nothing_but_json(folder: Path, monkeypatch: Patch, capsys: Capture, tmp_path: Path) -> None:
+    options = ("--text", folder / "text.txt", "--json", "--worst", 3, "--plot", tmp_path / "plot.svg")
+    assert fledge_cli(monkeypatch, "evaluate", folder / "one", *options) == 0
+    printed = capsys.readouterr()
+    worst = json.loads(printed.out)[str(folder / "one")]["worst"]
+    assert [set(one) for one in worst] == [{"document", "loss"}] * 3
+    assert worst[0]["loss"] >= worst[1]["loss"] >= worst[2]["loss"]
+    assert "plot.svg" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--text", "text.txt", "--max-tokens", "5"), "--max-tokens goes with --tokens"),
+        (("--text", "text.txt", "--limit", "5"), "--limit goes with --tasks"),
+        (("--text", "text.txt", "--task-folder", "."), "--task-folder goes with --tasks"),
+        (("--text", "text.txt", "--tokens", "tokens"), "not both"),
+        (("--tasks", "wikitext", "--text", "text.txt"), "--text is not for --tasks"),
+        (("--text", "text.txt", "--plot", "x.bmp"), "x.bmp must end in .svg"),
+    ],
+)
+def test_evaluate_refuses_what_it_would_not_use(
+    folder: Path, monkeypatch: Patch, capsys: Capture, options: tuple[str, ...], sentence: str
+) -> None:
+    monkeypatch.chdir(folder)
+    assert fledge_cli(monkeypatch, "evaluate", "one", *options) == 2
+    printed = capsys.readouterr()
+    assert sentence in printed.err
+    assert printed.out == ""
+
+
+def test_bundle_import_refuses_a_wrong_value(folder: Path, monkeypatch: Patch, capsys: Capture, tmp_path: Path) -> None:
+    assert fledge_cli(monkeypatch, "bundle", "export", folder / "one", tmp_path / "hub") == 0
+    config = tmp_path / "hub" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "num_attention_heads": 0}))
+    assert fledge_cli(monkeypatch, "bundle", "import", tmp_path / "hub", tmp_path / "back") == 2
+    error = capsys.readouterr().err
+    assert f"{config}: num_attention_heads = 0 is not allowed: it is a whole number from 1" in error
+    assert not (tmp_path / "back").exists()
+
+
 def test_bundle_show_check_and_diff(folder: Path, monkeypatch: Patch, capsys: Capture) -> None:
     assert fledge_cli(monkeypatch, "bundle", "show", folder / "one") == 0
     out = capsys.readouterr().out
@@ -168,6 +222,8 @@ def test_bundle_pack_export_import(folder: Path, monkeypatch: Patch, capsys: Cap
         assert "writes to one place" in capsys.readouterr().err
     assert fledge_cli(monkeypatch, "bundle", "import", folder / "one", tmp_path / "mine") == 2
     assert "use it as it is" in capsys.readouterr().err
+    assert fledge_cli(monkeypatch, "bundle", "check", tmp_path / "one.zip") == 0
+    assert f"{tmp_path / 'one.zip'} is whole" in capsys.readouterr().out
     assert fledge_cli(monkeypatch, "bundle", "show", tmp_path / "one.zip") == 0
     assert "what it costs" in capsys.readouterr().out
     assert fledge_cli(monkeypatch, "generate", tmp_path / "one.zip", "-p", "And", "--max-tokens", 2) == 0

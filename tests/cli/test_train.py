@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,41 @@ def test_a_bundle_is_fine_tuned_with_its_own_model_and_tokenizer(finished: Path,
     assert tuned.tokenizer.fingerprint == load_checkpoint(finished).tokenizer.fingerprint
     with pytest.raises(FledgeError, match=r"model\.layers=3: the model and the tokenizer are those of"):
         fledge("train", "akjv-demo", "--from", str(source), "--set", "model.layers=3")
+
+
+def test_a_fine_tuning_goes_on_by_the_same_command(finished: Path, corpus: Path, tmp_path: Path) -> None:
+    source, out = next((finished / "checkpoints").glob("step-*")), tmp_path / "tuned"
+    small = [setting for setting in SETTINGS if not setting.startswith(("model", "tokenizer", "tokens"))]
+    arguments = ["akjv-demo", "--from", str(source), "--out", str(out), *changes([f"corpus.source={corpus}", *small])]
+    fledge("train", *arguments, "--time-limit", "0")
+    assert "step 6 of 6" in fledge("train", *arguments, "--quiet")
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("training.steps=2", "has done . steps already"),
+        ("optimizer.name=sgd", "optimizer"),
+        ("tokens.store=STORE", "another tokenizer|tokenizer"),
+        ("corpus.source=nowhere.txt", "nowhere.txt"),
+    ],
+)
+def test_a_refused_resume_changes_nothing(
+    finished: Path, corpus: Path, tmp_path: Path, setting: str, sentence: str
+) -> None:
+    """Neither the settings nor the tokenizer: a store of another tokenizer is refused, not trained on."""
+    folder, store = tmp_path / "run", tmp_path / "store"
+    shutil.copytree(finished, folder)
+    if "STORE" in setting:
+        fledge("tokenizer", "train", str(corpus), "--vocab-size", "280", "--out", str(tmp_path / "other"))
+        fledge("tokenize", str(corpus), "--tokenizer", str(tmp_path / "other"), "--out", str(store))
+    else:
+        shutil.rmtree(folder / "tokens")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(FledgeError, match=sentence):
+        fledge("train", "--resume", str(folder), "--set", setting.replace("STORE", str(store)))
+    after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and "tokens" not in path.parts}
+    assert after == {path: data for path, data in before.items() if "tokens" not in path.parts}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -169,3 +171,31 @@ def test_refusals(tokenizer: Tokenizer) -> None:
 def test_empty_documents_cost_only_their_separator(tokenizer: Tokenizer) -> None:
     found = evaluate_texts(make_model(tokenizer), tokenizer, ["", VERSES[0], ""], documents="alone")
     assert found.tokens == len(tokenizer.encode(VERSES[0])) + 3
+
+
+@pytest.mark.parametrize("text", ["And the earth", b"And the earth"])
+def test_one_text_is_not_taken_for_many(tokenizer: Tokenizer, text: str | bytes) -> None:
+    with pytest.raises(FledgeError, match="give a list of texts"):
+        evaluate_texts(make_model(tokenizer), tokenizer, text)
+
+
+@pytest.mark.parametrize("stride", ["a", 2.5, 0, CONTEXT + 1])
+def test_a_stride_is_a_whole_number_within_the_context(tokenizer: Tokenizer, stride: object) -> None:
+    with pytest.raises(FledgeError, match=f"a whole number from 1 to {CONTEXT}"):
+        evaluate_texts(make_model(tokenizer), tokenizer, VERSES[:1], stride=stride)
+
+
+def test_a_plot_is_whole_or_absent(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is full when it is flushed leaves no empty file behind."""
+    found = evaluate_texts(make_model(tokenizer), tokenizer, VERSES[:1])
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as broken:
+        broken.setattr("os.fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            position_plot({"one": found}, tmp_path / "plot.svg")
+    assert not list(tmp_path.iterdir())
+    position_plot({"one": found}, tmp_path / "plot.svg")
+    assert "<svg" in (tmp_path / "plot.svg").read_text()

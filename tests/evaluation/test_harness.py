@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 
 from fledge.bundle import Bundle, load_bundle, save_bundle
 from fledge.config import ModelConfig, RunConfig, TokensConfig
+from fledge.errors import FledgeError
 from fledge.evaluation.harness import answers, loglikelihoods, rolling_loglikelihoods, run_tasks, sampling_of
 from fledge.model import build_model
 from fledge.tokenizer import train_bpe
@@ -114,3 +118,48 @@ def test_a_local_task_from_end_to_end(bundle: Bundle, tmp_path: Path, capsys: py
     assert found["fledge_rolling"]["bits_per_byte,none"] == pytest.approx(bits, rel=1e-4)
     assert "exact_match,none" in found["fledge_writing"]
     assert "fledge_choice" in capsys.readouterr().out
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As much of lm_eval as naming tasks needs; an unknown one is a KeyError in it."""
+
+    class TaskManager:
+        def __init__(self, include_path: str | None = None) -> None:
+            self.all_tasks = ["lambada_openai", "wikitext"]
+
+    def simple_evaluate(tasks: list[str], task_manager: TaskManager, **options: Any) -> dict[str, Any]:
+        return {"results": {{name: name for name in task_manager.all_tasks}[task]: {"acc": 1.0} for task in tasks}}
+
+    parts: dict[str, dict[str, object]] = {
+        "lm_eval": {"simple_evaluate": simple_evaluate},
+        "lm_eval.api": {},
+        "lm_eval.api.model": {"LM": object},
+        "lm_eval.tasks": {"TaskManager": TaskManager},
+        "lm_eval.utils": {"make_table": str},
+    }
+    for name, content in parts.items():
+        module = ModuleType(name)
+        vars(module).update(content)
+        monkeypatch.setitem(sys.modules, name, module)
+
+
+@pytest.mark.usefixtures("stand_in")
+@pytest.mark.parametrize(
+    ("tasks", "folder", "sentence"),
+    [
+        (["nonexist"], None, "lm_eval has no task 'nonexist'. lm_eval's own command lists"),
+        (["wikitext", "lambada_openia"], None, "Did you mean lambada_openai"),
+        (["wikitext"], "nowhere", "nowhere is no folder"),
+    ],
+)
+def test_what_lm_eval_does_not_have_is_one_sentence(
+    bundle: Bundle, tmp_path: Path, tasks: list[str], folder: str | None, sentence: str
+) -> None:
+    with pytest.raises(FledgeError, match=sentence):
+        run_tasks({"bundle": bundle}, tasks, None if folder is None else tmp_path / folder)
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_known_tasks_run(bundle: Bundle, tmp_path: Path) -> None:
+    assert run_tasks({"bundle": bundle}, ["wikitext"], tmp_path, as_json=True) == {"bundle": {"wikitext": {"acc": 1.0}}}

@@ -224,7 +224,7 @@ def test_rates_and_batches_up_to_the_largest_see_the_same_windows(config, tmp_pa
     _, outcomes, report = sweep(config, tmp_path / "batches", axes, equal_samples=True, prune=False)
     assert {outcome.tokens for outcome in outcomes} == {160 * 16}
     text = report.read_text()
-    assert "times the batch took" in text
+    assert "Best rate by batch size" in text
     assert "The batch size max is 16" in text
     with pytest.raises(FledgeError, match="64 is more than max"):
         sweep(config, tmp_path / "batches", [parse_axis("training.batch_size=64,max")])

@@ -183,6 +183,22 @@ def test_learned_positions_start_again_from_the_last_half(tokenizer: Tokenizer) 
         assert generate(model, tokenizer, ["And the"], greedy(2 * CONTEXT))[0].ids == wanted[len(ids) :]
 
 
+def test_a_full_row_does_not_cut_its_neighbours(tokenizer: Tokenizer) -> None:
+    """Under learned positions each row starts again when its own context is full, whoever is beside it."""
+    model = small_model("learned", tokenizer)
+    with torch.no_grad():
+        model.position_embeddings.weight.mul_(10)  # so that it shows where a row starts again
+    prompts = [tokenizer.decode(tokenizer.encode("void and earth was " * 9)[:size]) for size in (10, 22, 3)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for count in (13, 40):
+            together = generate(model, tokenizer, prompts, greedy(count))
+            alone = [generate(model, tokenizer, [prompt], greedy(count))[0] for prompt in prompts]
+            assert [result.ids for result in together] == [result.ids for result in alone]
+    short = tokenizer.encode(prompts[0])
+    assert together[0].ids[: CONTEXT - len(short)] == naive_greedy(model, short, CONTEXT - len(short))
+
+
 def test_prompts_longer_than_the_context(model: Model, tokenizer: Tokenizer) -> None:
     long = "And the earth was without form, and void. " * 10
     with warnings.catch_warnings(record=True) as said:

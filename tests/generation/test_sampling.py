@@ -67,6 +67,7 @@ def chi_square_accepts(counts: np.ndarray, probabilities: np.ndarray) -> bool:
         {"temperature": 1.0, "top_k": 999},
         {"temperature": 1.0, "top_p": 0.75},
         {"temperature": 1.0, "top_p": 1e-9},
+        {"temperature": 1.0, "top_p": 1e-46},
         {"temperature": 1.0, "top_p": 1.0},
         {"temperature": 1.0, "min_p": 0.2},
         {"temperature": 0.8, "top_k": 6, "top_p": 0.9, "min_p": 0.1},
@@ -157,3 +158,13 @@ def test_a_draw_never_leaves_the_candidates(logits: list[float], number: float) 
 def test_impossible_settings_are_refused_by_name(name: str, value: float) -> None:
     with pytest.raises(FledgeError, match=name):
         parse(SamplingConfig, {name: value})
+
+
+@pytest.mark.parametrize("share", [1e-30, 1e-46, 1e-300])
+def test_the_likeliest_stays_however_small_the_share(share: float) -> None:
+    """Also where a float rounds the share to nothing; and it alone."""
+    for logits in (LOGITS[None], torch.randn(3, 1000)):
+        found = candidates(logits, SamplingConfig(temperature=1.0, top_p=share))
+        assert found.ids is not None
+        assert found.scores.isfinite().sum(dim=-1).tolist() == [1] * len(logits)
+        assert found.ids[:, 0].tolist() == logits.argmax(dim=-1).tolist()

@@ -13,6 +13,7 @@ from fledge.config import ModelConfig
 from fledge.errors import FledgeError
 from fledge.model import build_model, registry
 from fledge.model.base import VocabularyMatrix
+from fledge.run import Run
 
 from .cases import ARCHITECTURE_CASES, CASES, CONTEXT, config, ids, packed, small
 
@@ -149,6 +150,29 @@ def test_bad_settings_are_sentences():
         ModelConfig(architecture="bdh", width=9, heads=3, multiplier=1)
     with pytest.raises(FledgeError, match="at least one token"):
         build_model(ModelConfig(), 0, 8)
+
+
+def test_an_unknown_architecture_is_refused_before_a_run_has_a_folder(tmp_path):
+    text, folder = tmp_path / "text.txt", tmp_path / "run"
+    text.write_text("To be or not to be.\n" * 50)
+    run = Run("akjv-demo", folder, overrides=[f"corpus.source={text}", "model.architecture=transfomer"], quiet=True)
+    with pytest.raises(FledgeError, match="no model.architecture = 'transfomer'. Did you mean transformer"):
+        run.train()
+    assert not folder.exists()
+
+
+def test_a_name_belongs_to_one_architecture(monkeypatch):
+    monkeypatch.setattr(registry, "ARCHITECTURES", dict(registry.ARCHITECTURES))
+    with pytest.raises(FledgeError, match="model.architecture = bdh is fledge.model.bdh.BDH already"):
+        registry.register("bdh", registry.Transformer)
+    registry.register("bdh", registry.BDH)
+    registry.register("new", registry.Transformer)
+    assert registry.ARCHITECTURES["new"] is registry.Transformer
+
+
+def test_key_heads_that_do_not_divide_hear_which_do():
+    with pytest.raises(ValueError, match="does not divide model.heads = 4. Known: 1, 2, 4."):
+        ModelConfig(heads=4, kv_heads=3)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURE_CASES)

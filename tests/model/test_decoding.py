@@ -139,3 +139,41 @@ def test_a_state_of_another_batch_size_is_refused(name):
     model = small(name)
     with pytest.raises(FledgeError, match="The state is of 3 sequences and the inputs are 2"):
         model.hidden(ids(2, 4), state=model.init_state(3))
+
+
+def test_learned_positions_count_real_tokens_only():
+    """Padding and rows that were dropped take no places."""
+    model, inputs = small("gpt2"), ids(2, CONTEXT)
+    full, lengths = model(inputs), torch.tensor([2, CONTEXT - 2])
+    _, state = model.hidden(inputs[:, :-2], state=model.init_state(2), lengths=lengths)
+    found = step_through(model, inputs[:1, 2:], state.select([0]))
+    torch.testing.assert_close(found, full[:1, 2:], atol=1e-5, rtol=1e-4)
+    _, state = model.hidden(inputs[:, :20], state=model.init_state(2), lengths=torch.tensor([1, 20]))
+    later = torch.stack((inputs[0, 1:21], inputs[1, 4:24]))
+    hidden, state = model.hidden(later, state=state, lengths=torch.tensor([20, 0]))
+    torch.testing.assert_close(model.head(hidden[0]), full[0, 1:21], atol=1e-5, rtol=1e-4)
+    assert state.lengths.tolist() == [21, 20]
+    with pytest.raises(FledgeError, match="Learned positions end at the context length of 24"):
+        model.hidden(later[:, :4], state=state)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURE_CASES)
+def test_impossible_lengths_are_refused(name):
+    model = small(name)
+    for lengths in ([1, 4], [-1, 2]):
+        with pytest.raises(FledgeError, match="a row of these inputs has from 0 to 3 tokens"):
+            model.hidden(ids(2, 3), state=model.init_state(2), lengths=torch.tensor(lengths))
+    with pytest.raises(FledgeError, match="one number for each of 2 rows"):
+        model.hidden(ids(2, 3), state=model.init_state(2), lengths=torch.tensor([1, 2, 3]))
+
+
+@pytest.mark.parametrize("name", ARCHITECTURE_CASES)
+def test_a_state_of_another_model_is_refused(name):
+    model = small(name)
+    others = [small(other) for other in ("gru", "rnn", "bdh") if other != name]
+    for other in [*others, small(name, width=64), small(name, layers=1)]:
+        with pytest.raises(FledgeError, match="The state is of another model"):
+            model.hidden(ids(2, 1), state=other.init_state(2))
+    _, state = model.hidden(ids(2, 1), state=small(name).init_state(2).select([1, 0]))
+    with pytest.raises(FledgeError, match="The state is of another model"):
+        others[0].hidden(ids(2, 1), state=state)

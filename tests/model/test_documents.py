@@ -127,6 +127,8 @@ def test_positions_that_do_not_fit_are_refused():
     batch = Batch(ids(1, 4), None, torch.tensor([[22, 23, 24, 25]]), None)
     with pytest.raises(FledgeError, match="position 25 does not fit"):
         model.plan(batch)
+    with pytest.raises(FledgeError, match="position -1 does not fit"):
+        model.plan(batch._replace(positions_BT=torch.tensor([[0, 1, 2, -1]])))
 
 
 def test_rotary_positions_may_start_anywhere():

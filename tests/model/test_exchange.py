@@ -127,3 +127,34 @@ def test_what_no_format_holds_is_refused():
     with pytest.raises(FledgeError, match="is not a weight of Llama"):
         import_weights(ModelConfig(), {"strange": torch.zeros(1)})
     assert set(CASES) >= {"gpt2", "bdh"}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("scale_attn_by_inverse_layer_idx", True), ("scale_attn_weights", False), ("activation_function", "relu")],
+)
+def test_a_gpt2_of_another_kind_is_refused(key, value):
+    settings = hub_settings(shrunk("gpt2-small"), 100, 32)
+    harmless = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "reorder_and_upcast_attn": True}
+    assert config_from_hub(settings | harmless) == config_from_hub(settings)
+    assert config_from_hub(settings | {"layer_norm_epsilon": 1e-3})[0].norm_epsilon == 1e-3
+    with pytest.raises(FledgeError, match=f"GPT-2 with {key} = {value!r} is not supported"):
+        config_from_hub(settings | {key: value})
+
+
+def test_weights_that_are_not_those_of_bdh_are_refused():
+    model = small("bdh")
+    weights = export_weights(model.config, model.state_dict())
+    with pytest.raises(FledgeError, match="junk is not a weight of BDH"):
+        import_weights(model.config, weights | {"junk": torch.zeros(1)})
+    for name in weights:
+        with pytest.raises(FledgeError, match=f"{name} is missing: it is a weight of BDH"):
+            import_weights(model.config, {other: weights[other] for other in weights if other != name})
+
+
+def test_a_missing_fused_weight_has_the_name_of_its_file():
+    model = small("gpt2")
+    weights = export_weights(model.config, model.state_dict())
+    del weights["transformer.h.1.attn.c_attn.bias"]
+    with pytest.raises(FledgeError, match="h.1.attn.c_attn.bias is missing: it is a weight of GPT-2"):
+        import_weights(model.config, weights)

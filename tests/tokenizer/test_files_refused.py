@@ -146,6 +146,7 @@ def test_a_foreign_file_that_can_not_be_followed_is_refused(
         (b"{", "not valid JSON"),
         (b"\xff\xfe", "not valid JSON"),
         (b"[" * 100_000, "not valid JSON"),
+        (b'{"model": ' + b"1" * 5000 + b"}", "not valid JSON"),
         (b"7", "section named model"),
         (b'{"a": 1, "a": 2}', "twice"),
         (b'{"kind": "word", "format": 99}', "format 99"),

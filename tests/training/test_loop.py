@@ -95,14 +95,15 @@ def test_a_loss_that_is_not_finite_stops_with_a_sentence(tmp_path: Path, monkeyp
 
 @pytest.mark.parametrize(("value", "spike"), [(math.nan, None), (50.0, 3.0)])
 def test_going_back_skips_the_batch_and_goes_on(
-    tmp_path: Path, monkeypatch: Any, value: float, spike: float | None
+    tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str], value: float, spike: float | None
 ) -> None:
-    """The bad samples are left out, the others come in order, and no row is doubled."""
+    """The bad samples are left out, never in silence; the others come in order, and no row is doubled."""
     poison(monkeypatch, value, bad_first=200)
     windows = TextWindows(16)
     config = settings(training={"steps": 30, "on_divergence": "skip", "spike": spike, "save_every": 5})
     result = run(config, tmp_path / "run", windows=windows)
     assert result.step == 30
+    assert "without the samples 200 to 207" in capsys.readouterr().err
     training = load_checkpoint(tmp_path / "run").training
     assert training is not None
     assert training.values["skipped"] == [[200, 208]]

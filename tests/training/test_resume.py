@@ -148,6 +148,50 @@ def test_a_takeover_that_was_killed_is_finished(
         assert not (folder / "branch").exists()
 
 
+def test_going_back_inside_a_branch_puts_it_aside(unbroken: Path, tmp_path: Path) -> None:
+    """What it had after that step is kept, and is not gone on with."""
+    from fledge.training import timeline
+
+    folder = tmp_path / "run"
+    shutil.copytree(unbroken, folder)
+    changed = settings(model={"dropout": 0.1}, training={"save_every": 2}, optimizer={"learning_rate": 1e-3})
+    run(changed, folder, resume=True, at=4, windows=StopAfter(8))
+    saved, rows = timeline.checkpoint_steps(folder / "branch"), untimed(folder / "branch" / "metrics.csv")
+    assert max(saved) > 6
+    assert run(changed, folder, resume=True, at=6, windows=StopAfter(1)).stopped
+    assert set(timeline.checkpoint_steps(folder / "branch-1")) == set(saved)
+    assert untimed(folder / "branch-1" / "metrics.csv") == rows
+    assert find_checkpoint(folder).parent.parent == folder / "branch"
+    assert max(timeline.checkpoint_steps(folder / "branch")) < max(saved)
+    run(changed, folder, resume=True)
+    assert not (folder / "branch").exists()
+    steps = [int(row["step"]) for row in read_metrics(folder / "metrics.csv") if row["validation_loss"]]
+    assert steps == [int(row["step"]) for row in read_metrics(unbroken / "metrics.csv") if row["validation_loss"]]
+
+
+def test_a_branch_killed_before_it_took_over_does_so_at_the_next_start(
+    unbroken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fledge.training import timeline
+
+    folder = tmp_path / "run"
+    shutil.copytree(unbroken, folder)
+    changed = settings(model={"dropout": 0.1}, optimizer={"learning_rate": 1e-3})
+    with monkeypatch.context() as patch:
+        patch.setattr(timeline, "take_over", lambda folder: (_ for _ in ()).throw(KeyboardInterrupt))
+        with contextlib.suppress(KeyboardInterrupt):
+            run(changed, folder, resume=True, at=8)
+    assert max(timeline.checkpoint_steps(folder / "branch")) == 12
+    (folder / "branch" / "tensorboard").mkdir()
+    (folder / "branch" / "tensorboard" / "events.1").write_text("points")
+    ours = load_checkpoint(folder).model.state_dict()
+    run(changed, folder, resume=True)
+    assert not (folder / "branch").exists()
+    assert (folder / "tensorboard" / "events.1").read_text() == "points"
+    for name, tensor in load_checkpoint(folder).model.state_dict().items():
+        assert torch.equal(tensor, ours[name])
+
+
 def test_another_batch_size_goes_on_with_the_same_samples(tmp_path: Path) -> None:
     run(settings(training={"steps": 4}), tmp_path / "run")
     seen = TextWindows(16)

@@ -37,12 +37,12 @@ BLOCK = 1 << 20
 
 
 def is_archive(path: Path) -> bool:
-    return path.is_file() and path.name.endswith(SUFFIXES)
+    return path.is_file() and path.name.lower().endswith(SUFFIXES)
 
 
 def pack(folder: Path, target: Path, training: bool = True) -> Path:
     """The bundle in `folder` as one file; without `training`, only what is needed to use the model."""
-    if not target.name.endswith(SUFFIXES):
+    if not target.name.lower().endswith(SUFFIXES):
         raise FledgeError(f"{target} must end in {' or '.join(SUFFIXES)}.")
     if target.exists():
         raise FledgeError(f"{target} exists already. Choose another name, or remove it first.")
@@ -67,7 +67,7 @@ Add = Callable[[str, IO[bytes], int], None]
 @contextmanager
 def _writer(target: Path, file: IO[bytes]) -> Iterator[Add]:
     """How a file of this kind takes in one more member. Times are left out: the same bundle packs to the same bytes."""
-    if target.name.endswith(".zip"):
+    if target.name.lower().endswith(".zip"):
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
 
             def add_to_zip(name: str, source: IO[bytes], size: int) -> None:
@@ -131,7 +131,7 @@ def reading(path: Path) -> Iterator[Iterator[tuple[str, IO[bytes]]]]:
 @contextmanager
 def members(path: Path) -> Iterator[Iterator[tuple[str, IO[bytes]]]]:
     """The plain files of an archive in order, each to be read before the next; links and devices are refused."""
-    if path.name.endswith(".zip"):
+    if path.name.lower().endswith(".zip"):
         with zipfile.ZipFile(path) as archive:
             yield ((info.filename, archive.open(info)) for info in archive.infolist())
         return

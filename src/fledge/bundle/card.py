@@ -11,6 +11,7 @@ from fledge.bundle.manifest import Manifest
 from fledge.config import RunConfig
 
 CARD = "README.md"
+IMPORTED = "imported_from"  # the metric of a model that another program trained: its settings do not say how
 
 
 def model_card(config: RunConfig, manifest: Manifest) -> str:
@@ -19,18 +20,29 @@ def model_card(config: RunConfig, manifest: Manifest) -> str:
     shape = f"{model.layers} layers, {model.width} wide"
     if model.architecture == "transformer":
         shape += f", {model.heads} heads, {model.norm} norm, {model.position} positions, {model.feed_forward}"
+    source = imported_from(manifest)
     rows = {
         "architecture": f"{model.architecture} ({shape})",
         "parameters": f"{facts.parameters:,} ({facts.dtype})",
         "context": f"{facts.context_length:,} tokens",
         "tokenizer": f"{manifest.tokenizer.kind}, {manifest.tokenizer.vocabulary_size:,} ids",
-        "corpus": ", ".join(config.corpus.source),
-        "optimizer": f"{optimizer.name}, learning rate {optimizer.learning_rate:g}, {config.schedule.name}",
-        "batch": f"{config.training.batch_size} × {config.tokens.context_length} tokens",
-        "seed": str(config.training.seed),
-        "written": f"{manifest.created} by fledge {manifest.software['fledge']}, torch {manifest.software['torch']}",
     }
-    rows.update({name: readable(value) for name, value in manifest.metrics.items() if is_plain(value)})
+    if source is None:
+        rows |= {
+            "corpus": ", ".join(config.corpus.source),
+            "optimizer": f"{optimizer.name}, learning rate {optimizer.learning_rate:g}, {config.schedule.name}",
+            "batch": f"{config.training.batch_size} × {config.tokens.context_length} tokens",
+            "seed": str(config.training.seed),
+        }
+    else:
+        rows |= {"training": f"not known: imported from {source}"}
+    rows |= {
+        "written": f"{manifest.created} by fledge {manifest.software['fledge']}, torch {manifest.software['torch']}"
+    }
+    rows |= plain_metrics(manifest)
+    tuned = "It was not tuned to follow instructions."
+    if source is not None:
+        tuned = "What that was, and whether it was tuned to follow instructions, is not known here."
     table = "\n".join(f"| {name} | {cell(value)} |" for name, value in rows.items())
     return f"""---
 library_name: fledge
@@ -58,8 +70,19 @@ import fledge
 run = fledge.load(".")
 ```
 
-The model repeats what its corpus taught it, mistakes and prejudices included. It was not tuned to follow instructions.
+The model repeats what its corpus taught it, mistakes and prejudices included. {tuned}
 """
+
+
+def imported_from(manifest: Manifest) -> str | None:
+    """The name of the folder that a model was imported from; None for one that fledge trained."""
+    name = manifest.metrics.get(IMPORTED)
+    return name if isinstance(name, str) else None
+
+
+def plain_metrics(manifest: Manifest) -> dict[str, str]:
+    """What was measured, as people read it."""
+    return {n: readable(value) for n, value in manifest.metrics.items() if n != IMPORTED and is_plain(value)}
 
 
 def is_plain(value: Any) -> bool:

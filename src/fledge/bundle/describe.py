@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fledge.accounting import account
 from fledge.bundle.archive import is_archive, packed_manifest
-from fledge.bundle.card import is_plain, readable
+from fledge.bundle.card import IMPORTED, imported_from, is_plain, plain_metrics, readable
 from fledge.bundle.load import find_bundle
 from fledge.bundle.manifest import Manifest, read_manifest
 from fledge.config import RunConfig, parse
@@ -16,6 +16,7 @@ from fledge.files import readable_bytes
 
 Rows = list[tuple[str, str]]
 ABSENT = "–"
+LEARNING = ("corpus", "tokenizer", "optimizer", "schedule", "training")  # settings that say how a model was trained
 
 
 class Difference(NamedTuple):
@@ -62,6 +63,13 @@ def _identity(folder: Path, manifest: Manifest, config: RunConfig) -> Rows:
 
 
 def _training(manifest: Manifest, config: RunConfig) -> Rows:
+    source = imported_from(manifest)
+    if source is not None:
+        return [
+            ("imported from", source),
+            ("training", "not known: the model was trained elsewhere"),
+            *plain_metrics(manifest).items(),
+        ]
     optimizer, schedule, training = config.optimizer, config.schedule, config.training
     rows = [
         ("corpus", ", ".join(config.corpus.source)),
@@ -70,7 +78,7 @@ def _training(manifest: Manifest, config: RunConfig) -> Rows:
         ("seed", str(training.seed)),
         ("machine", ", ".join(f"{name} {value}" for name, value in manifest.machine.items())),
     ]
-    rows += [(name, readable(value)) for name, value in manifest.metrics.items() if is_plain(value)]
+    rows += plain_metrics(manifest).items()
     resumable = any(name.startswith("training/") for name in manifest.files)
     return [*rows, ("training state", "kept: training can go on" if resumable else "not kept")]
 
@@ -94,14 +102,24 @@ def _costs(manifest: Manifest, config: RunConfig) -> Rows:
 
 def differences(first: Path | str, second: Path | str) -> list[Difference]:
     """Every setting, fact and metric in which two bundles differ."""
-    one, two = (_flat(open_manifest(path)[1]) for path in (first, second))
+    manifests = [open_manifest(path)[1] for path in (first, second)]
+    imported = any(imported_from(manifest) is not None for manifest in manifests)
+    one, two = (_flat(manifest, imported) for manifest in manifests)
     names = [*one, *(name for name in two if name not in one)]
     pairs = (Difference(name, one.get(name, ABSENT), two.get(name, ABSENT)) for name in names)
     return [pair for pair in pairs if pair.first != pair.second]
 
 
-def _flat(manifest: Manifest) -> dict[str, str]:
+def _flat(manifest: Manifest, imported: bool) -> dict[str, str]:
+    """Every value by its name; where one of two bundles is `imported`, how they were trained is a single one."""
     values = manifest.model_dump(mode="json")
+    if imported:
+        source = imported_from(manifest)
+        known = {name: group for name, group in values["config"].items() if name not in LEARNING}
+        known["how it was trained"] = (
+            "by fledge: see bundle show" if source is None else f"not known: imported from {source}"
+        )
+        values["config"], values["metrics"] = known, {k: v for k, v in values["metrics"].items() if k != IMPORTED}
     groups = {name: values[name] for name in ("model", "tokenizer", "metrics", "software", "machine")}
     flat = dict(_leaves(values["config"], ""))
     for name, group in groups.items():

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fledge.bundle.load import Bundle, fill, lay_out
+from fledge.bundle.card import IMPORTED
+from fledge.bundle.load import Bundle, fill, lay_out_for
 from fledge.bundle.save import MODEL, save_bundle
 from fledge.bundle.weights import Shape, check_shapes, read_headers, read_tensors, tensor_files, write_sharded
 from fledge.config import RunConfig, TokenizerConfig, TokensConfig
@@ -94,8 +95,8 @@ def import_bundle(source: Path | str, target: Path | str, tokenizer: Path | str 
         raise FledgeError(f"{source / 'config.json'} is not the description of a model.")
     try:
         config, vocabulary_size, context_length = config_from_hub(settings)
-    except (KeyError, TypeError) as error:
-        raise FledgeError(f"{source / 'config.json'} lacks {error}, which a model of its type has.") from None
+    except FledgeError as error:
+        raise FledgeError(f"{source / 'config.json'}: {error}") from None
     if not list(source.glob("model*.safetensors")):
         pickled = next((p.name for p in source.iterdir() if p.suffix in (".bin", ".pt", ".pth")), None)
         advice = (
@@ -114,15 +115,19 @@ def import_bundle(source: Path | str, target: Path | str, tokenizer: Path | str 
         )
     if config.layers > len(headers):
         raise FledgeError(f"{source / 'config.json'} asks for {config.layers:,} layers, and has no weights for them.")
-    weights = import_weights(config, read_tensors(paths))
-    model = lay_out(config, vocabulary_size, context_length)
+    model = lay_out_for(headers, config, vocabulary_size, context_length, source / "config.json")
+    try:
+        weights = import_weights(config, read_tensors(paths))
+    except FledgeError as error:
+        raise FledgeError(f"{source}: {error}") from None
     shapes = {name: Shape(tensor.dtype, tuple(tensor.shape)) for name, tensor in weights.items()}
     check_shapes(shapes, {name: tuple(t.shape) for name, t in model.state_dict().items()}, source)
     fill(model, weights)
+    name = source.resolve().name or "imported"
     run = RunConfig(
-        name=source.name,
+        name=name,
         model=config,
         tokens=TokensConfig(context_length=context_length),
         tokenizer=TokenizerConfig(vocabulary_size=found.vocab_size, special_tokens=tuple(found.special_tokens)),
     )
-    return save_bundle(target, run, found, model, metrics={"imported_from": source.name})
+    return save_bundle(target, run, found, model, metrics={IMPORTED: name})

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from fledge.bundle.archive import is_archive, unpack
 from fledge.bundle.manifest import MANIFEST, Manifest, read_manifest, verify_files
 from fledge.bundle.save import MODEL, STATE, TRAINING, TrainingState
-from fledge.bundle.weights import check_shapes, read_headers, read_tensors, tensor_files, total_bytes
+from fledge.bundle.weights import Shape, check_shapes, read_headers, read_tensors, tensor_files, total_bytes
 from fledge.config import ModelConfig, RunConfig, parse
 from fledge.errors import FledgeError
 from fledge.files import read_json, readable_bytes
@@ -99,21 +99,30 @@ def load_model(
     listed = {path.name for path in paths} - set(manifest.files)
     if listed:
         raise FledgeError(f"{folder / min(listed)} is not in the bundle's manifest. Do not trust it.")
-    shapes = read_headers(paths)
-    facts, settings = manifest.model, config.model
-    if settings.layers > max(len(shapes), 4096):
-        raise FledgeError(f"{folder / MANIFEST} asks for {settings.layers:,} layers, and has no weights for them.")
-    places = settings.width if settings.position == "sinusoidal" else -(-settings.width // settings.heads)
-    tables = 8 * facts.context_length * places
-    if tables > max(LARGEST_TABLES, 4 * total_bytes(shapes)):
-        raise FledgeError(f"{folder / MANIFEST} describes a model with tables of {readable_bytes(tables)}.")
-    try:
-        model = lay_out(settings, facts.vocabulary_size, facts.context_length)
-    except (RuntimeError, OverflowError, TypeError) as error:
-        raise FledgeError(f"{folder / MANIFEST} describes a model that can't be built ({error}).") from None
+    shapes, facts = read_headers(paths), manifest.model
+    model = lay_out_for(shapes, config.model, facts.vocabulary_size, facts.context_length, folder / MANIFEST)
     check_shapes(shapes, {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}, paths[0])
     fill(model, read_tensors(paths))
     return model.to(device=device, dtype=dtype).eval()
+
+
+def lay_out_for(
+    shapes: Mapping[str, Shape], config: ModelConfig, vocabulary_size: int, context_length: int, where: Path
+) -> Model:
+    """The model that the file `where` describes, laid out; refused if it is out of all proportion to its weights."""
+    if config.layers > max(len(shapes), 4096):
+        raise FledgeError(f"{where} asks for {config.layers:,} layers, and has no weights for them.")
+    places = config.width if config.position == "sinusoidal" else -(-config.width // config.heads)
+    tables = 8 * context_length * places
+    if tables > max(LARGEST_TABLES, 4 * total_bytes(shapes)):
+        raise FledgeError(
+            f"{where} describes a model with tables of {readable_bytes(tables)}, for a context of {context_length:,} "
+            "tokens."
+        )
+    try:
+        return lay_out(config, vocabulary_size, context_length)
+    except (RuntimeError, OverflowError, TypeError) as error:
+        raise FledgeError(f"{where} describes a model that can't be built ({error}).") from None
 
 
 def lay_out(config: ModelConfig, vocabulary_size: int, context_length: int) -> Model:

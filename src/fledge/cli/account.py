@@ -221,7 +221,7 @@ def bare_name(target: str) -> str:
     from fledge.bundle.archive import SUFFIXES
 
     name = path.resolve().name
-    return next((name.removesuffix(suffix) for suffix in SUFFIXES if name.endswith(suffix)), Path(name).stem)
+    return next((name[: -len(suffix)] for suffix in SUFFIXES if name.lower().endswith(suffix)), Path(name).stem)
 
 
 def planned_tokens(run: RunConfig, account: Account) -> float:

@@ -48,6 +48,7 @@ def check(bundle: Place) -> None:
     import torch
 
     from fledge.bundle import load_bundle
+    from fledge.bundle.archive import is_archive
 
     loaded = load_bundle(bundle)
     kept = loaded.training
@@ -56,7 +57,8 @@ def check(bundle: Place) -> None:
         if not loaded.model(ids).isfinite().all():
             raise FledgeError(f"{bundle} is whole, but its model's scores are not finite: the training went wrong.")
     state = "with its training state" if kept is not None else "without training state"
-    print(f"{loaded.path} is whole: {loaded.manifest.model.parameters:,} parameters, {state}.")
+    checked = bundle if is_archive(bundle) else loaded.path  # of an archive, not where it was unpacked
+    print(f"{checked} is whole: {loaded.manifest.model.parameters:,} parameters, {state}.")
 
 
 @app.command()

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from fledge.cli.places import device_named, trained, writable
+from fledge.errors import FledgeError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fledge.evaluation import Evaluation
     from fledge.evaluation.evaluate import Documents
+
+
+def drawing(file: Path | None) -> Path | None:
+    """As it is, unless it could not be written, or its name promises another kind of picture."""
+    if file is not None and file.suffix.lower() != ".svg":
+        raise FledgeError(f"--plot {file} must end in .svg: that is the only kind of picture that is drawn.")
+    return writable(file)
 
 
 def evaluate(
@@ -31,7 +42,7 @@ def evaluate(
     max_tokens: Annotated[int | None, typer.Option(min=2, help="With --tokens: only so many, from the start.")] = None,
     worst: Annotated[int, typer.Option(min=0, help="Print this many documents with the highest loss.")] = 0,
     plot: Annotated[
-        Path | None, typer.Option(help="Write loss against position in context, as SVG.", callback=writable)
+        Path | None, typer.Option(help="Write loss against position in context, as SVG.", callback=drawing)
     ] = None,
     tasks: Annotated[list[str] | None, typer.Option(help="Tasks of lm_eval, instead of a text.")] = None,
     task_folder: Annotated[Path | None, typer.Option(help="Where further tasks of lm_eval are described.")] = None,
@@ -41,10 +52,26 @@ def evaluate(
 ) -> None:
     """Measure how well bundles predict a text, a token store, or (a run's own) validation split."""
     from fledge.bundle import load_bundle
-    from fledge.errors import FledgeError
     from fledge.evaluation.compare import compare_on_store, compare_on_texts, position_plot
     from fledge.tokens import TokenStore
 
+    about_text = {
+        "--text": text,
+        "--tokens": tokens,
+        "--stride": stride,
+        "--alone": alone,
+        "--max-tokens": max_tokens,
+        "--worst": worst,
+        "--plot": plot,
+    }
+    if tasks:
+        refuse(about_text, "is not for --tasks, which bring their own texts")
+    else:
+        refuse({"--limit": limit, "--task-folder": task_folder}, "goes with --tasks")
+    if text and tokens:
+        raise FledgeError("Give --text or --tokens, not both.")
+    if text:
+        refuse({"--max-tokens": max_tokens}, "goes with --tokens: a text is evaluated whole")
     chosen = device_named(device)
     loaded = {str(path): load_bundle(path, device=chosen) for path in bundles}
     if tasks:
@@ -52,31 +79,47 @@ def evaluate(
 
         run_tasks(loaded, tasks, task_folder, limit, as_json=json_)
         return
-    if text and tokens:
-        raise FledgeError("Give --text or --tokens, not both.")
     documents: Documents = "alone" if alone else "stream"
     if text:
         from fledge.corpus import Corpus
 
-        texts = list(Corpus.open(*text).documents())
+        # Nothing is held out: a text that is to be measured is not cut as one that is learned from.
+        texts = list(Corpus.open(*text, validation_fraction=0.0).documents())
+        if not texts:
+            raise FledgeError(f"--text {' '.join(text)} holds no text but white space.")
         found = compare_on_texts(loaded, texts, stride, documents, progress=True)
     else:
         store = tokens if tokens is not None else bundles[0] / "tokens"
         if tokens is None and not store.is_dir():
             raise FledgeError(f"Say what to evaluate {bundles[0]} on: --text FILE, or --tokens STORE.")
         found = compare_on_store(loaded, TokenStore.open(store), split, stride, documents, max_tokens, progress=True)
-    write_json(found) if json_ else write_table(found)
-    if worst:
+    if json_:
+        write_json(found, worst)
+    else:
+        write_table(found)
         write_worst(found, worst)
     if plot is not None:
         position_plot(found, plot)
-        print(f"Loss against position: {plot}")
+        print(f"Loss against position: {plot}", file=sys.stderr if json_ else sys.stdout)
 
 
-def write_json(found: dict[str, Evaluation]) -> None:
+def refuse(options: Mapping[str, object], why: str) -> None:
+    """Refuse what was given in vain, rather than leave it out without a word."""
+    for name, value in options.items():
+        if value:
+            raise FledgeError(f"{name} {why}.")
+
+
+def write_json(found: dict[str, Evaluation], worst: int) -> None:
+    """All of it as one JSON object, the worst documents included, so that a program can read the output."""
     import json
 
-    print(json.dumps({name: evaluation.summary() for name, evaluation in found.items()}, indent=2))
+    values: dict[str, dict[str, object]] = {name: {**one.summary()} for name, one in found.items()}
+    for name, evaluation in found.items() if worst else ():
+        values[name]["worst"] = [
+            {"document": document, "loss": loss} for document, loss in worst_documents(evaluation, worst)
+        ]
+    print(json.dumps(values, indent=2))
 
 
 def write_table(found: dict[str, Evaluation]) -> None:
@@ -100,14 +143,19 @@ def write_table(found: dict[str, Evaluation]) -> None:
 
 
 def write_worst(found: dict[str, Evaluation], count: int) -> None:
+    for name, evaluation in found.items() if count else ():
+        print(f"{name}: documents with the highest loss")
+        for document, loss in worst_documents(evaluation, count):
+            print(f"  document {document:,}: {loss:.3f} nats per token")
+
+
+def worst_documents(evaluation: Evaluation, count: int) -> list[tuple[int, float]]:
+    """The documents with the highest loss and their losses; one without a predicted token has none."""
     import numpy as np
 
-    for name, evaluation in found.items():
-        losses = evaluation.by_document
-        order = np.argsort(-np.nan_to_num(losses, nan=-1))[:count]
-        print(f"{name}: documents with the highest loss")
-        for document in order.tolist():
-            print(f"  document {document:,}: {losses[document]:.3f} nats per token")
+    losses = evaluation.by_document
+    order = np.argsort(-np.nan_to_num(losses, nan=-1))[:count].tolist()
+    return [(document, float(losses[document])) for document in order if losses[document] == losses[document]]
 
 
 def number(value: float | None) -> str:

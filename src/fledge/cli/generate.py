@@ -71,6 +71,8 @@ def generate(
     parse(SamplingConfig, given)  # a wrong option is refused before anything is loaded
     if prompt and file:
         raise FledgeError("Give the prompt with --prompt or with --file, not with both.")
+    if lines and file is None:
+        raise FledgeError("--lines goes with --file: each line of that file is then a prompt of its own.")
     loaded = load_bundle(bundle, device=device_named(device))
     prepare(loaded.model)
     settings = parse(SamplingConfig, {**loaded.config.sampling.model_dump(), **given})
@@ -94,28 +96,23 @@ def read_prompts(prompts: list[str] | None, file: Path | None, lines: bool, sett
 def write(
     loaded: Bundle, prompts: list[str], settings: SamplingConfig, alternatives: int, as_json: bool, compiled: bool
 ) -> None:
-    from fledge.generation import Piece, generate
+    from fledge.generation import generate
+    from fledge.progress import streaming
 
-    alone = len(prompts) * settings.samples == 1 and not as_json and not alternatives
-
-    def show(piece: Piece) -> None:
-        sys.stdout.write(piece.text)
-        sys.stdout.flush()
-
-    if alone:
-        sys.stdout.write(prompts[0])
-    results = generate(
-        loaded.model,
-        loaded.tokenizer,
-        prompts,
-        settings,
-        show if alone else None,
-        alternatives=alternatives,
-        compiled=compiled,
-    )
-    if alone:
+    if len(prompts) * settings.samples == 1 and not as_json and not alternatives:
+        with streaming() as show:
+            show(prompts[0])
+            generate(
+                loaded.model,
+                loaded.tokenizer,
+                prompts,
+                settings,
+                lambda piece: show(piece.text),
+                compiled=compiled,
+            )
         print()
         return
+    results = generate(loaded.model, loaded.tokenizer, prompts, settings, alternatives=alternatives, compiled=compiled)
     for number, result in enumerate(results):
         if as_json:
             write_json_line(result)

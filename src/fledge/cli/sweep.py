@@ -31,7 +31,10 @@ def sweep(
     seeds: Annotated[int, typer.Option(help="Seeds per point.", min=1)] = 1,
     budget: Budget = None,
     equal_samples: Annotated[
-        bool, typer.Option(help="A larger batch takes fewer steps, so that every point sees the same windows.")
+        bool,
+        typer.Option(
+            help="Larger batches take fewer steps (10 at least), so that every point sees equally many windows."
+        ),
     ] = False,
     prune: Annotated[
         bool, typer.Option(help="Stop trials that half of the earlier ones were ahead of at the same point.")
@@ -44,6 +47,7 @@ def sweep(
     from fledge.config import load_recipe
     from fledge.experiments.engines import Engine
     from fledge.experiments.space import parse_axis
+    from fledge.experiments.sweep import FEWEST_STEPS
     from fledge.experiments.sweep import sweep as run_sweep
 
     config = load_recipe(recipe, set_ or [])
@@ -60,5 +64,6 @@ def sweep(
         budget or "",
         Engine(engine, parallel),
         prune,
+        FEWEST_STEPS,
     )
     finish(report)

@@ -59,6 +59,7 @@ def train(
         run, checkpoint = resumed(resume, at, set_ or [], quiet)
     elif from_ is not None:
         run = fine_tuned(recipe, from_, set_ or [], out, quiet)
+        checkpoint = begun(run)
     elif recipe is not None:
         from fledge.run import Run
 
@@ -79,17 +80,15 @@ def train(
 
 
 def resumed(folder: Path, at: int | None, overrides: list[str], quiet: bool) -> tuple[Run, Bundle]:
-    """The run in a folder, with the checkpoint to go on from."""
-    from fledge.files import write_json
-    from fledge.run import CONFIG, Run
+    """The run in a folder, with the checkpoint to go on from. Changed settings are kept when training begins."""
+    from fledge.run import Run
     from fledge.training import load_checkpoint
     from fledge.training.session import check_same_model
 
     run = Run.open(folder, overrides, quiet=quiet)
     checkpoint = load_checkpoint(folder, at)
     check_same_model(run.config, checkpoint)
-    if os.environ.get("RANK", "0") == "0":  # of several processes, the first writes
-        write_json(run.folder / CONFIG, run.config.model_dump(mode="json"))
+    run.bundle = checkpoint  # its tokenizer decides what tokens fit
     return run, checkpoint
 
 
@@ -101,7 +100,7 @@ def begun(run: Run) -> Bundle | None:
     if not checkpoints(run.folder):
         return None
     run.claim()
-    checkpoint = load_checkpoint(run.folder)
+    checkpoint = run.bundle = load_checkpoint(run.folder)
     if not run.quiet and os.environ.get("RANK", "0") == "0":
         step, steps = int(checkpoint.path.name.removeprefix("step-")), run.config.steps
         print(

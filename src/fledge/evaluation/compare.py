@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fledge.evaluation.evaluate import Documents, Evaluation, evaluate, evaluate_texts
+from fledge.files import atomic_write
 from fledge.plot import curves
 
 if TYPE_CHECKING:
@@ -68,7 +69,9 @@ def position_plot(evaluations: Mapping[str, Evaluation], path: Path) -> None:
         middles = [math.sqrt((a + 1) * b) for a, b in itertools.pairwise(edges)]
         points = [(x, float(np.nanmean(y))) for x, y in zip(middles, means, strict=True) if np.isfinite(y).any()]
         lines[name] = ([x for x, _ in points], [y for _, y in points])
-    path.write_text(curves(lines, "tokens of context", "loss (nats per token)", log_x=True), encoding="utf-8")
+    drawing = curves(lines, "tokens of context", "loss (nats per token)", log_x=True)
+    with atomic_write(path) as file:
+        file.write(drawing.encode())
 
 
 def _edges(length: int) -> list[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -109,6 +110,8 @@ def evaluate_texts(
     progress: bool = False,
 ) -> Evaluation:
     """Plain texts, one document each; the text of a special token in them does not become that token."""
+    if isinstance(texts, str | bytes):
+        raise FledgeError("The texts are one text: give a list of texts, such as ['Once upon a time'].")
     if tokenizer.vocab_size > model.vocabulary_size:
         raise FledgeError(
             f"The tokenizer has {tokenizer.vocab_size:,} ids and the model {model.vocabulary_size:,}: "
@@ -171,8 +174,10 @@ def _measure(
 ) -> Evaluation:
     context = model.context_length
     stride = max(1, context // 2) if stride is None else stride
-    if not 1 <= stride <= context:
-        raise FledgeError(f"A stride of {stride} does not fit a context of {context}: choose one from 1 to {context}.")
+    if not isinstance(stride, Integral) or not 1 <= stride <= context:
+        raise FledgeError(
+            f"A stride of {stride!r} does not fit a context of {context}: choose a whole number from 1 to {context}."
+        )
     if documents == "alone":
         starts, ends = stretches.starts.tolist(), stretches.ends.tolist()
     else:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -145,12 +146,20 @@ def run_tasks(
     as_json: bool = False,
 ) -> dict[str, Any]:
     """Run tasks of `lm_eval` on every bundle and print its tables; `folder` holds further task descriptions."""
+    if folder is not None and not folder.is_dir():
+        raise FledgeError(f"--task-folder {folder} is no folder. Name the one that holds the tasks' YAML files.")
     models = {name: harness_model(bundle) for name, bundle in bundles.items()}
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
     from lm_eval.utils import make_table
 
     manager = TaskManager(include_path=str(folder) if folder is not None else None)
+    known = set(manager.all_tasks)
+    for task in tasks:
+        if task not in known:
+            close = difflib.get_close_matches(task, known, n=3)  # they are thousands: not all of them are named
+            hint = f"Did you mean {' or '.join(close)}?" if close else "lm_eval's own command lists what it has."
+            raise FledgeError(f"lm_eval has no task {task!r}. {hint} Your own are found with --task-folder.")
     results = {}
     for name, model in models.items():
         found = simple_evaluate(model=model, tasks=list(tasks), task_manager=manager, limit=limit, bootstrap_iters=1000)

@@ -8,10 +8,11 @@ from pathlib import Path
 from fledge.config import RunConfig, override_config
 from fledge.errors import FledgeError, nearest
 from fledge.experiments import findings
-from fledge.experiments.engines import ONE_BY_ONE, Engine, run_trials
+from fledge.experiments.engines import ONE_BY_ONE, Engine, alone_in, run_trials
 from fledge.experiments.plan import Arm, Plan, make_plan
+from fledge.experiments.statistics import Estimate, apart
 from fledge.experiments.timing import Clock, Cost, pacer
-from fledge.experiments.trials import Outcome, by_arm, plan_trials
+from fledge.experiments.trials import Outcome, by_arm, check_arms, plan_trials
 
 BASE = "as it is"
 GROUPS = ("architecture", "windows", "vocabulary", "fit", "tied")
@@ -39,8 +40,14 @@ def group_arms(group: str, config: RunConfig) -> list[Arm]:
             Arm("SiLU", ("model.feed_forward=silu", f"model.hidden={matched_hidden(config)}")),
         ]
     if group == "windows":
-        policies = ("stream", "packed", "slide-in", "full", "aligned", "longest")
-        return [Arm(policy, (f"tokens.policy={policy}",)) for policy in policies if policy != config.tokens.policy]
+        policies = ("stream", "packed", "slide-in", "slide-through", "full", "longest")
+        mine = (config.tokens.policy, config.tokens.remainder)
+        arms = [Arm(policy, (f"tokens.policy={policy}",)) for policy in policies if policy != mine[0]]
+        return arms + [
+            Arm(name, ("tokens.policy=aligned", f"tokens.remainder={remainder}"))
+            for name, remainder in (("aligned, padded", "pad"), ("aligned, cut", "cut"))
+            if mine != ("aligned", remainder)
+        ]
     if group == "vocabulary":
         size = config.tokenizer.vocabulary_size or 4096
         return [Arm(f"vocabulary {n:,}", (f"tokenizer.vocabulary_size={n}",)) for n in (size // 2, size * 2, size * 4)]
@@ -86,46 +93,72 @@ def ablate(
 ) -> tuple[Plan, list[Outcome], Path]:
     """Run every arm with every seed and write the report; `budget` is seconds for all of it."""
     every = [Arm(BASE), *(arm for group in groups for arm in group_arms(group, config)), *arms]
-    for arm in every:
-        override_config(config, arm.changes)  # a mistake in the last arm is found before the first is run
+    check_arms(config, every)  # a mistake in the last arm is found before the first is run
     question = QUESTIONS.get(tuple(groups) if not arms else (), "What is each part of {name} worth?")
     question = question.format(name=config.name)
 
     def costs(settings: RunConfig, clock: Clock) -> list[Cost]:
         return [clock.cost(override_config(settings, arm.changes)) for arm in every] * seeds
 
-    pace = pacer(budget, budget_text, engine.parallel, folder, costs)
-    plan = make_plan("ablate", question, config, every, seeds, folder, pace, budget_text, engine.parallel)
-    windows = any("tokens.policy" in change for arm in every for change in arm.changes)
-    outcomes = list(run_trials(plan_trials(plan, alone=windows), folder, engine))
-    metric = (
-        "bits_per_byte" if any("tokenizer." in change for arm in every for change in arm.changes) else "validation_loss"
-    )
-    page = findings.begin(plan, answer(plan, outcomes, metric))
-    findings.add_arms(page, plan, outcomes, metric, BASE)
-    if windows:
-        page.paragraph(
-            "Ways to lay windows are compared on the same text, each held-out document by itself, whatever windows an "
-            "arm was trained on. The curves below are on each arm's own windows: do not hold them against each other."
-        )
-    findings.add_curves(page, plan, outcomes, folder)
-    findings.add_given_up(page, outcomes)
-    findings.add_setup(page, plan, command, outcomes, engine.parallel)
-    return plan, outcomes, findings.write(page, outcomes, folder)
+    with alone_in(folder):
+        pace = pacer(budget, budget_text, engine.parallel, folder, costs)
+        plan = make_plan("ablate", question, config, every, seeds, folder, pace, budget_text, engine.parallel)
+        changes = [change for arm in every for change in arm.changes]
+        windows = any("tokens.policy" in change for change in changes)
+        outcomes = list(run_trials(plan_trials(plan, alone=windows), folder, engine))
+        metric = "bits_per_byte" if any("tokenizer." in change for change in changes) else "validation_loss"
+        page = findings.begin(plan, answer(plan, outcomes, metric))
+        findings.add_arms(page, plan, outcomes, metric, BASE)
+        if windows:
+            page.paragraph(
+                "Ways to lay windows are compared on the same text, each held-out document by itself, whatever windows "
+                "an arm was trained on. The curves below are on each arm's own windows: do not hold them against each "
+                "other."
+            )
+        findings.add_curves(page, plan, outcomes, folder)
+        findings.add_given_up(page, outcomes)
+        findings.add_samples(page, plan, outcomes, folder, config.sampling.prompt)
+        findings.add_setup(page, plan, command, outcomes, engine.parallel, folder)
+        return plan, outcomes, findings.write(page, outcomes, folder)
 
 
 def answer(plan: Plan, outcomes: Sequence[Outcome], metric: str) -> str:
-    """The finding in two sentences: what hurts, what makes no difference."""
+    """The finding in a few sentences: what hurts, what helps, what diverges, and of what no difference is shown."""
     groups = by_arm(outcomes)
     base = {outcome.seed: outcome for outcome in groups[BASE]}
-    losses = []
+    if not findings.arm_values(groups[BASE], metric):
+        return (
+            "No conclusion: the recipe itself diverged, so nothing can be said of its parts. Lower its learning rate."
+        )
+    found: dict[str, Estimate] = {}
+    diverged = []
     for arm in plan.arms[1:]:
-        found = groups.get(arm.name, [])
-        if any(outcome.status == "diverged" for outcome in found):
-            losses.append((float("inf"), f"{arm.name} diverges"))
-        elif (value := findings.difference(found, base, metric)) is not None:
-            losses.append((value.mean, f"{arm.name} {value.mean:+.3f}"))
-    ordered = [text for _, text in sorted(losses, reverse=True)]
-    chance = " One seed each: small differences may be chance." if len(plan.seeds) == 1 else ""
-    changes = ", ".join(ordered)
-    return f"Change in {findings.METRICS[metric]} against the recipe as it is (more is worse): {changes}.{chance}"
+        runs = groups.get(arm.name, [])
+        if any(outcome.status == "diverged" for outcome in runs):
+            diverged.append(arm.name)
+        elif (value := findings.difference(runs, base, metric)) is not None:
+            found[arm.name] = value
+    ordered = sorted(found, key=lambda name: -found[name].mean)
+    parts = []
+
+    def told(names: Sequence[str]) -> str:
+        return ", ".join(f"{name} {findings.with_interval(found[name])}" for name in names)
+
+    worse = [name for name in ordered if apart(found[name]) and found[name].mean > 0]
+    better = [name for name in reversed(ordered) if apart(found[name]) and found[name].mean < 0]
+    open_ = [name for name in ordered if not apart(found[name])]
+    if worse:
+        parts.append(f"Worse than the recipe as it is: {told(worse)}.")
+    if better:
+        parts.append(f"Better: {told(better)}.")
+    if diverged:
+        parts.append(f"Training diverged: {', '.join(diverged)}.")
+    if open_ and len(plan.seeds) > 1:
+        parts.append(f"No difference shown: {told(open_)}.")
+    elif open_:
+        parts.append(
+            f"One seed shows no uncertainty, so no difference is shown yet (run with --seeds 3). Measured against the "
+            f"recipe as it is, more is worse: {told(open_)}."
+        )
+    unit = f"In {findings.METRICS[metric]}{', ± the 95 % interval' if len(plan.seeds) > 1 else ''}."
+    return " ".join([*parts, unit] if found else parts)

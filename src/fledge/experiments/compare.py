@@ -9,19 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fledge.accounting import Account
 from fledge.config import RunConfig, load_recipe, override_config, parse, recipe_names
 from fledge.errors import FledgeError, nearest
 from fledge.experiments import findings
-from fledge.experiments.engines import ONE_BY_ONE, Engine, run_trials
-from fledge.experiments.match import Match, with_parameters
+from fledge.experiments.engines import ONE_BY_ONE, Engine, alone_in, run_trials
+from fledge.experiments.match import Match, apart, same_parameters, same_work
 from fledge.experiments.page import Page
-from fledge.experiments.plan import Arm, Plan, make_plan, with_shared_data
-from fledge.experiments.statistics import Estimate, apart, estimate
+from fledge.experiments.plan import NOTES, Arm, Plan, make_plan, with_shared_data
+from fledge.experiments.statistics import Estimate, estimate
+from fledge.experiments.statistics import apart as differ
 from fledge.experiments.timing import EVALUATIONS, Clock, Cost, pacer
-from fledge.experiments.trials import Outcome, Trial, by_arm, unigram_loss
-from fledge.files import readable_bytes
+from fledge.experiments.trials import Outcome, Trial, by_arm, check_arms, unigram_loss
+from fledge.files import readable_bytes, write_json
 from fledge.plot import curves
 
 RATES = (0.3, 1.0, 3.0)
@@ -58,7 +60,7 @@ def arm_config(name: str, base: RunConfig) -> RunConfig:
         other = load_recipe(name)
         return base.model_copy(update={"model": other.model, "optimizer": other.optimizer, "schedule": other.schedule})
     raise FledgeError(
-        f"{name!r} is neither a recipe nor an architecture. {nearest(name, [*recipe_names(), *ARCHITECTURES])}"
+        f"{name!r} is neither a recipe nor an architecture. {nearest(name, {*recipe_names(), *ARCHITECTURES})}"
     )
 
 
@@ -77,48 +79,65 @@ def compare(
     """Tune every arm over the same small grid with the first seed, then run its best rate with the others."""
     if len(names) < 2 or len(set(names)) < len(names):
         raise FledgeError("A comparison takes two or more different recipes or architectures, such as: bdh gpt2.")
-    vocabulary_size = shared_vocabulary(base, folder)
-    configs = sized([arm_config(name, base) for name in names], match, vocabulary_size)
-    arms = [
-        Arm(f"{name} ×{rate:g}", changes(base, config, rate))
-        for name, config in zip(names, configs, strict=True)
-        for rate in RATES
-    ]
-    question = f"Which predicts {', '.join(base.corpus.source)} best at equal {match}: {', '.join(names)}?"
+    with alone_in(folder):
+        vocabulary_size = shared_vocabulary(base, folder)
+        asked = [arm_config(name, base) for name in names]
+        configs = same_parameters(names, asked, vocabulary_size) if match == "parameters" else asked
+        arms = [
+            Arm(f"{name} ×{rate:g}", changes(base, config, rate))
+            for name, config in zip(names, configs, strict=True)
+            for rate in RATES
+        ]
+        check_arms(base, arms)
+        question = f"Which predicts {', '.join(base.corpus.source)} best at equal {match}: {', '.join(names)}?"
 
-    def costs(settings: RunConfig, clock: Clock) -> list[Cost]:
-        each = [clock.cost(override_config(settings, arm.changes)) for arm in arms[:: len(RATES)]]
-        shares = step_shares(configs, match, vocabulary_size, [cost.step for cost in each])
-        scaled = [cost._replace(step=cost.step * share) for cost, share in zip(each, shares, strict=True)]
-        return scaled * (len(RATES) + seeds - 1)
+        work = Work(names, configs, arms[:: len(RATES)], match, vocabulary_size, folder)
 
-    pace = pacer(budget, budget_text, engine.parallel, folder, costs)
-    plan = make_plan("compare", question, base, arms, seeds, folder, pace, budget_text, engine.parallel)
-    steps = arm_steps(plan, names, configs, match, vocabulary_size, folder)
-    outcomes = run_arms(plan, names, steps, folder, engine)
-    chosen = best_rates(outcomes, names, plan.seeds[0])
-    finals = [outcome for outcome in outcomes if outcome.arm in chosen.values()]
-    unigram = unigram_loss(with_shared_data(base, folder))
-    page = findings.begin(plan, verdict(finals, chosen, unigram))
-    add_table(page, finals, chosen, match, unigram)
-    for x, read in (("tokens", 1.0), ("seconds", 1.0)):
-        lines = {name: curve(finals, arm, plan.seeds[0], folder, x, read) for name, arm in chosen.items()}
-        page.figure(curves(lines, x, "validation loss, nats per token"), f"Validation loss against {x}, first seed.")
-    per_token = {outcome.arm: outcome.flops / outcome.tokens for outcome in finals}
-    lines = {
-        name: curve(finals, arm, plan.seeds[0], folder, "tokens", per_token[arm])
-        for name, arm in chosen.items()
-        if arm in per_token
-    }
-    page.figure(
-        curves(lines, "training FLOPs", "validation loss, nats per token"), "Validation loss against FLOPs, first seed."
-    )
-    add_tuning(page, outcomes, names, plan.seeds[0])
-    findings.add_given_up(page, outcomes)
-    findings.add_samples(page, plan, finals, folder, prompt)
-    findings.add_setup(page, plan, command, outcomes, engine.parallel)
-    add_arms(page, plan, chosen)
-    return plan, outcomes, findings.write(page, outcomes, folder)
+        def costs(settings: RunConfig, clock: Clock) -> list[Cost]:
+            each = work.measure(settings, clock)
+            of_step = work.costs(settings)
+            scaled = [cost._replace(step=cost.step * of_step[0] / own) for cost, own in zip(each, of_step, strict=True)]
+            return scaled * (len(RATES) + seeds - 1)
+
+        def matched(settings: RunConfig, count: int) -> dict[str, Any]:
+            return work.facts(settings, count, longer=budget is None)
+
+        pace = pacer(budget, budget_text, engine.parallel, folder, costs)
+        equal = match in ("parameters", "tokens")
+        parallel = engine.parallel
+        plan = make_plan(
+            "compare", question, base, arms, seeds, folder, pace, budget_text, parallel, None if equal else matched
+        )
+        notes = [*moved(names[0], asked[0], configs[0], vocabulary_size), *plan.facts.get(NOTES, [])]
+        steps = {name: int(plan.facts.get("arm_steps", {}).get(name, plan.facts["steps"])) for name in names}
+        write_json(folder / "steps.json", steps)
+        outcomes = run_arms(plan, names, steps, folder, engine)
+        chosen = best_rates(outcomes, names, plan.seeds[0])
+        finals = [outcome for outcome in outcomes if outcome.arm in chosen.values()]
+        unigram = unigram_loss(with_shared_data(base, folder))
+        page = findings.begin(plan, verdict(finals, chosen, unigram))
+        add_table(page, plan, finals, chosen, match, unigram)
+        for x, read in (("tokens", 1.0), ("seconds", 1.0)):
+            lines = {name: curve(finals, arm, plan.seeds[0], folder, x, read) for name, arm in chosen.items()}
+            page.figure(
+                curves(lines, x, "validation loss, nats per token"), f"Validation loss against {x}, first seed."
+            )
+        per_token = {outcome.arm: outcome.flops / outcome.tokens for outcome in finals}
+        lines = {
+            name: curve(finals, arm, plan.seeds[0], folder, "tokens", per_token[arm])
+            for name, arm in chosen.items()
+            if arm in per_token
+        }
+        page.figure(
+            curves(lines, "training FLOPs", "validation loss, nats per token"),
+            "Validation loss against FLOPs, first seed.",
+        )
+        add_tuning(page, outcomes, names, plan.seeds[0])
+        findings.add_given_up(page, outcomes)
+        findings.add_samples(page, plan, finals, folder, prompt)
+        findings.add_setup(page, plan, command, outcomes, engine.parallel, folder)
+        add_arms(page, plan, chosen, notes)
+        return plan, outcomes, findings.write(page, outcomes, folder)
 
 
 def shared_vocabulary(base: RunConfig, folder: Path) -> int:
@@ -129,13 +148,24 @@ def shared_vocabulary(base: RunConfig, folder: Path) -> int:
     return TokenStore.open(store).vocabulary_size
 
 
-def sized(configs: list[RunConfig], match: Match, vocabulary_size: int) -> list[RunConfig]:
-    """At matched parameters, every arm as large as the first; otherwise as they are."""
-    if match != "parameters":
-        return configs
-    first = configs[0]
-    target = Account(first.model, vocabulary_size, first.tokens.context_length).parameters.total
-    return [first, *(with_parameters(config, vocabulary_size, target) for config in configs[1:])]
+def moved(name: str, asked: RunConfig, config: RunConfig, vocabulary_size: int) -> list[str]:
+    """What became of the first arm's size, where no other could have met it as it was."""
+    if config.model == asked.model:
+        return []
+    sizes = [
+        Account(each.model, vocabulary_size, each.tokens.context_length).parameters.total for each in (asked, config)
+    ]
+    found = ", ".join(
+        f"model.{key}={getattr(config.model, key)}"
+        for key in ("layers", "width", "hidden", "multiplier")
+        if getattr(config.model, key) != getattr(asked.model, key)
+    )
+    line = (
+        f"{name} has {sizes[1]:,} parameters and not the {sizes[0]:,} asked for ({found}): not every arm has a size "
+        "near enough to those."
+    )
+    print(line, flush=True)
+    return [line]
 
 
 def changes(base: RunConfig, config: RunConfig, rate: float) -> tuple[str, ...]:
@@ -151,36 +181,47 @@ def changes(base: RunConfig, config: RunConfig, rate: float) -> tuple[str, ...]:
     return tuple(found)
 
 
-def step_shares(
-    configs: Sequence[RunConfig], match: Match, vocabulary_size: int, seconds: Sequence[float]
-) -> list[float]:
-    """Steps of each arm for one of the first: equal tokens, FLOPs, or time where a step takes `seconds`."""
-    if match == "time":
-        return [seconds[0] / each for each in seconds]
-    if match == "flops":
-        accounts = [Account(config.model, vocabulary_size, config.tokens.context_length) for config in configs]
-        return [accounts[0].flops_per_token / account.flops_per_token for account in accounts]
-    return [1.0] * len(configs)
+class Work:
+    """What a step of each arm costs in FLOPs (by accounting) or in seconds (measured), and the steps that follow."""
 
+    def __init__(
+        self,
+        names: Sequence[str],
+        configs: Sequence[RunConfig],
+        arms: Sequence[Arm],
+        match: Match,
+        vocabulary_size: int,
+        folder: Path,
+    ) -> None:
+        self.names, self.configs, self.arms, self.match = names, configs, arms, match
+        self.vocabulary_size, self.folder = vocabulary_size, folder
+        self.measured: list[Cost] = []
 
-def arm_steps(
-    plan: Plan, names: Sequence[str], configs: list[RunConfig], match: Match, vocabulary_size: int, folder: Path
-) -> dict[str, int]:
-    """Steps of each arm: the plan's, or what the same FLOPs or the same time give; kept with the plan."""
-    from fledge.files import read_json, write_json
+    def measure(self, settings: RunConfig, clock: Clock) -> list[Cost]:
+        self.measured = [clock.cost(override_config(settings, arm.changes)) for arm in self.arms]
+        return self.measured
 
-    kept = folder / "steps.json"
-    if kept.is_file():
-        return {str(name): int(value) for name, value in read_json(kept).items()}
-    seconds = [1.0] * len(configs)
-    if match == "time":
-        base, clock = parse(RunConfig, plan.config), Clock(folder)
-        seconds = [clock.cost(override_config(base, arm.changes)).step for arm in plan.arms[:: len(RATES)]]
-    shares = step_shares(configs, match, vocabulary_size, seconds)
-    steps = int(plan.facts["steps"])
-    found = {name: max(1, round(steps * share)) for name, share in zip(names, shares, strict=True)}
-    write_json(kept, found)
-    return found
+    def costs(self, settings: RunConfig) -> list[float]:
+        """Of a step of each arm, in what is matched; the same for all where that is tokens or parameters."""
+        if self.match == "time":
+            return [cost.step for cost in self.measured or self.measure(settings, Clock(self.folder))]
+        if self.match == "flops":
+            windows = settings.training.batch_size * settings.tokens.context_length
+            return [
+                windows * Account(each.model, self.vocabulary_size, each.tokens.context_length).flops_per_token
+                for each in self.configs
+            ]
+        return [1.0] * len(self.configs)
+
+    def facts(self, settings: RunConfig, steps: int, longer: bool) -> dict[str, Any]:
+        """What the plan keeps: the steps of every arm, and what one of them costs."""
+        costs = self.costs(settings)
+        found = same_work(self.names, costs, steps, self.match, longer)
+        return {
+            "steps": found[self.names[0]],
+            "arm_steps": found,
+            "step_costs": {name: float(f"{cost:.4g}") for name, cost in zip(self.names, costs, strict=True)},
+        }
 
 
 def run_arms(
@@ -191,8 +232,18 @@ def run_arms(
 
     def trial(arm: Arm, seed: int) -> Trial:
         count = steps[arm.name.rpartition(" ×")[0]]
-        length = [f"training.steps={count}", f"training.evaluate_every={max(1, count // EVALUATIONS)}"]
-        return Trial(arm.name, override_config(base, [*arm.changes, *length, f"training.seed={seed}"]))
+        config = override_config(base, arm.changes)
+        # The share of the run that the plan has; of a recipe that brings its own, at most a tenth.
+        warmup = round(base.schedule.warmup_steps * count / base.steps)
+        if config.schedule.warmup_steps != base.schedule.warmup_steps:
+            warmup = min(config.schedule.warmup_steps, count // 10)
+        length = {
+            "training.steps": count,
+            "training.evaluate_every": max(1, count // EVALUATIONS),
+            "schedule.warmup_steps": warmup,
+            "training.seed": seed,
+        }
+        return Trial(arm.name, override_config(config, [f"{key}={value}" for key, value in length.items()]))
 
     first, total = plan.seeds[0], len(plan.arms) + len(names) * (len(plan.seeds) - 1)
     outcomes = list(run_trials([trial(arm, first) for arm in plan.arms], folder, engine, total=total))
@@ -238,7 +289,7 @@ def verdict(finals: Sequence[Outcome], chosen: dict[str, str], unigram: float) -
     base = {outcome.seed: outcome for outcome in groups[chosen[first]]}
     gap = findings.difference(groups[chosen[second]], base, METRIC)
     ranking = ", ".join(f"{name} {means[name]}" for name in ordered)
-    if gap is not None and apart(gap) and not means[first].overlaps(means[second]):
+    if gap is not None and differ(gap) and not means[first].overlaps(means[second]):
         return f"{first} predicts best, {gap.mean:.3f} ± {gap.half_width:.3f} nats below {second}. Losses: {ranking}."
     level = [name for name in ordered if means[name].overlaps(means[first])]
     worse = [name for name in ordered if not any(means[name].overlaps(means[other]) for other in level)]
@@ -262,20 +313,24 @@ def needed(first: Estimate, second: Estimate, gap: Estimate | None) -> str:
     )
 
 
-def add_table(page: Page, finals: Sequence[Outcome], chosen: dict[str, str], match: Match, unigram: float) -> None:
+def add_table(
+    page: Page, plan: Plan, finals: Sequence[Outcome], chosen: dict[str, str], match: Match, unigram: float
+) -> None:
     groups = by_arm(finals)
     rows = []
     for name, arm in chosen.items():
         found = groups[arm]
         values, bits = findings.arm_values(found, METRIC), findings.arm_values(found, "bits_per_byte")
         speeds = [outcome.tokens_per_second for outcome in found if outcome.tokens_per_second]
+        seconds = [outcome.seconds for outcome in found if outcome.seconds]
         sizes = [outcome.memory for outcome in found if outcome.memory]
         rows.append(
             (
                 name,
                 f"{found[0].parameters:,}",
                 f"{found[0].tokens:,}",
-                f"{found[0].flops:.3g}",
+                f"{found[0].flops:.4g}",
+                f"{sum(seconds) / len(seconds):,.1f}" if seconds else "–",
                 str(estimate(values)),
                 perplexity(estimate(values)),
                 str(estimate(bits)) if bits else "–",
@@ -290,6 +345,7 @@ def add_table(page: Page, finals: Sequence[Outcome], chosen: dict[str, str], mat
         "parameters",
         "tokens",
         "FLOPs",
+        "seconds",
         "nats per token",
         "perplexity",
         "bits per byte",
@@ -297,11 +353,33 @@ def add_table(page: Page, finals: Sequence[Outcome], chosen: dict[str, str], mat
         "memory",
         "rate ×",
     ]
-    page.table(head, sorted(rows, key=lambda row: float(str(row[4]).split()[0])))
+    page.table(head, sorted(rows, key=lambda row: float(str(row[5]).split()[0])))
     page.paragraph(
-        f"Matched: {match}. ± is the 95 % interval of the mean over the seeds. Counting tokens alone (unigram) gives "
+        f"{how_matched(plan, [groups[arm][0] for arm in chosen.values()], match)} "
+        "± is the 95 % interval of the mean over the seeds. Counting tokens alone (unigram) gives "
         f"{unigram:.3f} nats per token: an arm above that has learned nothing."
     )
+
+
+def how_matched(plan: Plan, outcomes: Sequence[Outcome], match: Match) -> str:
+    """What is the same for all arms, and how nearly."""
+    if match == "time":
+        costs, steps = plan.facts["step_costs"], plan.facts["arm_steps"]
+        first = next(iter(costs))
+        ratios = ", ".join(f"{costs[name] / costs[first]:.3g} times that for {name}" for name in list(costs)[1:])
+        off = apart(costs[name] * steps[name] for name in costs)
+        return (
+            f"Matched: time, by steps measured before the first trial: {costs[first]:.3g} s for one of {first}, "
+            f"{ratios}. The steps planned from that differ by {off:.2%} in time. The seconds in the table are what "
+            "training took, evaluations and all."
+        )
+    values: dict[Match, list[float]] = {
+        "parameters": [outcome.parameters for outcome in outcomes],
+        "tokens": [outcome.tokens for outcome in outcomes],
+        "flops": [outcome.flops for outcome in outcomes],
+    }
+    off = apart(values[match]) if values[match] else 0.0
+    return f"Matched: {match}, {f'which differ by {off:.2%} at most' if off else 'the same for all'}."
 
 
 def perplexity(loss: Estimate) -> str:
@@ -331,8 +409,10 @@ def add_tuning(page: Page, outcomes: Sequence[Outcome], names: Sequence[str], se
         )
 
 
-def add_arms(page: Page, plan: Plan, chosen: dict[str, str]) -> None:
-    """What the matching and the tuning made of each arm."""
+def add_arms(page: Page, plan: Plan, chosen: dict[str, str], notes: Sequence[str]) -> None:
+    """What the matching and the tuning made of each arm, and of the recipe."""
+    if notes:
+        page.paragraph(" ".join(notes))
     changes = {arm.name: " ".join(arm.changes) for arm in plan.arms}
     page.table(
         ["arm", "settings that differ from the recipe's"], [(name, changes[arm]) for name, arm in chosen.items()]

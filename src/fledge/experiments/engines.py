@@ -6,15 +6,19 @@ threads of each are fixed in the plan, and outcomes are handed on in the order o
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from fledge.config import RunConfig
 from fledge.errors import FledgeError
 from fledge.experiments.plan import with_shared_data
 from fledge.experiments.trials import Outcome, Trial, describe, run_trial
@@ -39,11 +43,45 @@ def run_trials(
     """The outcomes in the order of the trials, each said in a line; `done` of `total` were said before."""
     folder = folder.absolute()
     (folder / "trials" / STOPPING).unlink(missing_ok=True)
+    before = {trial.name for trial in trials if (folder / "trials" / trial.name / OUTCOME).is_file()}
     for trial in trials:
-        with_shared_data(trial.config, folder)  # before several processes want it at once
-    for number, outcome in enumerate(_outcomes(trials, folder, engine), done + 1):
-        print(f"{number}/{total or done + len(trials)} {describe(outcome)}", flush=True)
+        prepare(trial.config, folder)  # before several processes want it at once
+    for number, (trial, outcome) in enumerate(zip(trials, _outcomes(trials, folder, engine), strict=True), done + 1):
+        known = " (already done)" if trial.name in before else ""
+        print(f"{number}/{total or done + len(trials)} {describe(outcome)}{known}", flush=True)
         yield outcome
+
+
+def prepare(config: RunConfig, folder: Path) -> None:
+    """The tokens that trials share; what is said of other text is said of the experiment, which has one text."""
+    try:
+        with_shared_data(config, folder)
+    except FledgeError as error:
+        if "the source has changed since" not in str(error):
+            raise
+        raise FledgeError(
+            f"The text of {', '.join(config.corpus.source)} has changed since the experiment in {folder} began, so "
+            "trials could not be held against each other. Name another folder with --out."
+        ) from None
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """One process at a time has an experiment's folder; another one is refused. A kill gives it free."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FledgeError(
+                f"Another process is at work in {folder}. Wait until it is done, or name another folder with --out."
+            ) from None
+        except OSError:
+            pass  # some network file systems have no locks
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _outcomes(trials: Sequence[Trial], folder: Path, engine: Engine) -> Iterator[Outcome]:
@@ -71,10 +109,13 @@ class Job(NamedTuple):
                 "out. Run fewer at once with --parallel; the same command goes on with what is left."
             ) from None
         self.process.join()
-        if isinstance(told, BaseException):
-            raise told
-        outcome: Outcome = told
-        return outcome
+        found: Outcome | BaseException
+        found, said = told
+        for sentence in said:
+            warnings.warn(sentence)
+        if isinstance(found, BaseException):
+            raise found
+        return found
 
 
 def _in_processes(trials: Sequence[Trial], folder: Path, parallel: int) -> Iterator[Outcome]:
@@ -178,7 +219,10 @@ def _serve(trial: Trial, folder: Path, told: Connection) -> None:
         os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()
-    try:
-        told.send(run_trial(trial, folder))
-    except (FledgeError, KeyboardInterrupt) as error:
-        told.send(error)
+    found: Outcome | BaseException
+    with warnings.catch_warnings(record=True) as said:  # for the process that has the person's ear
+        try:
+            found = run_trial(trial, folder)
+        except (FledgeError, KeyboardInterrupt) as error:
+            found = error
+    told.send((found, [str(warning.message) for warning in said]))

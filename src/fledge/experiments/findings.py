@@ -5,17 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from fledge.config import RunConfig, parse
+from fledge.errors import FledgeError
 from fledge.experiments.page import Page
-from fledge.experiments.plan import Plan
+from fledge.experiments.plan import NOTES, Plan, with_shared_data
 from fledge.experiments.statistics import Estimate, apart, estimate, paired_difference
-from fledge.experiments.trials import Outcome, by_arm
-from fledge.files import atomic_write
-from fledge.plot import Curve, curves
+from fledge.experiments.trials import Outcome, by_arm, without_context_notes
+from fledge.files import atomic_write, readable_bytes
+from fledge.plot import COLOURS, Curve, curves
 
-MOST_CURVES = 10
+MOST_CURVES = len(COLOURS)
 METRICS = {"validation_loss": "nats per token", "bits_per_byte": "bits per byte"}
 
 
@@ -25,21 +27,48 @@ def begin(plan: Plan, answer: str) -> Page:
     return page
 
 
-def add_setup(page: Page, plan: Plan, command: str, outcomes: Sequence[Outcome], parallel: int) -> None:
-    """What was run and where, for a reader who has only the page, and the command that runs it again."""
+def add_setup(
+    page: Page,
+    plan: Plan,
+    command: str,
+    outcomes: Sequence[Outcome],
+    parallel: int,
+    folder: Path | None = None,
+    varied: Collection[str] = (),
+) -> None:
+    """What was run and where, for a reader who has only the page, and the command that runs it again.
+
+    Settings that are `varied`, or that every arm changes, are not told as if one value had held for all.
+    """
     from fledge import __version__
 
     config = plan.config
-    model, training, tokens = config["model"], config["training"], config["tokens"]
+    model, training, tokens, optimizer = (config[group] for group in ("model", "training", "tokens", "optimizer"))
     page.heading("Set-up")
-    steps, optimizer = plan.facts.get("steps", 0), config["optimizer"]
+    steps, layers, rate = plan.facts.get("steps", 0), model["layers"], "optimizer.learning_rate"
+    changed = [{change.partition("=")[0] for change in arm.changes} for arm in plan.arms]
+    shared = {key for key in changed[0] if all(key in keys for keys in changed)} | set(varied)
+    told = {
+        "model.architecture": str(model["architecture"]),
+        "model.layers": f"{layers} layer{'s' * (layers != 1)}",
+        "model.width": f"width {model['width']}",
+        "tokens.context_length": f"context {tokens['context_length']}",
+        "training.batch_size": f"batch {training['batch_size']}",
+        "training.steps": f"{steps:,} steps"
+        + (f" of batch {training['batch_size']}" * ("training.batch_size" in shared)),
+        "optimizer.name": f"optimizer {optimizer['name']}",
+        rate: f"peak learning rate {optimizer[rate.partition('.')[2]]:g}",
+    }
     page.paragraph(
-        f"Recipe {config['name']} on {', '.join(config['corpus']['source'])}: {model['architecture']}, "
-        f"{model['layers']} layers, width {model['width']}, context {tokens['context_length']}, "
-        f"batch {training['batch_size']}, {steps:,} steps, optimizer {optimizer['name']}, "
-        f"peak learning rate {optimizer['learning_rate']:g}. Seeds: {', '.join(map(str, plan.seeds))}; all arms see "
-        "the same data in the same order. Losses are on held-out text, the same windows each time."
+        f"Recipe {config['name']} on {', '.join(config['corpus']['source'])}: "
+        f"{', '.join(text for key, text in told.items() if key not in shared)}. {sizes_sentence(outcomes)}"
+        f"Seeds: {', '.join(map(str, plan.seeds))}; all arms see the same data in the same order. Losses are on "
+        "held-out text, the same windows each time."
     )
+    if folder is not None:
+        page.paragraph(data_sentence(parse(RunConfig, config), folder))
+    for note in plan.facts.get(NOTES, ()) if plan.kind != "compare" else ():  # a comparison tells them with its arms
+        page.paragraph(note)
     if plan.facts.get("budget"):
         page.paragraph(
             f"The time budget of {plan.facts['budget']} was turned into steps once; the plan keeps the number."
@@ -52,6 +81,27 @@ def add_setup(page: Page, plan: Plan, command: str, outcomes: Sequence[Outcome],
     page.code(command)
     machines = sorted({outcome.machine for outcome in outcomes if outcome.machine})
     page.paragraph("; ".join([f"fledge {__version__}", *machines]) + ".")
+
+
+def sizes_sentence(outcomes: Sequence[Outcome]) -> str:
+    """How large the models are."""
+    sizes = sorted({outcome.parameters for outcome in outcomes})
+    if not sizes:
+        return ""
+    return f"{sizes[0]:,} parameters. " if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,} parameters. "
+
+
+def data_sentence(config: RunConfig, folder: Path) -> str:
+    """The recipe's tokenizer, and how much text there is to learn from and to measure on."""
+    from fledge.tokens import TokenStore
+
+    store = TokenStore.open(with_shared_data(config, folder.absolute()).tokens.store or "")
+    train, held_out = store.split("train"), store.split("validation")
+    return (
+        f"Tokenizer {config.tokenizer.kind} with a vocabulary of {store.vocabulary_size:,}; "
+        f"{len(train.tokens):,} tokens to train on ({readable_bytes(train.source_bytes)} of text), "
+        f"{len(held_out.tokens):,} held out ({readable_bytes(held_out.source_bytes)})."
+    )
 
 
 def add_given_up(page: Page, outcomes: Sequence[Outcome]) -> None:
@@ -129,34 +179,44 @@ def difference_text(found: Sequence[Outcome], base: dict[int, Outcome], metric: 
     value = difference(found, base, metric)
     if value is None:
         return "–"
-    text = f"{value.mean:+.4f}" + (f" ± {value.half_width:.4f}" if math.isfinite(value.half_width) else "")
+    text = with_interval(value)
     if not math.isfinite(value.half_width):
         return text
     return f"{text} ({'worse' if value.mean > 0 else 'better'})" if apart(value) else f"{text} (no difference shown)"
 
 
+def with_interval(value: Estimate) -> str:
+    """
+    >>> with_interval(Estimate(0.34, 0.02, 3)), with_interval(Estimate(-0.1, math.inf, 1))
+    ('+0.3400 ± 0.0200', '-0.1000')
+    """
+    return f"{value.mean:+.4f}" + (f" ± {value.half_width:.4f}" if math.isfinite(value.half_width) else "")
+
+
 def add_curves(page: Page, plan: Plan, outcomes: Sequence[Outcome], folder: Path, x: str = "tokens") -> None:
     """Validation loss of the first seed of each arm as it trained; of many arms, those that came furthest down."""
-    found = {
-        outcome.arm: points
-        for outcome in outcomes
-        if outcome.seed == plan.seeds[0] and (points := read_curve(folder / outcome.folder, x))[0]
-    }
+    from matplotlib import rc_context
+
+    first = [outcome for outcome in outcomes if outcome.seed == plan.seeds[0]]
+    found = {o.arm: points for o in first if (points := read_curve(folder / o.folder, x))[0]}
     if not found:
         return
     best = sorted(found, key=lambda name: min(found[name][1]))[:MOST_CURVES]
-    ceiling = 1.2 * max(found[best[0]][1])  # a diverged loss would flatten all others
+    ends = [o.validation_loss for o in first if o.arm in best and o.validation_loss is not None]
+    ceiling = 1.1 * max([*found[best[0]][1], *ends])  # a diverged loss would flatten all others
     lines = {
         name: ([a for a, b in zip(xs, ys, strict=True) if b <= ceiling], [b for b in ys if b <= ceiling])
         for name, (xs, ys) in found.items()
         if name in best
     }
+    lines = {name: line for name, line in lines.items() if line[0]}
     page.heading("Curves")
     left_out = f" The best {len(best)} of {len(found)} arms." if len(best) < len(found) else ""
-    page.figure(
-        curves(lines, x, "validation loss, nats per token"),
-        f"Validation loss against {x}, seed {plan.seeds[0]}.{left_out}",
-    )
+    if above := [name for name in best if name not in lines]:
+        left_out += f" Not shown, for {'they lie' if len(above) > 1 else 'it lies'} above: {', '.join(above)}."
+    with rc_context({"lines.marker": "o", "lines.markersize": 3}):
+        drawing = curves(lines, x, "validation loss, nats per token")
+    page.figure(drawing, f"Validation loss against {x}, seed {plan.seeds[0]}.{left_out}")
 
 
 def read_curve(run: Path, x: str) -> Curve:
@@ -170,12 +230,19 @@ def add_samples(page: Page, plan: Plan, outcomes: Sequence[Outcome], folder: Pat
     """The same prompt, the same seed, each arm."""
     from fledge.run import load
 
+    whole = [outcome for outcome in outcomes if outcome.seed == plan.seeds[0] and outcome.status == "complete"]
+    if not whole:
+        return
+    start = repr(prompt) if prompt else "nothing (a new document)"
     page.heading("Samples")
-    page.paragraph(f"Each arm goes on from {prompt!r}, temperature 0.7, seed 0.")
-    for outcome in outcomes:
-        if outcome.seed == plan.seeds[0] and outcome.status == "complete":
-            text = load(folder / outcome.folder).generate([prompt], temperature=0.7, max_tokens=60, seed=0)[0].text
-            page.quote(f"{outcome.arm}: {prompt}▸{text}")
+    page.paragraph(f"What was trained with seed {plan.seeds[0]} goes on from {start}; temperature 0.7, seed 0.")
+    for outcome in whole:
+        try:
+            with without_context_notes():
+                text = load(folder / outcome.folder).generate([prompt], temperature=0.7, max_tokens=60, seed=0)[0].text
+        except FledgeError as error:  # a report is worth having without what was since removed
+            text = f" (no sample: {error})"
+        page.quote(f"{outcome.arm}: {prompt}▸{text}")
 
 
 def write(page: Page, outcomes: Sequence[Outcome], folder: Path) -> Path:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from fledge.experiments import findings
 from fledge.experiments.page import Page
-from fledge.experiments.space import BATCH, Axis, label
+from fledge.experiments.plan import Plan
+from fledge.experiments.space import BATCH, Axis, Point
 from fledge.experiments.statistics import estimate
 from fledge.experiments.trials import Outcome, by_arm
 from fledge.plot import curves
@@ -15,52 +18,99 @@ METRIC = "validation_loss"
 RATE = "optimizer.learning_rate"
 
 
-def answer(outcomes: Sequence[Outcome], axes: Sequence[Axis]) -> str:
-    """The best point, and where training stops being possible."""
-    groups = by_arm(outcomes)
-    losses = {
+def report(
+    plan: Plan, outcomes: Sequence[Outcome], axes: Sequence[Axis], points: Mapping[str, Point], folder: Path
+) -> Page:
+    """The page of a sweep, all but its set-up; `points` are the settings behind each arm's name."""
+    page = findings.begin(plan, answer(outcomes, axes, points))
+    add_points(page, outcomes)
+    add_landscape(page, outcomes, axes, points)
+    findings.add_curves(page, plan, outcomes, folder)
+    findings.add_given_up(page, outcomes)
+    if losses := whole_losses(outcomes):
+        best = best_arm(losses)
+        prompt = str(plan.config["sampling"]["prompt"])
+        findings.add_samples(page, plan, [o for o in outcomes if o.arm == best], folder, prompt)
+    return page
+
+
+def whole_losses(outcomes: Sequence[Outcome]) -> dict[str, list[float]]:
+    """The losses of the points whose every seed ran to its end."""
+    return {
         name: values
-        for name, found in groups.items()
+        for name, found in by_arm(outcomes).items()
         if len(values := findings.arm_values(found, METRIC)) == len(found)
     }
+
+
+def best_arm(losses: Mapping[str, Sequence[float]]) -> str:
+    return min(losses, key=lambda name: sum(losses[name]) / len(losses[name]))
+
+
+def answer(outcomes: Sequence[Outcome], axes: Sequence[Axis], points: Mapping[str, Point]) -> str:
+    """The best point, where training stops being possible, and how far this can be trusted."""
+    groups, losses = by_arm(outcomes), whole_losses(outcomes)
     diverged = [name for name, found in groups.items() if any(outcome.status == "diverged" for outcome in found)]
     if not losses:
         return "Every point diverged: no answer. Begin the range lower."
-    best = min(losses, key=lambda name: sum(losses[name]) / len(losses[name]))
-    edge = (
-        f" Training diverged at {'; '.join(diverged)}." if diverged else " No point diverged: the edge lies further up."
-    )
-    pruned = len(groups) - len(losses) - len(diverged)
-    stopped = f" {pruned} of {len(groups)} points were stopped early as hopeless." if pruned else ""
-    border = ""
-    if len(axes) == 1 and axes[0].continuous and len(losses) > 2:
-        ends = {label({axes[0].key: value}) for value in (axes[0].values[0], axes[0].values[-1])}
-        border = " The best lies at the end of the range: widen it." if best in ends else ""
-    best_loss = f"Best: {best}, with a validation loss of {estimate(losses[best])} nats per token."
-    return f"{best_loss}{edge}{stopped}{border}{rates_by_batch(losses, axes)}"
+    best = best_arm(losses)
+    parts = [f"Best: {best}, with a validation loss of {estimate(losses[best])} nats per token."]
+    if len(groups[best]) == 1:
+        parts.append("One seed shows no uncertainty: near points may change places. Run with --seeds 3 to know.")
+    parts.append(f"Training diverged at {'; '.join(diverged)}." if diverged else "No point diverged.")
+    if pruned := len(groups) - len(losses) - len(diverged):
+        parts.append(f"{pruned} of {len(groups)} points were stopped early as hopeless.")
+    parts += [end for axis in axes if (end := at_end(axis, points[best][axis.key]))]
+    parts += rates_by_batch({name: sum(values) / len(values) for name, values in losses.items()}, axes, points)
+    return " ".join(parts)
 
 
-def rates_by_batch(losses: dict[str, list[float]], axes: Sequence[Axis]) -> str:
+def numeric(axis: Axis) -> bool:
+    return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in axis.values)
+
+
+def at_end(axis: Axis, value: Any) -> str:
+    """What to say where the best value is the first or the last of those tried.
+
+    >>> at_end(Axis("model.layers", (1, 2, 4)), 4), at_end(Axis("model.layers", (1, 2, 4)), 1)
+    ('The best layers is the largest tried: a better one may lie beyond.', '')
+    """
+    if not numeric(axis) or axis.low == axis.high or axis.low < value < axis.high or value == 1 == axis.low:
+        return ""
+    which = "largest" if value >= axis.high else "smallest"
+    return f"The best {axis.key.rpartition('.')[2]} is the {which} tried: a better one may lie beyond."
+
+
+def rates_by_batch(losses: Mapping[str, float], axes: Sequence[Axis], points: Mapping[str, Point]) -> list[str]:
     """Whether a larger batch wants a larger rate: the best rate of each batch size, where both were varied.
 
-    >>> found = {"learning_rate=0.001 batch_size=1": [2.0], "learning_rate=0.01 batch_size=8": [1.5]}
-    >>> axes = [Axis(RATE, (0.001, 0.01)), Axis(BATCH, (1, 8))]
-    >>> rates_by_batch(found, axes)
-    ' Best rate by batch size: 0.001 at 1, 0.01 at 8: 8 times the batch took 10 times the rate.'
+    >>> axes = [Axis(RATE, (0.001, 0.01, 0.1)), Axis(BATCH, (1, 8))]
+    >>> points = {"a": {RATE: 0.001, BATCH: 1}, "b": {RATE: 0.01, BATCH: 1}, "c": {RATE: 0.1, BATCH: 8}}
+    >>> rates_by_batch({"a": 2.0, "b": 1.8, "c": 1.5}, axes, points)[0]
+    'Best rate by batch size: 0.01 at 1, 0.1 at 8.'
     """
     if {axis.key for axis in axes} != {RATE, BATCH}:
-        return ""
+        return []
     best: dict[int, tuple[float, float]] = {}
-    for name, values in losses.items():
-        parts = dict(part.split("=", 1) for part in name.split(" "))
-        batch, found = int(parts["batch_size"]), (sum(values) / len(values), float(parts["learning_rate"]))
+    for name, loss in losses.items():
+        batch, found = int(points[name][BATCH]), (loss, float(points[name][RATE]))
         best[batch] = min(best.get(batch, found), found)
     sizes = sorted(best)
-    rates = ", ".join(f"{best[size][1]:g} at {size:,}" for size in sizes)
     if len(sizes) < 2:
-        return ""
-    times, factor = sizes[-1] / sizes[0], best[sizes[-1]][1] / best[sizes[0]][1]
-    return f" Best rate by batch size: {rates}: {times:,.3g} times the batch took {factor:.3g} times the rate."
+        return []
+    tried = next(axis for axis in axes if axis.key == RATE)
+    said = [f"Best rate by batch size: {', '.join(f'{best[size][1]:g} at {size:,}' for size in sizes)}."]
+    ends = [size for size in (sizes[0], sizes[-1]) if best[size][1] in (tried.low, tried.high)]
+    if ends:
+        where = " and ".join(f"{size:,}" for size in ends)
+        said.append(
+            f"At batch {where} that is an end of the rates tried, so how the best rate grows with the batch is not "
+            "shown: widen the range."
+        )
+    else:
+        times, factor = sizes[-1] / sizes[0], best[sizes[-1]][1] / best[sizes[0]][1]
+        said.append(f"{times:,.3g} times the batch took {factor:.3g} times the rate, as near as the rates tried lie.")
+    return said
 
 
 def add_points(page: Page, outcomes: Sequence[Outcome]) -> None:
@@ -75,32 +125,41 @@ def add_points(page: Page, outcomes: Sequence[Outcome]) -> None:
     page.table(["point", "validation loss (nats per token)", "tokens", "tokens/s"], rows)
 
 
-def add_landscape(page: Page, outcomes: Sequence[Outcome], axes: Sequence[Axis]) -> None:
-    """The loss over the first numeric setting, one curve for each value of the others."""
-    first = next((axis for axis in axes if all(isinstance(v, (int, float)) for v in axis.values)), None)
-    if first is None:
-        return
+def add_landscape(page: Page, outcomes: Sequence[Outcome], axes: Sequence[Axis], points: Mapping[str, Point]) -> None:
+    """The loss over the first numeric setting, one curve for each value of the others; × where training diverged."""
+    from cycler import cycler
+    from matplotlib import rc_context
+
+    first = next((axis for axis in axes if numeric(axis)), None)
     lines: dict[str, dict[float, list[float]]] = {}
-    for outcome in outcomes:
-        if outcome.validation_loss is None:
-            continue
-        values = dict(part.split("=", 1) for part in outcome.arm.split(" "))
-        x = float(values.pop(first.key.rpartition(".")[2]))
-        name = " ".join(f"{key}={value}" for key, value in values.items()) or "validation loss"
-        lines.setdefault(name, {}).setdefault(x, []).append(outcome.validation_loss)
-    if not lines:
+    diverged = set()
+    for outcome in outcomes if first else ():
+        values = dict(points[outcome.arm])
+        x = float(values.pop(first.key)) if first else 0.0
+        if outcome.status == "diverged":
+            diverged.add(x)
+        if outcome.validation_loss is not None:
+            name = " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in values.items()) or "validation loss"
+            lines.setdefault(name, {}).setdefault(x, []).append(outcome.validation_loss)
+    if first is None or not lines:
         return
     drawn = {
-        name: (sorted(points), [sum(points[x]) / len(points[x]) for x in sorted(points)])
-        for name, points in lines.items()
+        name: (sorted(found), [sum(found[x]) / len(found[x]) for x in sorted(found)]) for name, found in lines.items()
     }
+    styles = cycler(marker=["o"] * len(drawn), linestyle=["-"] * len(drawn))
+    if diverged:
+        losses = [loss for _, ys in drawn.values() for loss in ys]
+        top = max(losses) + 0.1 * (max(losses) - min(losses) or 1)
+        drawn["diverged"] = (sorted(diverged), [top] * len(diverged))
+        styles = styles.concat(cycler(marker=["x"], linestyle=["none"]))
     page.heading("Landscape")
-    page.figure(
-        curves(
+    with rc_context({"axes.prop_cycle": styles, "lines.markersize": 5}):
+        drawing = curves(
             drawn,
             first.key,
             "validation loss, nats per token",
-            log_x=first.log or first.low > 0 < first.high / first.low - 20,
-        ),
-        f"Final validation loss over {first.key}; diverged and pruned points have none.",
-    )
+            log_x=first.low > 0 and (first.log or first.high / first.low >= 10),
+        )
+    marked = " × at the top: training diverged there, and has no loss." if diverged else ""
+    pruned = " Points that were stopped early have none." if any(o.status == "pruned" for o in outcomes) else ""
+    page.figure(drawing, f"Final validation loss over {first.key}.{marked}{pruned}")

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fledge.config import RunConfig, override_config
+from fledge.config import RunConfig, load_recipe, override_config, recipe_names
 from fledge.errors import FledgeError
 from fledge.files import read_json, write_json
 from fledge.run import differences
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 PLAN = "plan.json"
 DATA = "data"
 TIMING = "timing"
+NOTES = "notes"
+"Of a plan's facts: what was changed by itself, in sentences for the report."
+LONGEST_QUESTION, LONGEST_DIFFERENCE = 100, 80
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,13 @@ class Plan:
     @classmethod
     def read(cls, folder: Path) -> Plan:
         values = read_json(folder / PLAN)
-        arms = tuple(Arm(arm["name"], tuple(arm["changes"])) for arm in values.pop("arms"))
-        return cls(arms=arms, seeds=tuple(values.pop("seeds")), **values)
+        try:
+            arms = tuple(Arm(arm["name"], tuple(arm["changes"])) for arm in values.pop("arms"))
+            return cls(arms=arms, seeds=tuple(values.pop("seeds")), **values)
+        except (AttributeError, KeyError, TypeError):
+            raise FledgeError(
+                f"{folder / PLAN} is not the plan of an experiment. Name another folder with --out, or remove this one."
+            ) from None
 
     def settle(self, folder: Path) -> Plan:
         """Write the plan, or take up the stored one where it asks the same; a plan of another recipe is refused."""
@@ -61,8 +69,8 @@ class Plan:
         mine, theirs = (json.loads(json.dumps(asdict(plan))) for plan in (self, stored))
         if mine != theirs:
             raise FledgeError(
-                f"{folder} holds another experiment ({stored.kind}: {stored.question}; "
-                f"{'; '.join(differences(theirs, mine)[:3])}). Name another folder with --out."
+                f"{folder} holds another experiment ({stored.kind}: {shorten(stored.question, LONGEST_QUESTION)}): "
+                f"{'; '.join(_changed(theirs, mine))}. Name another folder with --out."
             )
         return stored
 
@@ -77,10 +85,12 @@ def make_plan(
     pace: Callable[[RunConfig], Pace] | None = None,
     budget_text: str = "",
     parallel: int = 1,
+    match: Callable[[RunConfig, int], dict[str, Any]] | None = None,
 ) -> Plan:
     """The plan. With a budget, `pace` turns it into steps by measuring this machine, and the stored plan keeps them.
 
     So are the threads of each trial kept, of which the bits depend: the machine's, divided by those that run at once.
+    Where arms take different steps, `match` gives the facts to keep: `steps`, those of the first arm, and others.
     """
     import torch
 
@@ -88,17 +98,24 @@ def make_plan(
 
     threads = config.training.threads or max(1, torch.get_num_threads() // parallel)
     config = override_config(config, [f"training.threads={threads}"])
-    found = Pace(config.steps, config.training.evaluate_windows)
-    if (folder / PLAN).is_file():
+    found, matched, new = Pace(config.steps, config.training.evaluate_windows), {}, not (folder / PLAN).is_file()
+    if new:
+        if pace is not None:
+            found = pace(config)
+        if match is not None:
+            matched = {"asked": config.steps, **match(config, found.steps)}
+        found = found._replace(steps=matched.get("steps", found.steps))
+        check_corpus(config, found.steps if pace is not None else 0, folder)
+    else:
         stored = Plan.read(folder)
         kept = stored.config["training"]
         config = override_config(config, [f"training.threads={kept['threads']}"])
         if budget_text and stored.facts.get("budget") == budget_text:
             found = Pace(stored.facts["steps"], kept["evaluate_windows"])
-    else:
-        if pace is not None:
-            found = pace(config)
-        check_corpus(config, found.steps if pace is not None else 0, folder)
+        if match is not None and stored.facts.get("asked") == config.steps:
+            matched = {name: value for name, value in stored.facts.items() if name not in ("budget", NOTES)}
+            found = found._replace(steps=stored.facts["steps"])
+    warmup, notes = warm_up(config, found.steps)
     settings = override_config(
         config,
         [
@@ -109,12 +126,59 @@ def make_plan(
             "training.save_every=0",
             "training.sample_every=0",
             f"training.log_every={max(1, found.steps // 100)}",
-            f"schedule.warmup_steps={min(config.schedule.warmup_steps, found.steps // 10)}",
+            f"schedule.warmup_steps={warmup}",
         ],
     )
-    facts = {"steps": found.steps, "budget": budget_text}
+    facts = {"steps": found.steps, "budget": budget_text, **matched, **({NOTES: notes} if notes else {})}
     plan = Plan(kind, question, settings.model_dump(mode="json"), tuple(arms), tuple(range(seeds)), facts)
-    return plan.settle(folder)
+    settled = plan.settle(folder)
+    if new:
+        given = "training.steps" if config.training.tokens is None else "training.tokens"
+        decided = f"--budget {budget_text} decides: {found.steps:,} steps, not the {config.steps:,} of {given}."
+        for line in [*([decided] if pace is not None else []), *notes]:
+            print(line, flush=True)
+    return settled
+
+
+def warm_up(config: RunConfig, steps: int) -> tuple[int, list[str]]:
+    """The warm-up of a run of so many steps: a recipe's is at most a tenth of them, and one that was set is kept.
+
+    It was set where it is not what the packaged recipe of this name has. What is changed is said.
+
+    >>> warm_up(RunConfig(name="akjv-demo"), 50)
+    (5, ['The warm-up of 100 steps that the recipe has was cut to 5, a tenth of the 50 steps.'])
+    """
+    asked = config.schedule.warmup_steps
+    given = config.name in recipe_names() and load_recipe(config.name).schedule.warmup_steps != asked
+    if given or asked <= steps // 10:
+        return asked, []
+    cut = steps // 10
+    return cut, [
+        f"The warm-up of {asked:,} steps that the recipe has was cut to {cut:,}, a tenth of the {steps:,} steps."
+    ]
+
+
+def _changed(theirs: dict[str, Any], mine: dict[str, Any]) -> list[str]:
+    """In a few words, what another plan has otherwise: at most three things."""
+    found = [f"seeds: {len(theirs['seeds'])} there, {len(mine['seeds'])} here"] * (theirs["seeds"] != mine["seeds"])
+    there, here = ({arm["name"]: arm["changes"] for arm in plan["arms"]} for plan in (theirs, mine))
+    for names, place in ((there.keys() - here.keys(), "there"), (here.keys() - there.keys(), "here")):
+        if names:
+            found.append(f"only {place}: {shorten(', '.join(sorted(names)), LONGEST_DIFFERENCE)}")
+    found += differences(theirs["config"], mine["config"])
+    found += [f"{name}: other settings" for name in there if name in here and there[name] != here[name]]
+    found += differences(theirs["facts"], mine["facts"])
+    if theirs["question"] != mine["question"]:
+        found.append("another question")
+    return [shorten(text, LONGEST_DIFFERENCE) for text in found[:3]]
+
+
+def shorten(text: str, most: int) -> str:
+    """
+    >>> shorten("a long sentence", 8)
+    'a long …'
+    """
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def with_shared_data(config: RunConfig, folder: Path) -> RunConfig:

@@ -58,6 +58,8 @@ def parse_axis(text: str) -> Axis:
         values = tuple(_value(part) for part in spec.split(","))
         if MAX in values and key != BATCH:
             raise FledgeError(f"--over {text!r}: only {BATCH} has a largest value that can be found.")
+        if twice := [value for value in values if values.count(value) > 1]:
+            raise FledgeError(f"--over {text!r}: {_short(twice[0])} is given twice. Give every value once.")
         return Axis(key, values)
     bounds, *options = spec.split(":")
     low_text, _, high_text = bounds.partition("..")
@@ -75,7 +77,10 @@ def parse_axis(text: str) -> Axis:
 
 
 def grid(axes: list[Axis]) -> list[Point]:
-    """Every combination; too many are refused with their number."""
+    """Every combination; too many are refused with their number, and so is a setting that is given twice."""
+    keys = [axis.key for axis in axes]
+    if twice := next((key for key in keys if keys.count(key) > 1), None):
+        raise FledgeError(f"--over {twice} is given twice. Give all its values at once, as in {twice}=A,B,C.")
     size = math.prod(len(axis.values) for axis in axes)
     if size > LARGEST_GRID:
         shape = " × ".join(str(len(axis.values)) for axis in axes)
@@ -83,7 +88,7 @@ def grid(axes: list[Axis]) -> list[Point]:
             f"The grid has {shape} = {size:,} points, and at most {LARGEST_GRID:,} are run. Take fewer steps, or "
             "sample it: --method random --trials 50."
         )
-    return [dict(zip([axis.key for axis in axes], point, strict=True)) for point in product(*(a.values for a in axes))]
+    return [dict(zip(keys, point, strict=True)) for point in product(*(a.values for a in axes))]
 
 
 def overrides(point: Point) -> list[str]:

@@ -6,23 +6,28 @@ are results: the edge of divergence is part of the answer. Hopeless ones are sto
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 from fledge.config import RunConfig, override_config, parse
 from fledge.errors import FledgeError
 from fledge.experiments import findings, landscape
-from fledge.experiments.engines import ONE_BY_ONE, Engine, run_trials
-from fledge.experiments.largest import Largest, largest_batch
-from fledge.experiments.plan import Arm, Plan, make_plan
-from fledge.experiments.space import MAX, Axis, Point, grid, label, overrides
-from fledge.experiments.timing import EVALUATIONS, Clock, Cost, pacer
-from fledge.experiments.trials import Outcome, Trial, with_rivals
+from fledge.experiments.engines import ONE_BY_ONE, Engine, alone_in, run_trials
+from fledge.experiments.largest import KEPT, Largest, largest_batch
+from fledge.experiments.plan import DATA, PLAN, Arm, Plan, make_plan
+from fledge.experiments.space import BATCH, MAX, Axis, Point, grid, label, overrides
+from fledge.experiments.timing import EVALUATIONS, Clock, Cost, Pace, pacer
+from fledge.experiments.trials import Outcome, Trial, check_arms, with_rivals
 
 Method = Literal["grid", "random", "tpe"]
 ROUND = 4
 "Points that random and tpe choose at once, however many run at once: so the points do not depend on it."
+FEWEST_STEPS = 10
+"Steps of the largest batch at equal samples below which it says nothing."
+STUDY = "study.db"
 
 
 def sweep(
@@ -38,46 +43,155 @@ def sweep(
     budget_text: str = "",
     engine: Engine = ONE_BY_ONE,
     prune: bool = True,
+    fewest_steps: int = 1,
 ) -> tuple[Plan, list[Outcome], Path]:
     """Run the points that the method chooses, every seed of each, and write the report.
 
-    With `equal_samples` a larger batch takes fewer steps, so that every point sees the same number of windows.
+    With `equal_samples` a larger batch takes fewer steps, so that every point sees the same number of windows; one that
+    would take fewer than `fewest_steps` is refused.
     """
-    points = grid(list(axes)) if method == "grid" else []
-    count = len(points) if method == "grid" else (trials or 20)
-    for point in points:
-        override_config(config, [text for text in overrides(point) if not text.endswith(f"={MAX}")])
-    seconds_each = engine.parallel * budget / (count * seeds) if budget else None
-    axes, largest = with_largest(config, folder, axes, seconds_each)
-    points = grid(list(axes)) if method == "grid" else []
-    arms = [Arm(label(point), tuple(overrides(point))) for point in points]
-    base_batch = config.training.batch_size if equal_samples else None
+    check_points(config, axes, method)
+    with alone_in(folder), study_errors(folder):
+        count = len(grid(list(axes))) if method == "grid" else trials or 20
+        seconds_each = engine.parallel * budget / (count * seeds) if budget else None
+        given = axes
+        axes, largest = with_largest(config, folder, given, seconds_each)
+        base_batch = config.training.batch_size if equal_samples else None
 
-    def costs(settings: RunConfig, clock: Clock) -> list[Cost]:
-        changed = [override_config(settings, arm.changes) for arm in arms] or [settings] * count
-        return [clock.cost(each, base_batch) for each in changed] * seeds
+        def arms() -> list[Arm]:
+            points = grid(list(axes)) if method == "grid" else []
+            return [Arm(label(point), tuple(overrides(point))) for point in points]
 
-    question = f"Which {' and '.join(axis.key for axis in axes)} is best for {config.name}?"
-    pace = pacer(budget, budget_text, engine.parallel, folder, costs)
-    plan = make_plan(
-        "sweep", question, config, arms or [Arm(method)], seeds, folder, pace, budget_text, engine.parallel
-    )
-    search = Search(plan, folder, axes, equal_samples, prune, engine, count)
-    outcomes = search.grid(points) if method == "grid" else search.sampled(method)
-    page = findings.begin(plan, landscape.answer(outcomes, axes))
-    landscape.add_points(page, outcomes)
-    if largest is not None:
-        page.paragraph(largest.sentence())
-    landscape.add_landscape(page, outcomes, axes)
-    findings.add_curves(page, plan, outcomes, folder)
-    findings.add_given_up(page, outcomes)
-    findings.add_setup(page, plan, command, outcomes, engine.parallel)
-    if equal_samples:
-        page.paragraph(
-            "Every point saw the same number of windows: a larger batch took fewer steps. The steps above are those of "
-            "the recipe's batch."
+        def costs(settings: RunConfig, clock: Clock) -> list[Cost]:
+            changed = [override_config(settings, arm.changes) for arm in arms()] or [settings] * count
+            return [clock.cost(each, base_batch) for each in changed] * seeds
+
+        timer = pacer(budget, budget_text, engine.parallel, folder, costs)
+
+        def pace(settings: RunConfig) -> Pace:
+            """What fits, once it is sure that every batch size has its steps; the largest is lowered to that."""
+            nonlocal axes, largest
+            found = timer(settings) if timer else Pace(settings.steps, settings.training.evaluate_windows)
+            if not equal_samples:
+                return found
+            if timer and largest and found.steps * settings.training.batch_size < FEWEST_STEPS * largest.batch_size:
+                (folder / DATA / KEPT).unlink()
+                steps = max(1, int(0.8 * found.steps))  # smaller batches take longer, and fewer windows fit
+                shorter = override_config(settings, ["training.tokens=none", f"training.steps={steps}"])
+                axes, largest = with_largest(shorter, folder, given, None)
+                found = timer(settings)
+            sizes = batch_sizes(axes, settings, method)
+            equal_windows(found.steps, settings.training.batch_size, sizes, fewest_steps)
+            return found
+
+        timed = None
+        if not (folder / PLAN).is_file():
+            threads = config.training.threads or max(1, torch_threads() // engine.parallel)
+            timed = pace(override_config(config, [f"training.threads={threads}"]))
+        plan = make_plan(
+            "sweep",
+            f"Which {' and '.join(axis.key for axis in axes)} is best for {config.name}?",
+            config,
+            arms() or [Arm(method)],
+            seeds,
+            folder,
+            (lambda settings: timed) if timer and timed else None,
+            budget_text,
+            engine.parallel,
         )
-    return plan, outcomes, findings.write(page, outcomes, folder)
+        search = Search(plan, folder, axes, method, equal_samples, prune, engine, len(arms()) or count)
+        outcomes = search.run()
+        page = landscape.report(plan, outcomes, axes, search.points, folder)
+        if largest is not None:
+            page.paragraph(largest.sentence())
+        findings.add_setup(page, plan, command, outcomes, engine.parallel, folder, [axis.key for axis in axes])
+        if equal_samples:
+            page.paragraph(samples_sentence(outcomes))
+        return plan, outcomes, findings.write(page, outcomes, folder)
+
+
+def torch_threads() -> int:
+    import torch
+
+    return torch.get_num_threads()
+
+
+def check_points(config: RunConfig, axes: Sequence[Axis], method: Method) -> None:
+    """Refuse what no trial could be made of, before anything is written."""
+    try:
+        import optuna  # noqa: F401
+    except ImportError:
+        raise FledgeError("Sweeps need Optuna: pip install 'fledge[sweep]'.") from None
+    every = grid(list(axes)) if method == "grid" else [{axis.key: value} for axis in axes for value in axis.values]
+    check_arms(
+        config,
+        [
+            Arm(label(point), tuple(text for text in overrides(point) if not text.endswith(f"={MAX}")))
+            for point in every
+        ],
+    )
+
+
+def batch_sizes(axes: Sequence[Axis], config: RunConfig, method: Method) -> list[int]:
+    """The batch sizes of a sweep; of a range that is sampled, its largest."""
+    axis = next((axis for axis in axes if axis.key == BATCH), None)
+    if axis is None:
+        return [config.training.batch_size]
+    return [int(axis.high)] if method != "grid" and axis.continuous else [int(value) for value in axis.values]
+
+
+def equal_windows(steps: int, batch: int, sizes: Sequence[int], fewest_steps: int = 1) -> int:
+    """Windows that every batch size divides, about as many as so many steps of the recipe's batch see.
+
+    >>> equal_windows(14, 32, [1, 8, 12])
+    432
+    """
+    windows, largest, together = steps * batch, max(sizes), math.lcm(*sizes)
+    fewest_steps = min(fewest_steps, steps)  # who asks for three steps gets three
+    if windows < fewest_steps * largest:
+        raise FledgeError(
+            f"--equal-samples: every point sees {windows:,} windows, of which a batch of {largest:,} makes "
+            f"{windows // largest} step{'s' * (windows // largest != 1)}, and {fewest_steps} are the fewest that say "
+            f"anything. Leave out batch sizes above {windows // fewest_steps:,}, or train longer (--budget or --set "
+            "training.steps)."
+        )
+    if fewest_steps > 1 and windows < together:
+        raise FledgeError(
+            f"--equal-samples: no number up to the {windows:,} windows of a trial is whole steps of every batch size: "
+            f"{', '.join(map(str, sizes))} have {together:,} as their least common multiple. Choose sizes that divide "
+            "each other, such as 4, 16, 64."
+        )
+    return max(1, windows // together) * together
+
+
+def samples_sentence(outcomes: Sequence[Outcome]) -> str:
+    """Whether the points saw equally much, as it came out."""
+    seen = sorted({outcome.tokens for outcome in outcomes if outcome.status == "complete"})
+    if len(seen) > 1:
+        return (
+            f"Points that ran to their end saw between {seen[0]:,} and {seen[-1]:,} tokens: as near to equal as whole "
+            "steps of their batch sizes are."
+        )
+    much = f"{seen[0]:,}" if seen else "number of"
+    return f"Every point that ran to its end saw the same {much} tokens: a larger batch took fewer steps."
+
+
+@contextmanager
+def study_errors(folder: Path) -> Iterator[None]:
+    """What the database of the study cannot do, as a sentence."""
+    import optuna
+    import sqlalchemy
+
+    try:
+        yield
+    except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+        cause = str(getattr(error, "orig", None) or getattr(error.__cause__, "orig", None) or error).splitlines()[0]
+        place = folder / STUDY
+        if "full" in cause:
+            raise FledgeError(f"{place} could not be written: {cause}. Make room; the same command goes on.") from None
+        raise FledgeError(
+            f"{place} cannot be used ({cause}). Remove it: the trials are kept beside it, and the same command goes on."
+        ) from None
 
 
 def with_largest(
@@ -108,27 +222,34 @@ class Search:
         plan: Plan,
         folder: Path,
         axes: Sequence[Axis],
+        method: Method,
         equal_samples: bool,
         prune: bool,
         engine: Engine,
         count: int,
     ) -> None:
-        try:
-            import optuna
-        except ImportError:
-            raise FledgeError("Sweeps need Optuna: pip install 'fledge[sweep]'.") from None
+        import optuna
+
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.plan, self.folder, self.axes, self.engine, self.count = plan, folder, axes, engine, count
-        self.equal_samples, self.prune = equal_samples, prune
+        self.method, self.prune = method, prune
         self.base = parse(RunConfig, plan.config)
+        self.points: dict[str, Point] = {}
+        self.windows: int | None = None
+        if equal_samples:
+            sizes = batch_sizes(axes, self.base, method)
+            self.windows = equal_windows(self.base.steps, self.base.training.batch_size, sizes)
         self.trials: list[Trial] = []
         self.outcomes: list[Outcome] = []
         self.study: Any = optuna.create_study(
             study_name=plan.kind,
-            storage=f"sqlite:///{(folder / 'study.db').absolute()}",
+            storage=f"sqlite:///{(folder / STUDY).absolute()}",
             direction="minimize",
             load_if_exists=True,
         )
+
+    def run(self) -> list[Outcome]:
+        return self.grid(grid(list(self.axes))) if self.method == "grid" else self.sampled(self.method)
 
     def grid(self, points: Sequence[Point]) -> list[Outcome]:
         """Every point; the study is told each as it is done."""
@@ -190,9 +311,10 @@ class Search:
 
     def trial(self, point: Point, seed: int) -> Trial:
         base = self.base
+        self.points[label(point)] = point
         config = override_config(base, [*overrides(point), f"training.seed={seed}"])
-        if self.equal_samples and config.training.batch_size != base.training.batch_size:
-            steps = max(1, base.steps * base.training.batch_size // config.training.batch_size)
+        if self.windows is not None:
+            steps = max(1, round(self.windows / config.training.batch_size))
             length = {
                 "training.steps": steps,
                 "training.evaluate_every": max(1, steps // EVALUATIONS),

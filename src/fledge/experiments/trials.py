@@ -7,21 +7,29 @@ and unfinished ones resumed.
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import re
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from fledge.config import RunConfig, override_config, parse
-from fledge.experiments.plan import Plan, with_shared_data
+from fledge.errors import FledgeError
+from fledge.experiments.plan import Arm, Plan, with_shared_data
 from fledge.experiments.watch import OUTCOME, GivenUp, Watch
 from fledge.files import read_json, write_json
 
 if TYPE_CHECKING:
     from fledge.run import Run
+
+
+LONGEST = 100
+"Characters of an arm's name in the name of its folder."
 
 
 @dataclass(frozen=True)
@@ -62,7 +70,7 @@ class Trial(NamedTuple):
     @property
     def name(self) -> str:
         """The name of its folder."""
-        return slug(f"{self.arm}-seed{self.config.training.seed}")
+        return trial_folder(self.arm, self.config.training.seed)
 
 
 def plan_trials(plan: Plan, alone: bool = False) -> list[Trial]:
@@ -73,6 +81,30 @@ def plan_trials(plan: Plan, alone: bool = False) -> list[Trial]:
         for seed in plan.seeds
         for arm in plan.arms
     ]
+
+
+def check_arms(config: RunConfig, arms: Sequence[Arm]) -> None:
+    """Refuse, before anything is written, arms without a name of their own and settings of which no model is made."""
+    import torch
+
+    from fledge.model import build_model
+
+    known: dict[str, str] = {}
+    for arm in arms:
+        if not arm.name.strip():
+            raise FledgeError(
+                f"An arm has no name: give it one before the colon, as in 'mine: {' '.join(arm.changes)}'."
+            )
+        folder = trial_folder(arm.name, 0).lower()  # some file systems take capitals for small letters
+        if other := known.get(folder):
+            alike = f" and {arm.name!r} differ too little" if other != arm.name else " is the name of two arms"
+            raise FledgeError(f"{other!r}{alike}: give every arm a name of its own.")
+        known[folder] = arm.name
+        settings = override_config(config, arm.changes)
+        size = settings.tokenizer.vocabulary_size or 256
+        with warnings.catch_warnings(), torch.device("meta"):
+            warnings.simplefilter("ignore")  # the trial will say it
+            build_model(settings.model, size, settings.tokens.context_length)
 
 
 def with_rivals(trials: Sequence[Trial], before: Sequence[Trial] = ()) -> list[Trial]:
@@ -93,7 +125,7 @@ def run_trial(trial: Trial, folder: Path) -> Outcome:
 
     place = folder / "trials" / trial.name
     if (place / OUTCOME).is_file():
-        return Outcome(**read_json(place / OUTCOME))
+        return read_outcome(trial, place)
     config = with_shared_data(trial.config, folder)
     run = Run(config, place, quiet=True)
     account = Account(config.model, run.tokenizer.vocab_size, config.tokens.context_length)
@@ -113,7 +145,8 @@ def run_trial(trial: Trial, folder: Path) -> Outcome:
         return Outcome(status=status, step=step, tokens=tokens, flops=flops, why=why, reached=reached, **facts)
 
     try:
-        result = run.train(resume=load_checkpoint(place) if checkpoints(place) else None, on_evaluation=watch)
+        with without_context_notes():
+            result = run.train(resume=load_checkpoint(place) if checkpoints(place) else None, on_evaluation=watch)
     except Diverged as error:
         outcome = ended("diverged", error.step, str(error))
     except GivenUp as reason:
@@ -138,6 +171,29 @@ def run_trial(trial: Trial, folder: Path) -> Outcome:
             )
     write_json(place / OUTCOME, asdict(outcome))
     return outcome
+
+
+def read_outcome(trial: Trial, place: Path) -> Outcome:
+    """What is kept of this trial; a damaged file, or one of another trial, is refused."""
+    again = f"Remove the folder {place}: the same command then runs this trial again."
+    try:
+        outcome = Outcome(**read_json(place / OUTCOME))
+    except TypeError:
+        raise FledgeError(f"{place / OUTCOME} is damaged: it is not the outcome of a trial. {again}") from None
+    if (outcome.arm, outcome.seed) != (trial.arm, trial.config.training.seed):
+        raise FledgeError(
+            f"{place / OUTCOME} is of {outcome.arm!r} with seed {outcome.seed}, and not of {trial.arm!r} with seed "
+            f"{trial.config.training.seed}. {again}"
+        )
+    return outcome
+
+
+@contextmanager
+def without_context_notes() -> Iterator[None]:
+    """Samples of trials often outgrow a small context; that is no news for each of them."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The text outgrows the context")
+        yield
 
 
 def machine(config: RunConfig) -> str:
@@ -201,13 +257,26 @@ def describe(outcome: Outcome) -> str:
     )
 
 
-def slug(text: str) -> str:
+def trial_folder(arm: str, seed: int) -> str:
+    """The name of a trial's folder: the arm's name where any file system takes it, and elsewhere with a mark of it.
+
+    >>> trial_folder("no norm, lower rate", 0), trial_folder("ä", 1)
+    ('no-norm-lower-rate-seed0', '33e6d7-seed1')
+    """
+    plain = slug(arm, LONGEST + 1)
+    if re.fullmatch(r"[A-Za-z0-9._=+, ×-]+", arm) and len(plain) <= LONGEST:
+        return slug(f"{arm}-seed{seed}")
+    mark = hashlib.sha256(arm.encode()).hexdigest()[:6]
+    return slug(f"{plain[:LONGEST]}-{mark}-seed{seed}")
+
+
+def slug(text: str, longest: int = 120) -> str:
     """A name that any file system takes.
 
     >>> slug("learning_rate=0.001 batch_size=8-seed0")
     'learning_rate=0.001-batch_size=8-seed0'
     """
-    return re.sub(r"[^A-Za-z0-9._=+-]+", "-", text).strip("-")[:120]
+    return re.sub(r"[^A-Za-z0-9._=+-]+", "-", text).strip("-")[:longest]
 
 
 def by_arm(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:

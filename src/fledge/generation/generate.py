@@ -252,19 +252,25 @@ class Session:
         """The scores after one more token a row; a text that outgrows a context with fixed places starts again from
         the last half of it."""
         limit = self.model.context_length
-        if state.capacity is not None and state.longest == limit:
+        if state.capacity is not None and state.longest >= limit:
+            running = [row for row in rows if self.results[row].stopped == "length"]
+            full = [row for row in running if len(self.histories[row]) > limit]
             if self.model.endless:
-                self._say(
-                    f"The text outgrows the context of {limit:,} tokens: from here on, only the last ones are seen."
-                )
+                if full:
+                    self._say(
+                        f"The text outgrows the context of {limit:,} tokens: from here on, only the last ones are seen."
+                    )
             else:
                 keep = max(1, limit // 2)
-                self._say(
-                    f"The text outgrows the context of {limit:,} tokens, and this model's positions end there: "
-                    f"it is read again from its last {keep:,} tokens, each time the context is full."
-                )
+                if full:
+                    self._say(
+                        f"The text outgrows the context of {limit:,} tokens, and this model's positions end there: "
+                        f"it is read again from its last {keep:,} tokens, each time the context is full."
+                    )
+                # A row with room left keeps all of its text, whatever its neighbours do; one that has ended needs none.
                 for row in rows:
-                    self.histories[row] = self.histories[row][-keep:]
+                    if row in full or row not in running:
+                        self.histories[row] = self.histories[row][-keep:]
                 return self._read(rows)
         if self.stepper is not None and self.stepper.fits(state):
             return state, self.stepper(state, chosen)

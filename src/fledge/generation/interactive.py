@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fledge.config import SamplingConfig, parse
 from fledge.errors import FledgeError
-from fledge.generation.generate import Piece, generate
+from fledge.generation.generate import generate
+from fledge.progress import streaming
 
 if TYPE_CHECKING:
     from fledge.model import Model
@@ -47,17 +47,15 @@ def converse(model: Model, tokenizer: Tokenizer, settings: SamplingConfig) -> No
 
 
 def _answer(model: Model, tokenizer: Tokenizer, prompt: str, settings: SamplingConfig) -> None:
-    def show(piece: Piece) -> None:
-        sys.stdout.write(piece.text)
-        sys.stdout.flush()
-
-    sys.stdout.write(prompt)
-    try:
-        generate(model, tokenizer, [prompt], settings.model_copy(update={"samples": 1}), show)
-    except FledgeError as error:
-        sys.stdout.write(f"fledge: {error}")
-    except KeyboardInterrupt:
-        pass
+    with streaming() as show:
+        show(prompt)
+        one = settings.model_copy(update={"samples": 1})
+        try:
+            generate(model, tokenizer, [prompt], one, lambda piece: show(piece.text))
+        except FledgeError as error:
+            show(f"fledge: {error}")
+        except KeyboardInterrupt:
+            pass
     print()
 
 

@@ -73,8 +73,9 @@ def _nucleus(scores: Tensor, ids: Tensor | None, share: float) -> Candidates:
             best, ids = torch.sort(scores, dim=-1, descending=True, stable=True)
         scores, probabilities = best, probabilities.gather(-1, ids)
     before = probabilities.cumsum(dim=-1) - probabilities
-    before[..., 0] = 0
-    return Candidates(scores.masked_fill(before >= share, -torch.inf), ids)
+    dropped = before >= share
+    dropped[..., 0] = False  # a share that a float rounds to 0 is reached before the first
+    return Candidates(scores.masked_fill(dropped, -torch.inf), ids)
 
 
 def draw(found: Candidates, uniforms_B: Tensor) -> Tensor:

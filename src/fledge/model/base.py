@@ -79,24 +79,31 @@ class State:
         capacity: int | None,
         longest: int = 0,
         even: bool = True,
+        kind: str | None = None,
     ) -> None:
         self.tensors = tensors
         self.lengths = lengths
         self.capacity = capacity
-        self.longest = longest  # of a window; known, like `even`, without asking the device: decoding never waits
+        # No row of a window is longer. Known, like `even`, without asking a GPU, so that decoding never waits; there,
+        # after padding, it may be too large until `measure`.
+        self.longest = longest
         self.even = even
+        self.kind = kind  # the `state_kind` of the model it was made for
 
     @property
     def batch_size(self) -> int:
         return int(self.lengths.shape[0])
 
     def _with(self, tensors: dict[str, Tensor], lengths: Tensor) -> State:
-        return State(tensors, lengths, self.capacity, self.longest, self.even)
+        return State(tensors, lengths, self.capacity, self.longest, self.even, self.kind)
 
     def select(self, rows: Tensor | Sequence[int]) -> State:
         """The state of these rows, in this order; a row may be named more than once."""
         rows = torch.as_tensor(rows, device=self.lengths.device, dtype=torch.long)
-        return self._with({name: tensor[rows] for name, tensor in self.tensors.items()}, self.lengths[rows])
+        chosen = self._with({name: tensor[rows] for name, tensor in self.tensors.items()}, self.lengths[rows])
+        if not self.even and self.lengths.device.type == "cpu":
+            chosen.measure()
+        return chosen
 
     def clone(self) -> State:
         """A copy that shares nothing."""
@@ -112,15 +119,23 @@ class State:
             raise FledgeError("The saved state is of another model or another batch size; start from an empty one.")
         like = self.lengths
         loaded = {name: tensors[name].to(tensor) for name, tensor in self.tensors.items()}
-        longest = int(lengths.max()) if len(lengths) else 0
-        even = bool((lengths == longest).all())
-        return State(loaded, lengths.to(like), self.capacity, longest, even)
+        found = self._with(loaded, lengths.to(like))
+        found.measure()
+        return found
 
     def advance(self, steps: int, lengths: Tensor | None = None) -> None:
         """Count `steps` more tokens in every row, or `lengths` of them row by row."""
         self.lengths = self.lengths + (steps if lengths is None else lengths)
         self.longest += steps
-        self.even = self.even and lengths is None
+        if lengths is not None:
+            self.even = False
+            if self.lengths.device.type == "cpu":
+                self.measure()
+
+    def measure(self) -> None:
+        """Look at the lengths themselves, which waits for a GPU."""
+        self.longest = int(self.lengths.max()) if len(self.lengths) else 0
+        self.even = bool((self.lengths == self.longest).all())
 
 
 class VocabularyMatrix(nn.Module):
@@ -173,6 +188,15 @@ class Model(nn.Module):
         self.config = config
         self.vocabulary_size = vocabulary_size
         self.context_length = context_length
+        sizes = [
+            f"{name} {getattr(config, name)}"
+            for name in ("layers", "width", "heads", "multiplier")
+            if name in self.settings
+        ]
+        if "kv_heads" in self.settings:
+            sizes.append(f"kv_heads {config.kv_heads or config.heads}")
+        self.state_kind = ", ".join((config.architecture, *sizes))
+        "What the form of a state follows from, in words: a state of another kind is refused."
         self.recompute = False
         "Set by training: keep only what enters each layer, and compute the rest again in the backward pass."
 
@@ -254,8 +278,8 @@ class Model(nn.Module):
                 "Encode the text with the tokenizer that the model was trained with."
             )
 
-    def check_inputs(self, inputs_BT: Tensor, state: State | None) -> None:
-        """Refuse what cannot fit, from shapes alone."""
+    def check_inputs(self, inputs_BT: Tensor, state: State | None, lengths: Tensor | None = None) -> None:
+        """Refuse what cannot fit, from shapes alone; of values, only those that are on the CPU."""
         if state is None and inputs_BT.shape[1] > self.context_length:
             raise FledgeError(
                 f"{inputs_BT.shape[1]} tokens are more than the context length of {self.context_length}. "
@@ -266,6 +290,21 @@ class Model(nn.Module):
                 f"The state is of {state.batch_size} sequences and the inputs are {inputs_BT.shape[0]}. "
                 "Make one with init_state(batch_size), or select its rows."
             )
+        if state is not None and state.kind not in (None, self.state_kind):
+            raise FledgeError(
+                f"The state is of another model ({state.kind}) than this one ({self.state_kind}). "
+                "Make one with this model's init_state."
+            )
+        if lengths is not None:
+            rows, steps = inputs_BT.shape
+            if lengths.shape != (rows,):
+                raise FledgeError(
+                    f"lengths has the shape {list(lengths.shape)}: it is one number for each of {rows} rows."
+                )
+            if lengths.device.type == "cpu" and rows and not 0 <= int(lengths.min()) <= int(lengths.max()) <= steps:
+                raise FledgeError(
+                    f"lengths = {lengths.tolist()} is not allowed: a row of these inputs has from 0 to {steps} tokens."
+                )
 
     def _home(self, device: torch.device | str | None, dtype: torch.dtype | None) -> tuple[torch.device, torch.dtype]:
         weight = self.token_embeddings.weight

@@ -83,7 +83,7 @@ class BDH(Model):
         state: State | None = None,
         lengths: Tensor | None = None,
     ) -> tuple[Tensor, State | None]:
-        self.check_inputs(inputs_BT, state)
+        self.check_inputs(inputs_BT, state, lengths)
         x_BTD = self.token_embeddings(inputs_BT)
         x_BTD = normalise(x_BTD.to(compute_dtype(x_BTD)))
         if state is not None:
@@ -175,7 +175,7 @@ class BDH(Model):
             f"layers.{number}.synapses": torch.zeros(shape, device=place, dtype=kind)
             for number in range(self.config.layers)
         }
-        return State(tensors, torch.zeros(batch_size, device=place, dtype=torch.long), None)
+        return State(tensors, torch.zeros(batch_size, device=place, dtype=torch.long), None, kind=self.state_kind)
 
 
 def angles_at(positions: Tensor, frequencies: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fledge.config import ModelConfig
 from fledge.errors import FledgeError
+from fledge.model.hub import check_settings
 
 Weights = Mapping[str, Tensor]
 
@@ -49,6 +50,7 @@ _LLAMA_TOP = {
     "lm_head.weight": "lm_head.weight",
 }
 _BDH_TOP = {"token_embeddings.weight": "embed.weight"}
+_BDH_NAMES = {"token_embeddings.weight", "encoder", "encoder_v", "decoder", "lm_head"}
 
 _GPT2_SHAPE = {
     "architecture": "transformer",
@@ -103,6 +105,10 @@ def import_weights(config: ModelConfig, weights: Weights) -> dict[str, Tensor]:
     back = {foreign: own for own, foreign in _BDH_TOP.items()}
     skipped = ("attn.", "ln.")  # tables, computed here
     renamed = {back.get(name, name): tensor for name, tensor in weights.items() if not name.startswith(skipped)}
+    if strange := renamed.keys() - _BDH_NAMES:
+        raise FledgeError(f"{min(strange)} is not a weight of BDH.")
+    if lacking := _BDH_NAMES - renamed.keys():
+        raise FledgeError(f"{_BDH_TOP.get(min(lacking), min(lacking))} is missing: it is a weight of BDH.")
     renamed["lm_head.weight"] = renamed.pop("lm_head").T.contiguous()
     return renamed
 
@@ -157,12 +163,20 @@ def _from_gpt2(config: ModelConfig, weights: Weights) -> dict[str, Tensor]:
         number, part, kind = match.groups()
         straight = tensor.T.contiguous() if tensor.ndim == 2 else tensor
         if part == "attn.c_attn":
+            if straight.ndim == 0 or straight.shape[0] % 3:
+                raise FledgeError(
+                    f"{full_name} has the shape {list(tensor.shape)}: it does not hold three equal parts."
+                )
             for letter, piece in zip("qkv", straight.chunk(3), strict=True):
                 found[f"layers.{number}.attn.{letter}_proj.{kind}"] = piece.contiguous()
         elif part in layer_back:
             found[f"layers.{number}.{layer_back[part]}.{kind}"] = straight
         else:
             raise FledgeError(f"{full_name} is not a weight of GPT-2.")
+    for number in range(config.layers):
+        for kind in ("weight", "bias"):  # fused in our modules too, whose own error would name neither file's tensor
+            if f"layers.{number}.attn.q_proj.{kind}" not in found:
+                raise FledgeError(f"h.{number}.attn.c_attn.{kind} is missing: it is a weight of GPT-2.")
     return found
 
 
@@ -194,7 +208,10 @@ def _from_llama(config: ModelConfig, weights: Weights) -> dict[str, Tensor]:
             raise FledgeError(f"{name} is not a weight of Llama.")
         part = layer_back[match[2]]
         if part in ("attn.q_proj", "attn.k_proj"):
-            tensor = pairs_from_halves(tensor, config.width // config.heads)
+            head_size = config.width // config.heads
+            if tensor.ndim == 0 or tensor.shape[0] % head_size:
+                raise FledgeError(f"{name} has the shape {list(tensor.shape)}: heads of {head_size} do not fill it.")
+            tensor = pairs_from_halves(tensor, head_size)
         found[f"layers.{match[1]}.{part}.{match[3]}"] = tensor
     return found
 
@@ -261,9 +278,22 @@ def hub_settings(config: ModelConfig, vocabulary_size: int, context_length: int)
 def config_from_hub(settings: Mapping[str, Any]) -> tuple[ModelConfig, int, int]:
     """Our settings, vocabulary size and context length from a `config.json` of GPT-2 or Llama."""
     kind = settings.get("model_type")
+    if kind not in ("gpt2", "llama"):
+        raise FledgeError(f"model_type = {kind!r:.40} can't be imported. Known: gpt2, llama.")
+    check_settings(settings)
     if kind == "gpt2":
         if settings.get("activation_function", "gelu_new") not in ("gelu_new", "gelu_pytorch_tanh"):
-            raise FledgeError(f"GPT-2 with activation_function = {settings['activation_function']} is not supported.")
+            raise FledgeError(
+                f"GPT-2 with activation_function = {settings['activation_function']!r:.40} is not supported: it is "
+                "gelu_new or gelu_pytorch_tanh."
+            )
+        # `reorder_and_upcast_attn` changes precision only.
+        for key, usual in (("scale_attn_weights", True), ("scale_attn_by_inverse_layer_idx", False)):
+            if settings.get(key, usual) is not usual:
+                raise FledgeError(
+                    f"GPT-2 with {key} = {settings[key]!r:.40} is not supported: it is {usual} in a model that can be "
+                    "imported."
+                )
         config = ModelConfig(
             **_GPT2_SHAPE,
             layers=settings["n_layer"],
@@ -276,16 +306,14 @@ def config_from_hub(settings: Mapping[str, Any]) -> tuple[ModelConfig, int, int]
             initialisation="gpt2",
         )
         return config, settings["vocab_size"], settings.get("n_positions", 1024)
-    if kind == "llama":
-        return _config_from_llama(settings)
-    raise FledgeError(f"model_type = {kind!r} can't be imported. Known: gpt2, llama.")
+    return _config_from_llama(settings)
 
 
 def _config_from_llama(settings: Mapping[str, Any]) -> tuple[ModelConfig, int, int]:
     width, heads = settings["hidden_size"], settings["num_attention_heads"]
     rope = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
     if rope.get("rope_type", rope.get("type", "default")) != "default":
-        raise FledgeError(f"Llama with rope type {rope.get('rope_type', rope.get('type'))} is not supported.")
+        raise FledgeError(f"Llama with rope type {rope.get('rope_type', rope.get('type'))!r:.40} is not supported.")
     if settings.get("attention_bias") or settings.get("mlp_bias") or settings.get("hidden_act", "silu") != "silu":
         raise FledgeError("Llama with biases or another activation than silu is not supported.")
     if (settings.get("head_dim") or width // heads) != width // heads:

@@ -63,7 +63,7 @@ class Recurrent(Model):
         state: State | None = None,
         lengths: Tensor | None = None,
     ) -> tuple[Tensor, State | None]:
-        self.check_inputs(inputs_BT, state)
+        self.check_inputs(inputs_BT, state, lengths)
         x_BTD = self.dropout(self.token_embeddings(inputs_BT))
         pieces = None if plan is None else plan.pieces
         if lengths is not None and bool((lengths < inputs_BT.shape[1]).any()):
@@ -79,7 +79,7 @@ class Recurrent(Model):
         if state is not None:
             # Only `lengths` counts on: a number of Python that changed at every step would be compiled in every time.
             seen = inputs_BT.shape[1] if pieces is None else pieces.counts
-            state = State(self._tensors(final), state.lengths + seen, None)
+            state = State(self._tensors(final), state.lengths + seen, None, kind=self.state_kind)
         return self.dropout(out_BTD), state
 
     def _steps_singly(self, x_BTD: Tensor) -> bool:
@@ -148,7 +148,7 @@ class Recurrent(Model):
         place, kind = self._home(device, dtype)
         zeros = torch.zeros(self.config.layers, batch_size, self.config.width, device=place, dtype=kind)
         tensors = self._tensors(tuple(zeros.clone() for _ in self.parts))
-        return State(tensors, torch.zeros(batch_size, device=place, dtype=torch.long), None)
+        return State(tensors, torch.zeros(batch_size, device=place, dtype=torch.long), None, kind=self.state_kind)
 
 
 def cut_pieces(documents_BT: Tensor, positions_BT: Tensor | None, device: torch.device) -> Pieces:

@@ -22,8 +22,20 @@ ARCHITECTURES: dict[str, type[Model]] = {
 
 
 def register(name: str, architecture: type[Model]) -> None:
-    """Make `model.architecture = name` build this class."""
+    """Make `model.architecture = name` build this class; defined anew, a class may take its own place."""
+    known = ARCHITECTURES.get(name, architecture)
+    if (known.__module__, known.__qualname__) != (architecture.__module__, architecture.__qualname__):
+        raise FledgeError(
+            f"model.architecture = {name} is {known.__module__}.{known.__qualname__} already. Choose another name."
+        )
     ARCHITECTURES[name] = architecture
+
+
+def find_architecture(name: str) -> type[Model]:
+    """The class that `model.architecture = name` builds."""
+    if name not in ARCHITECTURES:
+        raise FledgeError(f"There is no model.architecture = {name!r}. {nearest(name, ARCHITECTURES)}")
+    return ARCHITECTURES[name]
 
 
 def build_model(config: ModelConfig, vocabulary_size: int, context_length: int) -> Model:
@@ -33,11 +45,7 @@ def build_model(config: ModelConfig, vocabulary_size: int, context_length: int) 
     >>> build_model(ModelConfig(layers=2, width=64), vocabulary_size=100, context_length=32).parameters_count()
     119616
     """
-    kind = ARCHITECTURES.get(config.architecture)
-    if kind is None:
-        raise FledgeError(
-            f"There is no model.architecture = {config.architecture!r}. {nearest(config.architecture, ARCHITECTURES)}"
-        )
+    kind = find_architecture(config.architecture)
     if vocabulary_size < 1 or context_length < 1:
         raise FledgeError(
             f"A model needs at least one token and one place; the vocabulary is {vocabulary_size} and the "
@@ -67,4 +75,4 @@ def _unused(config: ModelConfig, kind: type[Model]) -> dict[str, Any]:
 
 def without_unused(config: ModelConfig) -> ModelConfig:
     """The same model, with defaults where a setting has no effect on its architecture."""
-    return config.model_copy(update=_unused(config, ARCHITECTURES[config.architecture]))
+    return config.model_copy(update=_unused(config, find_architecture(config.architecture)))

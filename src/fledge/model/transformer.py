@@ -111,7 +111,7 @@ class Transformer(Model):
         state: State | None = None,
         lengths: Tensor | None = None,
     ) -> tuple[Tensor, State | None]:
-        self.check_inputs(inputs_BT, state)
+        self.check_inputs(inputs_BT, state, lengths)
         steps = inputs_BT.shape[1]
         window = None
         if state is not None:
@@ -119,7 +119,7 @@ class Transformer(Model):
                 raise FledgeError("A Transformer takes a plan or a state, not both: decode each document on its own.")
             window = Window(state, steps, lengths, compute_dtype(self.token_embeddings.weight))
         x_BTD = self.token_embeddings(inputs_BT)
-        x_BTD, turn = self._place(x_BTD, plan, state, steps)
+        x_BTD, turn = self._place(x_BTD, plan, state, steps, lengths)
         x_BTD = self.dropout(x_BTD.to(compute_dtype(x_BTD)))
         for number, block in enumerate(self.layers):
             if self.recompute and self.training and window is None:
@@ -131,7 +131,7 @@ class Transformer(Model):
         return self.ln_final(x_BTD), state
 
     def _place(
-        self, x_BTD: Tensor, plan: Plan | None, state: State | None, steps: int
+        self, x_BTD: Tensor, plan: Plan | None, state: State | None, steps: int, lengths: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
         """Tell the model where its tokens stand: added to the embedding, or as the angles of RoPE."""
         kind = self.config.position
@@ -139,7 +139,11 @@ class Transformer(Model):
             return x_BTD, None
         start, positions = 0, None if plan is None else plan.positions_BT
         if state is not None:
-            if kind == "learned" and state.longest + steps > self.context_length:
+            if (
+                kind == "learned"
+                and state.longest + steps > self.context_length
+                and not self._fits(state, steps, lengths)
+            ):
                 raise FledgeError(
                     f"Learned positions end at the context length of {self.context_length}. "
                     "Start again from the last tokens with a new state, or train with model.position=rope."
@@ -164,17 +168,23 @@ class Transformer(Model):
             return x_BTD + self.sinusoids_TD[start : start + steps].to(x_BTD.dtype), None
         return x_BTD + sinusoids(positions, self.sinusoid_frequencies, self.config.width).to(x_BTD.dtype), None
 
+    def _fits(self, state: State, steps: int, lengths: Tensor | None) -> bool:
+        """Whether learned positions reach to the end of every row, its padding left out."""
+        state.measure()
+        ends = state.lengths + (steps if lengths is None else lengths)
+        return bool((ends <= self.context_length).all())
+
     def plan(self, batch: Documents) -> Plan | None:
         if batch.positions_BT is None and batch.documents_BT is None:
             return None
         positions, documents = batch.positions_BT, batch.documents_BT
         device = batch.inputs_BT.device
         if positions is not None and self.config.position == "learned" and device.type == "cpu":
-            furthest = int(positions.max())
-            if furthest >= self.context_length:
+            first, furthest = int(positions.min()), int(positions.max())
+            if first < 0 or furthest >= self.context_length:
                 raise FledgeError(
-                    f"The position {furthest} does not fit model.position = learned with a context length of "
-                    f"{self.context_length}. Set tokens.position_offset=0, or use model.position=rope."
+                    f"The position {min(first, 0) or furthest} does not fit model.position = learned with a context "
+                    f"length of {self.context_length}. Set tokens.position_offset=0, or use model.position=rope."
                 )
         turn = None
         if positions is not None and self.config.position == "rope":
@@ -204,4 +214,4 @@ class Transformer(Model):
             for number in range(len(self.layers))
             for name in ("keys", "values")
         }
-        return State(tensors, torch.zeros(batch_size, device=place, dtype=torch.long), capacity)
+        return State(tensors, torch.zeros(batch_size, device=place, dtype=torch.long), capacity, kind=self.state_kind)

@@ -360,7 +360,9 @@ def _read(path: Path) -> Any:
 
     try:
         return json.loads(_bytes(path), object_pairs_hook=unique)
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except FledgeError:
+        raise
+    except (ValueError, RecursionError) as error:  # also for a number of thousands of digits
         raise FledgeError(f"{path} is not valid JSON ({error}): the file was cut or changed.") from None
 
 

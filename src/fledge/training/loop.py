@@ -60,12 +60,14 @@ def train(
     time_limit: float | None = None,
     profile: bool = False,
     quiet: bool = False,
+    on_start: Callable[[], None] | None = None,
     on_evaluation: Callable[[int, float], None] | None = None,
     leave: bool = False,
 ) -> TrainingResult:
     """Train `model` on `windows` into `folder`; with `resume`, go on from that checkpoint, whose model `model` is.
 
     `bytes_per_token` of the validation split turns its loss into bits per byte; `time_limit` is in seconds.
+    `on_start` is called by the main process when nothing can be refused any more, before the first step.
     `on_evaluation` is told the step and the validation loss after each evaluation; what it raises ends the training.
     A second Ctrl-C raises KeyboardInterrupt; with `leave` it ends the process, even in the middle of a long step.
     """
@@ -85,6 +87,8 @@ def train(
             quiet,
         )
         stops.answer, stops.parting = session.answer_stop, session.part
+        if on_start is not None and ranks.main:
+            on_start()
         stopped, setbacks = None, 0
         try:
             session.catch_up()

@@ -73,19 +73,19 @@ class Session:
             self.progress = Progress.restore(resume.training.values)
         self.steps = self._total_steps()
         check_trackers(config)
-        self.place = self._open(resume)
         self._memory_before = (resident_memory() - 4 * model.parameters_count(), used_memory(self.device))
         self.stepper = Stepper(config, model, ranks, self.precision, self.progress)
         self.optimizer, self.model, self.sharded = self.stepper.optimizer, self.stepper.model, self.stepper.sharded
+        if resume is not None and resume.training is not None:
+            self.stepper.take_up(resume.training)
+        self.place = self._open(resume)  # what can be refused without touching the folder has been
         if ranks.main:
             left = self.steps - self.progress.step
             timeline.require_room(self.place, settings, left, self.stepper.checkpoint_bytes())
-        if resume is not None and resume.training is not None:
-            self.stepper.take_up(resume.training)
         self.peak = peak(self.device, self.precision)
         self.flops_per_token = flops_per_token(config, self.model.vocabulary_size)
-        self.view = View(config.name, self.steps, shown=ranks.main and not quiet)
-        self.stepper.note = self.view.note
+        self.view = View(config.name, self.steps, quiet, ranks.main)
+        self.stepper.note = self.view.warn
         self.metrics = Metrics(self.place / timeline.METRICS, self.progress.step) if ranks.main else None
         self.samples = timeline.Samples(self.place / timeline.SAMPLES, self.progress.step) if ranks.main else None
         background = self.device.type == "cuda" and not self.sharded
@@ -174,7 +174,7 @@ class Session:
         if self.metrics is not None:
             self.metrics.back_to(self.progress.step)
             self.samples = timeline.Samples(self.place / timeline.SAMPLES, self.progress.step)
-        self.view.note(
+        self.view.warn(
             f"At step {trouble.step} {trouble.what}: back to step {self.progress.step}, "
             f"without the samples {trouble.first} to {trouble.after - 1}."
         )
@@ -211,6 +211,9 @@ class Session:
     def save(self) -> float:
         """A whole checkpoint, unless this step has one. Returns the seconds that writing one takes."""
         if self._saved == self.progress.step:
+            self.finish_saving()
+            if self.metrics is not None and self.place != self.folder:  # a kill may have come before the takeover
+                self._settle()
             return self.saver.seconds
         if trouble := self._judge():
             raise FledgeError(f"At step {trouble.step} {trouble.what}: this step is not saved.")

@@ -16,13 +16,14 @@ from fledge.bundle.load import checkpoints
 from fledge.bundle.manifest import MANIFEST
 from fledge.config import TrainingConfig
 from fledge.errors import FledgeError, command
-from fledge.files import read_json, require_space, write_json
+from fledge.files import PARTIAL, atomic_write, read_json, require_space, write_json
 from fledge.training.metrics import read_metrics
 
 BRANCH = "branch"
 NOTE = "branch.json"
 SAMPLES = "samples.txt"
 METRICS = "metrics.csv"
+EVENTS = "tensorboard"
 SAMPLE_HEADER = "──────── step {step} ────────"
 
 
@@ -97,24 +98,31 @@ def open_place(folder: Path, origin: Path | None) -> Path:
                 "or choose another folder with --out."
             )
         return folder
-    home = origin.parent.parent
-    if home == folder / BRANCH:
-        return home
-    step = int(origin.name.removeprefix("step-")) if home == folder else None
-    if step is None or step >= max(checkpoint_steps(folder), default=0):
+    home, place = origin.parent.parent, folder / BRANCH
+    if home not in (folder, place):
         return folder
-    place = folder / BRANCH
+    step = int(origin.name.removeprefix("step-"))
+    if step >= max(checkpoint_steps(home), default=0):
+        return home
+    # A new branch, from the main line or from a branch, which is put aside with all it has.
+    fresh = folder / f"{BRANCH}{PARTIAL}"
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir()
+    write_json(fresh / NOTE, {"from": step} if home == folder else read_json(place / NOTE))
+    for name in (METRICS, SAMPLES):
+        if (home / name).is_file():
+            shutil.copyfile(home / name, fresh / name)
+    if home == place:
+        for saved, path in checkpoint_steps(place).items():
+            if saved <= step:
+                shutil.copytree(path, fresh / "checkpoints" / path.name)
     if checkpoint_steps(place):
         number = 1
         while (aside := folder / f"{BRANCH}-{number}").exists():
             number += 1
         os.rename(place, aside)
     shutil.rmtree(place, ignore_errors=True)
-    place.mkdir()
-    write_json(place / NOTE, {"from": step})
-    for name in (METRICS, SAMPLES):
-        if (folder / name).is_file():
-            shutil.copyfile(folder / name, place / name)
+    os.rename(fresh, place)
     return place
 
 
@@ -151,6 +159,9 @@ def finish_takeover(folder: Path) -> None:
     for name in (METRICS, SAMPLES):
         if (place / name).is_file():
             os.replace(place / name, folder / name)
+    for events in sorted((place / EVENTS).glob("*")):  # each says from which step on it replaces those before it
+        (folder / EVENTS).mkdir(exist_ok=True)
+        os.replace(events, folder / EVENTS / events.name)
     (place / NOTE).unlink()
     shutil.rmtree(place)
 
@@ -208,7 +219,8 @@ class Samples:
                 kept.append(part)
                 self.steps.add(step)
         if path.exists():
-            path.write_text("".join(kept), encoding="utf-8")
+            with atomic_write(path) as file:
+                file.write("".join(kept).encode())
 
     def add(self, step: int, texts: list[str]) -> None:
         body = "\n".join(text.strip("\n") for text in texts)

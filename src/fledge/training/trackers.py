@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from fledge.config import RunConfig
 from fledge.errors import FledgeError
+from fledge.training.timeline import EVENTS
 
 PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "trackio": "trackio"}
 
@@ -48,7 +49,7 @@ class TensorBoard:
     def __init__(self, folder: Path, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+        self.writer = SummaryWriter(str(folder / EVENTS), purge_step=step + 1)
 
     def log(self, step: int, values: dict[str, float]) -> None:
         for name, value in values.items():

@@ -18,25 +18,33 @@ LINE_EVERY = 5.0  # seconds between plain lines, evaluations aside
 
 
 class View:
-    """Shows rows of metrics as they come. `shown=False` shows nothing, for other processes and for libraries."""
+    """Shows rows of metrics as they come. `quiet` shows warnings alone; what is not `main`, nothing."""
 
-    def __init__(self, title: str, steps: int, shown: bool = True) -> None:
-        self.title, self.steps, self.shown = title, steps, shown
+    def __init__(self, title: str, steps: int, quiet: bool = False, main: bool = True) -> None:
+        self.title, self.steps, self.shown, self.main = title, steps, main and not quiet, main
         self.console = Console(stderr=True)
         self._live: Live | None = None
         self._last_line = 0.0
         self._values: dict[str, Any] = {}
-        if shown and self.console.is_terminal:
+        if self.shown and self.console.is_terminal:
             self._live = Live(console=self.console, refresh_per_second=4, transient=False)
             self._live.start()
 
     def note(self, text: str) -> None:
         """A line that stays."""
         if self.shown:
-            if self._live:
-                self.console.print(text, markup=False, highlight=False)
-            else:
-                print(text, file=sys.stderr, flush=True)
+            self._print(text)
+
+    def warn(self, text: str) -> None:
+        """A line that must be seen: something went otherwise than it was asked for."""
+        if self.main:
+            self._print(text)
+
+    def _print(self, text: str) -> None:
+        if self._live:
+            self.console.print(text, markup=False, highlight=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
 
     def row(self, values: dict[str, Any], left: float | None) -> None:
         """New values; `left` seconds to go."""

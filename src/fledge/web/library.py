@@ -65,7 +65,7 @@ class Library:
                     f"There is no {source} to serve. Train something first (fledge demo), or name a folder "
                     "of runs, a bundle or a tokenizer file."
                 )
-            if source.is_file() and not source.name.endswith(ARCHIVES):
+            if source.is_file() and not source.name.lower().endswith(ARCHIVES):
                 try:
                     load_tokenizer(source)
                 except FledgeError as error:
@@ -113,7 +113,7 @@ class Library:
             if not source.exists():
                 continue
             if source.is_file():
-                group = catalogue.bundles if name.endswith(ARCHIVES) else catalogue.tokenizers
+                group = catalogue.bundles if name.lower().endswith(ARCHIVES) else catalogue.tokenizers
                 catalogue.add(group, name, source)
                 continue
             budget = [FOLDERS]

@@ -66,7 +66,7 @@ class Shelf:
     def _read_tokenizer(self, path: Path) -> Tokenizer:
         from fledge.tokenizer import load_tokenizer
 
-        return self._bundles.get(path).tokenizer if path.name.endswith(ARCHIVES) else load_tokenizer(path)
+        return self._bundles.get(path).tokenizer if path.name.lower().endswith(ARCHIVES) else load_tokenizer(path)
 
 
 def _changed(path: Path) -> int:

@@ -142,9 +142,12 @@ def ask_batches(book: Book) -> Facts:
 
     rate, config = best_rate(book), start(book, "batches")
     rates = tuple(float(f"{rate * factor:.3g}") for factor in RATE_FACTORS)
-    axes = [Axis(BATCH, tuple(batch_sizes(config.training.batch_size))), Axis(RATE, rates, log=True)]
+    windows = config.steps * config.training.batch_size
+    sizes = tuple(size for size in batch_sizes(config.training.batch_size) if size <= windows)
+    axes = [Axis(BATCH, sizes), Axis(RATE, rates, log=True)]
     _, outcomes, _ = sweep(config, book.folder / "batches", axes, equal_samples=True, command=book.command, prune=False)
-    facts: Facts = {"points": points(axes, outcomes), "windows": config.steps * config.training.batch_size}
+    seen = max(outcome.tokens for outcome in outcomes) // config.tokens.context_length
+    facts: Facts = {"points": points(axes, outcomes), "windows": seen}
     try:
         device = this_device()
         cost = account(

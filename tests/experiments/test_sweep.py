@@ -1,0 +1,316 @@
+"""Sweeps and ablations: every arm has a folder of its own, equal is equal, and answers claim what the runs show."""
+
+from __future__ import annotations
+
+import multiprocessing
+import re
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+
+import pytest
+
+from fledge.config import load_recipe, override_config
+from fledge.errors import FledgeError
+from fledge.experiments import findings, landscape
+from fledge.experiments.ablate import BASE, ablate, answer, group_arms, parse_arm
+from fledge.experiments.engines import Engine, Job, alone_in
+from fledge.experiments.page import Page
+from fledge.experiments.plan import Arm, Plan
+from fledge.experiments.space import Axis, grid, parse_axis
+from fledge.experiments.sweep import equal_windows, samples_sentence, sweep
+from fledge.experiments.trials import Outcome, Trial, check_arms, run_trial, trial_folder
+from fledge.files import write_json
+from tests.experiments.test_trials import SMALL, TEXT
+
+HEADER = "step,samples,tokens,loss,validation_loss"
+RATE, BATCH = "optimizer.learning_rate", "training.batch_size"
+
+
+@pytest.fixture
+def config(tmp_path: Path):
+    lines = [line for line in TEXT.read_text().splitlines() if line.strip()]
+    (tmp_path / "text.txt").write_text("<|endoftext|>".join(lines * 4))
+    return load_recipe("akjv-demo", [*SMALL, f"corpus.source={tmp_path / 'text.txt'}"])
+
+
+def outcome(arm: str, seed: int = 0, loss: float | None = 2.0, status: str = "complete", tokens: int = 64) -> Outcome:
+    return Outcome(arm, seed, status, 1, tokens, 1, 1.0, validation_loss=loss)  # type: ignore[arg-type]
+
+
+def plan(arms: list[str], seeds: int = 1) -> Plan:
+    return Plan("ablate", "?", {}, tuple(Arm(name) for name in arms), tuple(range(seeds)), {})
+
+
+# -- names and folders -------------------------------------------------------------------------------------------------
+
+
+def test_every_name_has_a_folder_of_its_own() -> None:
+    long = "x" * 150
+    names = ["ä", "ö", "x/../y", "x-..-y", "a:b", "a;b", long, long + "y", "a" * 101, "as it is"]
+    assert len({trial_folder(name, seed).lower() for name in names for seed in (0, 1)}) == 2 * len(names)
+    assert all(re.fullmatch(r"[A-Za-z0-9._=+-]{1,120}", trial_folder(name, 0)) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("as it is", "as-it-is-seed0"),
+        ("no norm, lower rate", "no-norm-lower-rate-seed0"),
+        ("gpt2 ×0.3", "gpt2-0.3-seed0"),
+        ("learning_rate=0.001 batch_size=8", "learning_rate=0.001-batch_size=8-seed0"),
+    ],
+)
+def test_folders_of_finished_experiments_are_still_found(name: str, folder: str) -> None:
+    assert trial_folder(name, 0) == folder
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ([BASE, "as it is"], "is the name of two arms"),
+        ([BASE, "as-it-is"], "differ too little"),
+        ([BASE, "As it is"], "differ too little"),
+        ([BASE, ""], "has no name"),
+    ],
+)
+def test_names_that_cannot_be_told_apart_are_refused(config, tmp_path: Path, names: list[str], words: str) -> None:
+    with pytest.raises(FledgeError, match=words):
+        ablate(config, tmp_path / "e", [], [Arm(name, ("model.layers=2",)) for name in names[1:]])
+    assert not (tmp_path / "e").exists()
+
+
+def test_arms_named_beyond_ascii_have_results_of_their_own(config, tmp_path: Path, capsys) -> None:
+    arms = [parse_arm("ä: model.layers=2"), parse_arm("ö: model.layers=3")]
+    _, outcomes, report = ablate(config, tmp_path / "e", [], arms)
+    assert [each.arm for each in outcomes] == [BASE, "ä", "ö"]
+    assert len({each.folder for each in outcomes}) == 3
+    assert len({each.parameters for each in outcomes}) == 3
+    assert "already done" not in capsys.readouterr().out
+    text = report.read_text()
+    for words in ("Samples", "from nothing (a new document)", "▸", "vocabulary of 300", "held out", "1 layer,"):
+        assert words in text
+    ablate(config, tmp_path / "e", [], arms)
+    assert capsys.readouterr().out.count("(already done)") == 3
+    place = tmp_path / "e" / outcomes[1].folder / "outcome.json"
+    other = (tmp_path / "e" / outcomes[2].folder / "outcome.json").read_bytes()
+    for content, words in (
+        (other, "is of 'ö' with seed 0, and not of 'ä'"),
+        (b"{}", "is damaged"),
+        (b"[1]", "damaged"),
+    ):
+        place.write_bytes(content)
+        with pytest.raises(FledgeError, match=words):
+            ablate(config, tmp_path / "e", [], arms)
+    (tmp_path / "text.txt").write_text("another text, which is longer. " * 100)
+    with pytest.raises(FledgeError, match=r"has changed since the experiment .* Name another folder with --out"):
+        ablate(config, tmp_path / "e", [], arms)
+
+
+def test_a_value_or_a_setting_given_twice_is_refused() -> None:
+    with pytest.raises(FledgeError, match="1 is given twice"):
+        parse_axis("model.layers=1,1")
+    with pytest.raises(FledgeError, match="0 is given twice"):
+        parse_axis("model.dropout=0,0.0")
+    with pytest.raises(FledgeError, match=r"--over model\.layers is given twice"):
+        grid([parse_axis("model.layers=1,2"), parse_axis("model.layers=3")])
+
+
+@pytest.mark.parametrize("method", ["grid", "random"])
+def test_a_refused_sweep_leaves_its_folder_free(config, tmp_path: Path, method) -> None:
+    pytest.importorskip("optuna")
+    with pytest.raises(FledgeError, match=r"model\.architecture = 'foo'\. Known: bdh, gru, lstm"):
+        sweep(config, tmp_path / "e", [parse_axis("model.architecture=foo,lstm")], method)
+    with pytest.raises(FledgeError, match="heads"):
+        sweep(config, tmp_path / "e", [parse_axis("model.heads=2,3")], method)
+    assert not (tmp_path / "e").exists()
+
+
+def test_two_processes_do_not_share_an_experiment(config, tmp_path: Path) -> None:
+    with alone_in(tmp_path / "e"), pytest.raises(FledgeError, match="Another process is at work in"):
+        ablate(config, tmp_path / "e", ["tied"])
+
+
+# -- the study ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_study_is_one_sentence_and_can_be_removed(config, tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    folder, axis = tmp_path / "e", parse_axis("model.tied=true,false")
+    _, outcomes, _ = sweep(config, folder, [axis])
+    (folder / "study.db").write_bytes(b"no database at all, but some text" * 100)
+    with pytest.raises(FledgeError, match=r"study\.db cannot be used \(file is not a database\)\. Remove it"):
+        sweep(config, folder, [axis])
+    (folder / "study.db").unlink()
+    assert sweep(config, folder, [axis])[1] == outcomes
+
+
+def test_a_full_disk_is_one_sentence(config, tmp_path: Path, monkeypatch) -> None:
+    optuna = pytest.importorskip("optuna")
+    import sqlite3
+
+    import sqlalchemy
+
+    def full(**options: object) -> None:
+        raise sqlalchemy.exc.OperationalError("CREATE", {}, sqlite3.OperationalError("database or disk is full"))
+
+    monkeypatch.setattr(optuna, "create_study", full)
+    with pytest.raises(FledgeError, match=r"study\.db could not be written: database or disk is full\. Make room"):
+        sweep(config, tmp_path / "e", [parse_axis("model.tied=true,false")])
+
+
+# -- equal samples -----------------------------------------------------------------------------------------------------
+
+
+def test_equal_samples_are_equal_for_every_batch_size(config, tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    config = override_config(config, ["training.steps=11"])  # 44 windows: 36 are whole steps of 3, 4 and 12
+    axes = [parse_axis("training.batch_size=3,4,12")]
+    _, outcomes, report = sweep(config, tmp_path / "e", axes, equal_samples=True, prune=False, fewest_steps=3)
+    assert {each.tokens for each in outcomes} == {36 * 16}
+    assert "saw the same 576 tokens" in report.read_text()
+
+
+def test_a_batch_with_too_few_steps_is_refused_before_anything_is_planned(config, tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    config = override_config(config, ["training.steps=14", "training.batch_size=32"])
+    axes = [parse_axis("training.batch_size=1,256")]
+    with pytest.raises(FledgeError, match=r"448 windows, of which a batch of 256 makes 1 step, .* above 44"):
+        sweep(config, tmp_path / "e", axes, equal_samples=True, fewest_steps=10)
+    assert not (tmp_path / "e" / "plan.json").exists()
+    with pytest.raises(FledgeError, match="1,001 as their least common multiple"):
+        equal_windows(50, 16, [7, 11, 13], 10)
+    assert equal_windows(14, 32, [1, 32], 10) == 448
+    assert equal_windows(3, 2, [1], 10) == 6, "who asks for few steps gets them"
+
+
+def test_what_is_said_of_samples_is_what_the_trials_saw() -> None:
+    unequal = [outcome("a", tokens=28672), outcome("b", tokens=16384)]
+    assert "between 16,384 and 28,672" in samples_sentence(unequal)
+    assert "the same" not in samples_sentence(unequal)
+
+
+# -- what is concluded -------------------------------------------------------------------------------------------------
+
+
+def points_of(rates: list[float], batches: list[int], losses: list[float], seeds: int = 1) -> tuple[list, list, dict]:
+    points = {f"{rate:g} {batch}": {RATE: rate, BATCH: batch} for rate in rates for batch in batches}
+    runs = [outcome(n, seed, loss) for n, loss in zip(points, losses, strict=True) for seed in range(seeds)]
+    return runs, [Axis(RATE, tuple(rates)), Axis(BATCH, tuple(batches))], points
+
+
+def test_rates_at_the_end_of_the_grid_are_no_law_of_batches() -> None:
+    runs, axes, points = points_of([1e-3, 1e-2], [1, 256], [5.2, 6.7, 4.9, 6.6])
+    said = landscape.answer(runs, axes, points)
+    assert "One seed shows no uncertainty" in said
+    assert "The best learning_rate is the largest tried: a better one may lie beyond" in said
+    assert "an end of the rates tried" in said
+    assert "times the batch took" not in said
+    runs, axes, points = points_of([1e-3, 3e-3, 1e-2, 1e-1], [1, 8], [3, 4, 2, 3, 3, 2, 4, 4], seeds=2)
+    said = landscape.answer(runs, axes, points)
+    assert "8 times the batch took 3.33 times the rate" in said
+    assert "One seed" not in said
+
+
+def test_an_ablation_claims_only_what_stands_out() -> None:
+    arms = [BASE, "no norm", "wide", "hot", "odd"]
+    losses = {BASE: [2.0, 2.1], "no norm": [2.5, 2.6], "wide": [1.8, 2.6], "odd": [1.9, 2.0]}
+    runs = [outcome(arm, seed, loss) for arm, found in losses.items() for seed, loss in enumerate(found)]
+    runs.append(outcome("hot", 0, None, "diverged"))
+    said = answer(plan(arms, 2), runs, "validation_loss")
+    assert re.search(r"Worse than the recipe as it is: no norm \+0\.5000 ± 0\.0\d+\.", said)
+    assert re.search(r"Better: odd -0\.1000 ± 0\.0\d+\.", said)
+    assert re.search(r"No difference shown: wide \+0\.1500 ± \d", said)
+    assert "Training diverged: hot." in said
+    alone = answer(plan(arms), [run for run in runs if run.seed == 0], "validation_loss")
+    assert "One seed shows no uncertainty, so no difference is shown yet" in alone
+    assert "Worse" not in alone
+    assert answer(plan([BASE]), [outcome(BASE, 0, None, "diverged")], "validation_loss").startswith("No conclusion")
+
+
+def test_the_windows_are_all_ways_that_a_transformer_can_use(config) -> None:
+    arms = {arm.name: arm.changes for arm in group_arms("windows", config)}
+    assert "slide-through" in arms
+    assert arms["aligned, cut"] == ("tokens.policy=aligned", "tokens.remainder=cut")
+    assert "stream" not in arms
+    cut = override_config(config, ["tokens.policy=aligned", "tokens.remainder=cut"])
+    names = [arm.name for arm in group_arms("windows", cut)]
+    assert "aligned, cut" not in names
+    assert {"aligned, padded", "stream"} <= set(names)
+    check_arms(config, [Arm(BASE), *group_arms("windows", config)])
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_landscape_marks_points_and_where_training_diverged() -> None:
+    points = {f"{rate:g}": {RATE: rate} for rate in (0.1, 1.0, 10.0)}
+    runs = [outcome("0.1", 0, 4.0), outcome("1", 0, 3.0), outcome("10", 0, None, "diverged")]
+    page = Page("?")
+    landscape.add_landscape(page, runs, [Axis(RATE, (0.1, 1.0, 10.0))], points)
+    drawing = page.drawings[0]
+    assert ">diverged<" in drawing
+    assert "training diverged there" in page.markdown()
+    assert drawing.count("<use") > 3, "every point has a mark"
+    assert "mathdefault{10^" in drawing, "a list of values over two decades has a logarithmic axis"
+    page = Page("?")
+    landscape.add_landscape(page, runs[:2], [Axis("model.tied", (True, False))], {"0.1": {}, "1": {}})
+    assert not page.drawings
+
+
+def test_curves_beyond_the_picture_are_named_and_not_in_its_legend(tmp_path: Path) -> None:
+    curves = {"good": [5.0, 3.0], "slow": [6.0, 5.0], "burst": [900.0, 2000.0]}
+    for name, losses in curves.items():
+        rows = [f"{n},0,{n},,{loss}" for n, loss in enumerate(losses, 1)]
+        write_json(tmp_path / name / "config.json", {})
+        (tmp_path / name / "metrics.csv").write_text("\n".join([HEADER, *rows, ""]))
+    runs = [
+        Outcome(name, 0, status, 2, 2, 1, 1.0, validation_loss=loss, folder=name)  # type: ignore[arg-type]
+        for name, status, loss in (("good", "complete", 3.0), ("slow", "complete", 5.0), ("burst", "diverged", None))
+    ]
+    page = Page("?")
+    findings.add_curves(page, plan(list(curves)), runs, tmp_path)
+    assert ">slow<" in page.drawings[0]
+    assert ">burst<" not in page.drawings[0]
+    assert "Not shown, for it lies above: burst." in page.markdown()
+
+
+# -- what is printed ---------------------------------------------------------------------------------------------------
+
+
+def test_a_trial_is_told_with_what_was_said_of_it() -> None:
+    here, there = multiprocessing.Pipe(duplex=False)
+    there.send((outcome("a"), ["A sentence."]))
+    process = threading.Thread(target=int)
+    process.start()
+    with pytest.warns(UserWarning, match=r"^A sentence\.$"):
+        assert Job(process, here).result() == outcome("a")
+
+
+def test_samples_of_a_trial_that_outgrow_the_context_are_no_news(config, tmp_path: Path) -> None:
+    config = override_config(config, ["sampling.max_tokens=40"])
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        run_trial(Trial("a", config), tmp_path / "e")
+    assert not any("outgrows" in str(each.message) for each in said)
+
+
+@pytest.mark.slow
+def test_what_a_process_warns_of_is_said_by_the_one_that_began_it(config, tmp_path: Path, capfd) -> None:
+    arms = [Arm("gru", ("model.architecture=gru",)), Arm("lstm", ("model.architecture=lstm",))]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        ablate(config, tmp_path / "e", [], arms, engine=Engine("local", 2))
+    assert any("no effect on model.architecture = gru" in str(each.message) for each in said)
+    assert "UserWarning" not in capfd.readouterr().err
+
+
+def test_the_command_line_answers_a_refused_sweep_with_a_sentence(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    command = [sys.executable, "-m", "fledge", "sweep", "akjv-demo", "--over", "model.architecture=foo,lstm"]
+    done = subprocess.run([*command, "--out", str(tmp_path / "e")], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "e").exists()
