@@ -60,7 +60,7 @@ def _watch(config: ModelConfig, vocabulary_size: int, context_length: int) -> tu
     aten = torch.ops.aten
     found: dict[tuple[int, int, int], int] = {}
 
-    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own base has no types
         def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
             packet = function.overloadpacket
             if packet in (aten.mm, aten.bmm, aten.addmm, aten.baddbmm):

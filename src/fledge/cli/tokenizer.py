@@ -165,7 +165,7 @@ def show(
         list[str] | None,
         typer.Argument(metavar="TEXT...", help="One row each; standard input if none.", show_default=False),
     ] = None,
-    tokenizer: Tokenizers = [],  # noqa: B006
+    tokenizer: Tokenizers = [],  # noqa: B006  (only read)
     special: Special = "recognise",
     ids: Annotated[bool, typer.Option("--ids", help="Print the ids below the text.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write a page instead.", show_default=False)] = None,
@@ -240,7 +240,7 @@ def _readable(data: Any) -> str:
 @app.command()
 def compare(
     sources: Sources,
-    tokenizer: Tokenizers = [],  # noqa: B006
+    tokenizer: Tokenizers = [],  # noqa: B006  (only read)
     limit: Annotated[float, typer.Option(min=0, help="Megabytes of each source to read; 0 for all.")] = 64.0,
     threads: Threads = None,
     as_json: Json = False,

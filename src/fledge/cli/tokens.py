@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from fledge.cli.places import writable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fledge.tokens import TokenStore
 
 app = typer.Typer(help="Check, show and import token stores.", no_args_is_help=True)
 
@@ -99,7 +104,7 @@ def import_(
     _summary(Console(highlight=False), store)
 
 
-def _summary(console, store) -> None:  # type: ignore[no-untyped-def]
+def _summary(console: Console, store: TokenStore) -> None:
     from rich.markup import escape
     from rich.table import Table
 
