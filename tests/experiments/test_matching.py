@@ -10,9 +10,10 @@ import pytest
 from fledge.accounting import Account
 from fledge.config import ModelConfig, RunConfig, load_recipe, override_config, recipe_names
 from fledge.errors import FledgeError
-from fledge.experiments.compare import ARCHITECTURES, Work, arm_config, compare, how_matched, moved
+from fledge.experiments.compare import ARCHITECTURES, Work, arm_config, compare, moved
 from fledge.experiments.match import TOLERANCE, apart, same_parameters, same_work
 from fledge.experiments.plan import Arm, Plan, make_plan, warm_up
+from fledge.experiments.ranking import how_matched
 from fledge.experiments.timing import Clock, Cost, Pace
 from fledge.experiments.trials import Outcome
 

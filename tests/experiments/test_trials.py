@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,11 +16,12 @@ from fledge.accounting import Account
 from fledge.config import load_recipe, override_config
 from fledge.errors import FledgeError
 from fledge.experiments.ablate import ablate, parse_arm
-from fledge.experiments.compare import arm_config, compare, verdict
+from fledge.experiments.compare import arm_config, compare
 from fledge.experiments.match import with_parameters
 from fledge.experiments.plan import Arm
+from fledge.experiments.ranking import verdict
 from fledge.experiments.space import grid, parse_axis
-from fledge.experiments.statistics import apart, estimate, paired_difference
+from fledge.experiments.statistics import apart, estimate, paired_difference, seeds_needed, t95
 from fledge.experiments.sweep import sweep
 from fledge.experiments.trials import Outcome
 
@@ -168,6 +171,12 @@ def test_a_comparison_tunes_every_arm_alike(config, tmp_path) -> None:
     text = report.read_text()
     for word in ("equal tokens", "Learning rates tried", "unigram", "make▸", "memory", "CPU with", "MB"):
         assert word in text
+    setup = text.partition("<h2>Set-up</h2>")[2]
+    assert "windows of 16 tokens" in setup
+    assert "and for every arm" in setup
+    assert "model.context_length" not in setup
+    assert "tokens.context_length = 16" in setup
+    assert "transformer, 1 layer" not in setup, "what one arm has is not told as if all had it"
     assert json.loads((folder / "steps.json").read_text()) == {"transformer": 4, "gru": 4}
 
 
@@ -186,9 +195,42 @@ def test_the_validity_gate_refuses_what_the_numbers_do_not_show() -> None:
     assert "No conclusion between" in verdict(noisy, chosen, unigram=9.0)
     alike = [outcome("a ×1", s, 2.0 + s / 20) for s in range(3)] + [outcome("b ×1", s, 2.03 + s / 19) for s in range(3)]
     found = verdict([*alike, *(outcome("c ×1", s, 3 + s / 20) for s in range(3))], chosen | {"c": "c ×1"}, unigram=9.0)
-    assert found.startswith("No conclusion between a and b: their intervals overlap"), (
+    assert found.startswith("No conclusion between a and b: the intervals of a and b overlap"), (
         "the same difference at every seed"
     )
-    assert "c is worse than these" in found
+    assert "c is worse than a and b." in found
+    wide = [outcome("c ×1", s, 2.5 + s / 4) for s in range(3)]
+    found = verdict(
+        [*alike[:3], *wide, *(outcome("b ×1", s, 2.4 + s / 4) for s in range(3))], chosen | {"c": "c ×1"}, 9.0
+    )
+    assert found.startswith("No conclusion between a, b and c: the intervals of a and b overlap"), "the pair is named"
+    means = {"a": 2.0, "b": 2.15, "c": 2.3}
+    chain = [outcome(f"{name} ×1", s, mean + (s - 1) * 0.04) for name, mean in means.items() for s in range(3)]
+    found = verdict(chain, chosen | {"c": "c ×1"}, 9.0)
+    assert "c is worse than a, but not told apart from b." in found
     alone = [outcome("a ×1", 0, 2.0), outcome("b ×1", 0, 2.5)]
     assert "--seeds 3" in verdict(alone, chosen, unigram=9.0)
+
+
+def test_the_seeds_that_would_settle_it_are_the_fewest_whose_intervals_are_apart() -> None:
+    first, second = estimate([2.0, 2.1]), estimate([2.4, 2.5])
+    count = seeds_needed(first, second)
+    assert count == 3, "of two seeds Student's t is 12.7, of three 4.3"
+
+    def apart(seeds: int) -> bool:
+        widths = [t95(seeds - 1) * each.deviation / seeds**0.5 for each in (first, second)]
+        return sum(widths) < second.mean - first.mean
+
+    assert apart(count)
+    assert not apart(count - 1)
+    assert first.deviation == pytest.approx(statistics.stdev([2.0, 2.1]))
+    assert seeds_needed(estimate([2.0, 3.0]), estimate([2.001, 3.001])) is None
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 5, 10, 11, 20, 100, 999])
+def test_95_of_100_lie_within_students_t(degrees: int) -> None:
+    """The density, integrated by hand, holds 95 % between minus and plus the value."""
+    norm = math.exp(math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)) / math.sqrt(degrees * math.pi)
+    xs = np.linspace(0, t95(degrees), 20_001)
+    density = norm * (1 + xs**2 / degrees) ** (-(degrees + 1) / 2)
+    assert 2 * float(((density[1:] + density[:-1]) / 2).sum() * xs[1]) == pytest.approx(0.95, abs=5e-5)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fledge.config import RunConfig, parse
 from fledge.errors import FledgeError
 from fledge.experiments.page import Page
-from fledge.experiments.plan import NOTES, Plan, with_shared_data
+from fledge.experiments.plan import NOTES, TIMING, Plan, with_shared_data
+from fledge.experiments.recipe import toml
 from fledge.experiments.statistics import Estimate, apart, estimate, paired_difference
 from fledge.experiments.trials import Outcome, by_arm, without_context_notes
 from fledge.files import atomic_write, readable_bytes
@@ -33,7 +35,7 @@ def add_setup(
     command: str,
     outcomes: Sequence[Outcome],
     parallel: int,
-    folder: Path | None = None,
+    folder: Path,
     varied: Collection[str] = (),
 ) -> None:
     """What was run and where, for a reader who has only the page, and the command that runs it again.
@@ -62,16 +64,17 @@ def add_setup(
     page.paragraph(
         f"Recipe {config['name']} on {', '.join(config['corpus']['source'])}: "
         f"{', '.join(text for key, text in told.items() if key not in shared)}. {sizes_sentence(outcomes)}"
-        f"Seeds: {', '.join(map(str, plan.seeds))}; all arms see the same data in the same order. Losses are on "
-        "held-out text, the same windows each time."
+        f"Seeds: {', '.join(map(str, plan.seeds))}; all arms see the same data in the same order."
     )
-    if folder is not None:
-        page.paragraph(data_sentence(parse(RunConfig, config), folder))
+    own_data = any(key.startswith(("corpus.", "tokenizer.", "tokens.")) for keys in (*changed, varied) for key in keys)
+    page.paragraph(data_sentences(parse(RunConfig, config), folder, shared=not own_data))
     for note in plan.facts.get(NOTES, ()) if plan.kind != "compare" else ():  # a comparison tells them with its arms
         page.paragraph(note)
     if plan.facts.get("budget"):
+        first = f" of {next(iter(plan.facts['arm_steps']))}" if "arm_steps" in plan.facts else ""
         page.paragraph(
-            f"The time budget of {plan.facts['budget']} was turned into steps once; the plan keeps the number."
+            f"The time budget of {plan.facts['budget']} was turned into {steps:,} steps for a trial{first}, once, by "
+            "measuring this machine; the plan keeps the number."
         )
     if parallel > 1:
         page.paragraph(
@@ -79,6 +82,7 @@ def add_setup(
             "trial alone."
         )
     page.code(command)
+    page.code(settings_text(config), "Every setting that the trials begin from")
     machines = sorted({outcome.machine for outcome in outcomes if outcome.machine})
     page.paragraph("; ".join([f"fledge {__version__}", *machines]) + ".")
 
@@ -91,17 +95,40 @@ def sizes_sentence(outcomes: Sequence[Outcome]) -> str:
     return f"{sizes[0]:,} parameters. " if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,} parameters. "
 
 
-def data_sentence(config: RunConfig, folder: Path) -> str:
-    """The recipe's tokenizer, and how much text there is to learn from and to measure on."""
-    from fledge.tokens import TokenStore
+def data_sentences(config: RunConfig, folder: Path, shared: bool) -> str:
+    """The recipe's tokenizer, how much text there is to learn from, and what of the rest a loss is measured on.
 
-    store = TokenStore.open(with_shared_data(config, folder.absolute()).tokens.store or "")
-    train, held_out = store.split("train"), store.split("validation")
+    That is `shared` where no arm has tokens or windows of its own.
+    """
+    from fledge.run import Run
+
+    run = Run(with_shared_data(config, folder.absolute()), folder / TIMING, quiet=True)
+    train, held_out = run.tokens.split("train"), run.tokens.split("validation")
+    windows = run.windows("validation")
+    seen, length = min(config.training.evaluate_windows, len(windows)), config.tokens.context_length
+    which = f"{seen:,} of their {len(windows):,} windows" if seen < len(windows) else f"all their {seen:,} windows"
+    drawn = ", which the seed draws at random" if seen < len(windows) else ""
     return (
-        f"Tokenizer {config.tokenizer.kind} with a vocabulary of {store.vocabulary_size:,}; "
+        f"Tokenizer {config.tokenizer.kind} with a vocabulary of {run.tokens.vocabulary_size:,}; "
         f"{len(train.tokens):,} tokens to train on ({readable_bytes(train.source_bytes)} of text), "
-        f"{len(held_out.tokens):,} held out ({readable_bytes(held_out.source_bytes)})."
+        f"{len(held_out.tokens):,} held out ({readable_bytes(held_out.source_bytes)}). A validation loss is the mean "
+        f"over {which} of {length:,} tokens{drawn}: the same at every evaluation{' and for every arm' * shared}."
     )
+
+
+def settings_text(config: Mapping[str, Any]) -> str:
+    """Every setting by its dotted name.
+
+    >>> print(settings_text({"name": "mine", "model": {"layers": 2, "hidden": None}}))
+    name = "mine"
+    model.layers = 2
+    model.hidden = none
+    """
+    rows = []
+    for group, values in config.items():
+        for key, value in values.items() if isinstance(values, Mapping) else (("", values),):
+            rows.append(f"{group}{f'.{key}' * bool(key)} = {'none' if value is None else toml(value)}")
+    return "\n".join(rows)
 
 
 def add_given_up(page: Page, outcomes: Sequence[Outcome]) -> None:

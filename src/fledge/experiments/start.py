@@ -128,7 +128,7 @@ class Start:
 
         fast = torch.cuda.is_available()
         start = choose.LADDER.index((8, 512) if fast else (4, 128))
-        seconds = min(3.0, max(0.2, self.seconds / 100))
+        seconds = min(1.5, max(0.2, self.seconds / 200))
         first = choose.model_of(*choose.LADDER[start])
         left = max(1.0, self.left() - 9 * seconds)
         speed = measured_speed(first, vocabulary_size, 64, 32, seconds)
@@ -191,8 +191,12 @@ class Start:
                 "the root of the width",
             ),
             Choice(
-                {"schedule.warmup_steps": min(100, steps // 10)},
-                "a tenth of the steps, at most a hundred, to reach the full rate; it then falls along a cosine",
+                {
+                    "schedule.name": "linear",
+                    "schedule.warmup_steps": min(100, steps // 10),
+                    "schedule.final_fraction": 0.0,
+                },
+                "a tenth of the steps, at most a hundred, to reach the full rate; then it falls in a line to nothing",
             ),
             Choice({"training.steps": steps, "training.batch_size": batch}, length_why),
             Choice(

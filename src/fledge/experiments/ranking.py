@@ -1,0 +1,240 @@
+"""What a comparison found: the arm that predicts best, or why none can be named and what would settle it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fledge.experiments import findings
+from fledge.experiments.match import Match
+from fledge.experiments.match import apart as spread
+from fledge.experiments.page import Page
+from fledge.experiments.plan import Plan
+from fledge.experiments.statistics import Estimate, apart, estimate, seeds_needed
+from fledge.experiments.trials import Outcome, by_arm
+from fledge.files import readable_bytes
+from fledge.plot import curves
+
+METRIC = "validation_loss"
+
+
+def report(
+    plan: Plan, outcomes: Sequence[Outcome], names: Sequence[str], match: Match, unigram: float, folder: Path
+) -> Page:
+    """The page of a comparison, all but its samples and its set-up."""
+    chosen = best_rates(outcomes, names, plan.seeds[0])
+    finals = [outcome for outcome in outcomes if outcome.arm in chosen.values()]
+    page = findings.begin(plan, verdict(finals, chosen, unigram))
+    add_table(page, plan, finals, chosen, match, unigram)
+    per_token = {outcome.arm: outcome.flops / outcome.tokens for outcome in finals}
+    for title, x, scales in (
+        ("tokens", "tokens", {}),
+        ("seconds", "seconds", {}),
+        ("training FLOPs", "tokens", per_token),
+    ):
+        lines = {
+            name: curve(finals, arm, plan.seeds[0], folder, x, scales.get(arm, 1.0)) for name, arm in chosen.items()
+        }
+        drawing = curves(lines, title, "validation loss, nats per token")
+        page.figure(drawing, f"Validation loss against {title}, seed {plan.seeds[0]}.")
+    add_tuning(page, outcomes, chosen, plan.seeds[0])
+    findings.add_given_up(page, outcomes)
+    return page
+
+
+def arm_of(outcome: Outcome) -> str:
+    """The name of what was compared; a trial's arm has its learning rate besides.
+
+    >>> arm_of(Outcome("gpt2 ×0.3", 0, "complete", 1, 1, 1, 1.0))
+    'gpt2'
+    """
+    return outcome.arm.rpartition(" ×")[0]
+
+
+def best_rates(outcomes: Sequence[Outcome], names: Sequence[str], seed: int) -> dict[str, str]:
+    """For each name, the arm whose rate gave the lowest loss with the first seed; none where all diverged."""
+    chosen = {}
+    for name in names:
+        found = {
+            outcome.arm: outcome.validation_loss
+            for outcome in outcomes
+            if arm_of(outcome) == name and outcome.seed == seed and outcome.validation_loss is not None
+        }
+        if found:
+            chosen[name] = min(found, key=lambda arm: found[arm])
+    return chosen
+
+
+def verdict(finals: Sequence[Outcome], chosen: Mapping[str, str], unigram: float) -> str:
+    """The winner, or why there is none and what would be needed."""
+    groups = by_arm(finals)
+    values = {name: findings.arm_values(groups.get(arm, []), METRIC) for name, arm in chosen.items()}
+    means = {name: estimate(found) for name, found in values.items() if found}
+    weak = [name for name, value in means.items() if value.mean >= unigram]
+    if weak:
+        return (
+            f"No conclusion: {' and '.join(weak)} did not get below the {unigram:.3f} nats of counting tokens, so "
+            "nothing was learned that could be compared. Train on several times more tokens."
+        )
+    if len(means) < 2:
+        return "No conclusion: fewer than two arms trained without diverging. Lower the learning rate."
+    ordered = sorted(means, key=lambda name: means[name].mean)
+    first, second = ordered[0], ordered[1]
+    base = {outcome.seed: outcome for outcome in groups[chosen[first]]}
+    gap = findings.difference(groups[chosen[second]], base, METRIC)
+    losses = f"Losses in nats per token: {', '.join(f'{name} {means[name]}' for name in ordered)}."
+    if gap is not None and apart(gap) and not means[first].overlaps(means[second]):
+        return f"{first} predicts best, {gap.mean:.3f} ± {gap.half_width:.3f} nats below {second}. {losses}"
+    level = [name for name in ordered if means[name].overlaps(means[first])]
+    parts = [f"No conclusion between {listed(level)}: {needed(means, first, second, gap)}"]
+    near = {name: [other for other in level if means[name].overlaps(means[other])] for name in ordered}
+    between = [name for name in ordered if name not in level and near[name]]
+    parts += [f"{name} is worse than {first}, but not told apart from {listed(near[name])}." for name in between]
+    if worse := [name for name in ordered if not near[name]]:
+        parts.append(f"{listed(worse)} {'is' if len(worse) == 1 else 'are'} worse than {listed(level)}.")
+    return " ".join([*parts, losses])
+
+
+def listed(names: Sequence[str]) -> str:
+    """
+    >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])
+    ('a', 'a and b', 'a, b and c')
+    """
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def needed(means: Mapping[str, Estimate], first: str, second: str, gap: Estimate | None) -> str:
+    """How many seeds would take the intervals of the two best apart, if means and spread stayed as they are."""
+    if gap is None or not math.isfinite(gap.half_width):
+        return "one seed shows no spread; run with --seeds 3."
+    if gap.mean == 0:
+        return "the means are equal."
+    seeds = seeds_needed(means[first], means[second])
+    enough = f"about {seeds} seeds would take them apart" if seeds else "no number of seeds in reach takes them apart"
+    return (
+        f"the intervals of {first} and {second} overlap ({second} is {abs(gap.mean):.4f} ± {gap.half_width:.4f} nats "
+        f"above, seed by seed). With this spread {enough}; a longer run may widen the gap."
+    )
+
+
+def add_table(
+    page: Page, plan: Plan, finals: Sequence[Outcome], chosen: Mapping[str, str], match: Match, unigram: float
+) -> None:
+    groups = by_arm(finals)
+    rows = []
+    for name, arm in chosen.items():
+        found = groups[arm]
+        values, bits = findings.arm_values(found, METRIC), findings.arm_values(found, "bits_per_byte")
+        speeds = [outcome.tokens_per_second for outcome in found if outcome.tokens_per_second]
+        seconds = [outcome.seconds for outcome in found if outcome.seconds]
+        sizes = [outcome.memory for outcome in found if outcome.memory]
+        rows.append(
+            (
+                name,
+                f"{found[0].parameters:,}",
+                f"{found[0].tokens:,}",
+                f"{found[0].flops:.4g}",
+                f"{sum(seconds) / len(seconds):,.1f}" if seconds else "–",
+                str(estimate(values)),
+                perplexity(estimate(values)),
+                str(estimate(bits)) if bits else "–",
+                f"{sum(speeds) / len(speeds):,.0f}" if speeds else "–",
+                readable_bytes(max(sizes)) if sizes else "–",
+                arm.rpartition("×")[2],
+            )
+        )
+    page.heading("Result")
+    head = [
+        "arm",
+        "parameters",
+        "tokens",
+        "FLOPs",
+        "seconds",
+        "nats per token",
+        "perplexity",
+        "bits per byte",
+        "tokens/s",
+        "memory",
+        "rate ×",
+    ]
+    page.table(head, sorted(rows, key=lambda row: float(str(row[5]).split()[0])))
+    on_cpu = any(outcome.machine.startswith("CPU") for outcome in finals)
+    page.paragraph(
+        f"{how_matched(plan, [groups[arm][0] for arm in chosen.values()], match)} "
+        "± is the 95 % interval of the mean over the seeds (Student's t). Counting tokens alone (unigram) gives "
+        f"{unigram:.3f} nats per token: an arm above that has learned nothing. Seconds and tokens/s are means over the "
+        "seeds. The rate is a factor of the learning rate of the arm's recipe, the best of those tried."
+        + " Memory is the most that the process had used by then, so a later arm never shows less."
+        * on_cpu
+    )
+
+
+def how_matched(plan: Plan, outcomes: Sequence[Outcome], match: Match) -> str:
+    """What is the same for all arms, and how nearly."""
+    if match == "time":
+        costs, steps = plan.facts["step_costs"], plan.facts["arm_steps"]
+        first = next(iter(costs))
+        ratios = ", ".join(f"{costs[name] / costs[first]:.3g} times that for {name}" for name in list(costs)[1:])
+        off = spread(costs[name] * steps[name] for name in costs)
+        return (
+            f"Matched: time, by steps measured before the first trial: {costs[first]:.3g} s for one of {first}, "
+            f"{ratios}. The steps planned from that differ by {off:.2%} in time. The seconds in the table are what "
+            "training took, evaluations and all."
+        )
+    values: dict[Match, list[float]] = {
+        "parameters": [outcome.parameters for outcome in outcomes],
+        "tokens": [outcome.tokens for outcome in outcomes],
+        "flops": [outcome.flops for outcome in outcomes],
+    }
+    off = spread(values[match]) if values[match] else 0.0
+    return f"Matched: {match}, {f'which differ by {off:.2%} at most' if off else 'the same for all'}."
+
+
+def perplexity(loss: Estimate) -> str:
+    """
+    >>> perplexity(Estimate(2.0, 0.1, 3)), perplexity(Estimate(2.0, math.inf, 1))
+    ('7.39 (6.69 to 8.17)', '7.39')
+    """
+    if not math.isfinite(loss.half_width):
+        return f"{math.exp(loss.mean):,.2f}"
+    return f"{math.exp(loss.mean):,.2f} ({math.exp(loss.low):,.2f} to {math.exp(loss.high):,.2f})"
+
+
+def add_tuning(page: Page, outcomes: Sequence[Outcome], chosen: Mapping[str, str], seed: int) -> None:
+    """Every arm at every rate, with the seed that all were tuned on."""
+    page.heading("Learning rates tried")
+    rows = []
+    tried: list[str] = []
+    for outcome in outcomes:
+        if outcome.seed == seed:
+            rate = outcome.arm.rpartition("×")[2]
+            result = "diverged" if outcome.validation_loss is None else f"{outcome.validation_loss:.4f}"
+            rows.append((arm_of(outcome), f"× {rate}", result))
+            tried.append(rate)
+    page.table(["arm", "learning rate, of its recipe's", f"nats per token, seed {seed}"], rows)
+    ends = {min(tried, key=float), max(tried, key=float)}
+    edges = [name for name, arm in chosen.items() if arm.rpartition("×")[2] in ends]
+    if edges:
+        page.paragraph(
+            f"For {listed(edges)} the best rate is at the end of the grid: one beyond it might do better still."
+        )
+
+
+def add_arms(page: Page, plan: Plan, chosen: Mapping[str, str], steps: Mapping[str, int], notes: Sequence[str]) -> None:
+    """What the matching and the tuning made of each arm, and of the recipe."""
+    if notes:
+        page.paragraph(" ".join(notes))
+    changes = {arm.name: " ".join(arm.changes) for arm in plan.arms}
+    page.table(
+        ["arm", "steps", "settings that differ from the recipe's"],
+        [(name, steps[name], changes[arm]) for name, arm in chosen.items()],
+    )
+
+
+def curve(
+    finals: Sequence[Outcome], arm: str, seed: int, folder: Path, x: str, scale: float
+) -> tuple[list[float], list[float]]:
+    outcome = next(outcome for outcome in finals if outcome.arm == arm and outcome.seed == seed)
+    xs, ys = findings.read_curve(folder / outcome.folder, x)
+    return [value * scale for value in xs], list(ys)
