@@ -176,3 +176,16 @@ def test_what_no_memory_holds_is_a_sentence(fledge: Fledge, tmp_path: Path, sett
     )
     assert found.code == 2
     assert "too large for this machine" in found.err or "not one window" in found.err
+
+
+def test_a_name_that_is_no_text_is_printed_as_it_was_given(tmp_path: Path) -> None:
+    """Under a locale whose output is strict, in a process of its own."""
+    name = os.fsencode(tmp_path) + b"/\xff.txt"
+    done = subprocess.run(
+        [sys.executable, "-m", "fledge", "corpus", "show", name],
+        env={**os.environ, "LC_ALL": "C.UTF-8", "PYTHONIOENCODING": "utf-8:strict"},
+        capture_output=True,
+    )
+    assert done.returncode == 2
+    assert name in done.stderr
+    assert b"Traceback" not in done.stderr

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import shutil
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,6 +91,41 @@ def test_train_reads_jsonl_and_folders_through_a_corpus(fledge: Fledge, tmp_path
         assert load_tokenizer(tmp_path / f"own-{source.name}").vocab_size == 270
 
 
+def test_a_folder_made_while_training_stays(
+    fledge: Fledge, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither it nor the trained tokenizer is lost."""
+    from fledge.cli import tokenizer as verb
+
+    train, out = verb._train, tmp_path / "own"
+
+    def slow_train(*arguments: Any) -> Any:
+        out.mkdir()
+        (out / "tokenizer.json").write_text("theirs")
+        return train(*arguments)
+
+    monkeypatch.setattr(verb, "_train", slow_train)
+    result = fledge("tokenizer", "train", corpus, "--vocab-size", 270, "--out", out)
+    assert result.code == 0
+    assert f"the tokenizer is in {out}-2." in result.err
+    assert f"270 ids in {out}-2." in result.out
+    assert (out / "tokenizer.json").read_text() == "theirs"
+    assert load_tokenizer(f"{out}-2").vocab_size == 270
+
+
+def test_space_is_asked_for_what_the_text_can_fill(
+    fledge: Fledge, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten million ids of a text of a few kilobytes take a megabyte, not two gigabytes."""
+    free = shutil._ntuple_diskusage(10**9, 10**9, 1_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
+    assert fledge("tokenizer", "train", corpus, "--vocab-size", 10_000_000, "--out", tmp_path / "own").code == 0
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: free._replace(free=10_000))
+    refused = fledge("tokenizer", "train", corpus, "--vocab-size", 10_000_000, "--out", tmp_path / "more")
+    assert (refused.code, refused.out) == (2, "")
+    assert "only 10.0 kB are free" in refused.err
+
+
 def test_train_never_sees_what_tokenize_holds_out(fledge: Fledge, tmp_path: Path) -> None:
     """One word of its own in each document: those of the documents held out are in no tokenizer, unless asked for."""
     words = ["".join(chr(97 + (i * step) % 26) for step in (1, 3, 7, 11)) + "qzx" * 3 for i in range(26)]
@@ -155,7 +193,7 @@ def test_compare_prints_the_matrix(fledge: Fledge, bpe: Path, word: Path, corpus
     assert result.code == 0
     for words in ("Bytes per token", "corpus.txt", "other.txt", "MB/s", "time for 825 GB", "bits per id"):
         assert words in result.out
-    records = json.loads(fledge("tokenizer", "compare", corpus, "-t", bpe, "--json").out)
+    records = json.loads(fledge("tokenizer", "compare", corpus, "-t", bpe, "--json", "--limit", "inf").out)
     assert records[0]["width"] == 16
     assert records[0]["pile_seconds"] > 0
 
@@ -181,6 +219,7 @@ def test_unicode_says_why_bytes_do_not_decode(fledge: Fledge, tmp_path: Path) ->
         assert result.code == 0
         assert "overlong" in result.out
         assert "U+002F" in result.out
+    assert fledge("tokenizer", "unicode", "A", "--limit", 10**30).code == 0
     record = json.loads(fledge("tokenizer", "unicode", "--json", stdin=b"\xed\xa0\x80").out)
     assert record["flaws"][0]["fault"] == "surrogate"
 
@@ -201,6 +240,18 @@ def test_encode_writes_a_file_that_numpy_reads(fledge: Fledge, bpe: Path, corpus
     ids = np.memmap(tmp_path / "ids.bin", "<u2")
     assert ids.tolist() == load_tokenizer(bpe).encode(TEXT)
     assert fledge("tokenizer", "decode", bpe, "--file", tmp_path / "ids.bin").out == TEXT
+
+
+def test_ids_that_are_not_text_are_refused(fledge: Fledge, bpe: Path) -> None:
+    result = fledge("tokenizer", "decode", bpe, stdin=b"1 2 \xff")
+    assert (result.code, result.err) == (2, "fledge: ids are whole numbers with spaces between them.\n")
+
+
+def test_encode_reads_what_is_compressed(fledge: Fledge, bpe: Path, tmp_path: Path) -> None:
+    (tmp_path / "corpus.gz").write_bytes(gzip.compress(TEXT.encode()))
+    result = fledge("tokenizer", "encode", bpe, "--file", tmp_path / "corpus.gz", "--out", tmp_path / "ids.bin")
+    assert f"from {len(TEXT):,} bytes" in result.out
+    assert np.fromfile(tmp_path / "ids.bin", "<u2").tolist() == load_tokenizer(bpe).encode(TEXT)
 
 
 # ---- convert and fetch -------------------------------------------------------------------------------------
@@ -250,6 +301,13 @@ def test_fetch_uses_the_cache(
         (("train", "corpus.txt", "--out", "own", "--pattern", "("), "pattern"),
         (("train", "corpus.txt", "--out", "own", "--special", "a", "--special", "a"), "special"),
         (("train", "corpus.txt", "--out", "corpus.txt/own"), "is a file, and a folder"),
+        (("train", "corpus.txt", "--out", "link"), "link is already there"),
+        pytest.param(("train", "corpus.txt", "--out", "x" * 5000), "can't be a path", id="train into a long name"),
+        (("train", "corpus.txt", "--out", "own", "--vocab-size", 10**30), "vocab_size = 10+ must be"),
+        (("train", "corpus.txt", "--out", "own", "--min-frequency", 10**30), "min_frequency = 10+ must be"),
+        (("train", "corpus.txt", "--out", "own", "--threads", 10**30), "threads = 10+ must be"),
+        (("train", "corpus.txt", "--out", "own", "--special", "a\udcff"), "a byte that is not UTF-8"),
+        (("train", "corpus.txt", "--out", "own", "--pattern", "a\udcff"), "a byte that is not UTF-8"),
         (("show", "text"), "name a tokenizer"),
         (("show", "text", "-t", "nowhere"), "no tokenizer at nowhere"),
         (("show", "text", "-t", "texts"), "holds no tokenizer"),
@@ -268,12 +326,17 @@ def test_fetch_uses_the_cache(
         (("encode", "word", "--file", "texts", "--out", "ids.bin"), "a folder"),
         (("encode", "word", "--file", "missing", "--out", "ids.bin"), "not there"),
         (("encode", "word", "--file", "corpus.txt", "--out", "empty.txt"), "already there"),
+        (("encode", "word", "--file", "corpus.txt", "--out", "corpus.txt"), "already there"),
+        pytest.param(("encode", "x" * 5000, "a"), "can't be a path", id="encode by a long name"),
+        pytest.param(("show", "text", "-t", "x" * 5000), "can't be a path", id="show by a long name"),
         (("decode", "word", 99999), "99999"),
+        (("decode", "word", 10**30), "id 10+ is not in the vocabulary"),
         (("decode", "word", "--file", "odd.bin"), "whole ids"),
         (("decode", "word"), "whole numbers"),
         (("convert", "word", "own", "--to", "gpt2"), "they read BPE only"),
         (("convert", "word", "texts"), "already there"),
         (("convert", "word", "own", "--special", "<a>"), "must be a text"),
+        pytest.param(("convert", "word", "own", "--special", "<a>=" + "9" * 5000), "must be a text", id="a long id"),
         (("fetch", "gpt5"), "can be fetched"),
         (("fetch", "gpt2", "--out", "texts"), "already there"),
     ],
@@ -293,6 +356,7 @@ def test_a_mistake_is_one_sentence(
     (tmp_path / "texts").mkdir()
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "odd.bin").write_bytes(b"123")
+    (tmp_path / "link").symlink_to("nowhere")
     before = sorted(path.name for path in tmp_path.iterdir())
     result = fledge("tokenizer", *arguments, stdin=b"one two")
     assert result.code == 2, result

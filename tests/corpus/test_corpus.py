@@ -427,3 +427,9 @@ def test_a_copy_has_the_same_outline_and_content(tmp_path):
     assert first.content(3) == Corpus.open(few, validation_fraction=0).content()
     assert first.content(0) == 0
     assert Corpus.from_documents(["a"]).outline != Corpus.from_documents(["b"]).outline
+
+
+def test_a_separator_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    with pytest.raises(FledgeError, match="is not UTF-8, which a separator is"):
+        Corpus.open(tmp_path / "a.txt", separator="\udcff")

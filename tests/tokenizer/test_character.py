@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -75,14 +73,6 @@ def test_frequency_decides_who_gets_an_id() -> None:
 def test_what_is_not_a_character_beyond_ascii_is_refused(piece: object) -> None:
     with pytest.raises(FledgeError, match="pieces must be"):
         CharacterTokenizer([piece])  # type: ignore[list-item]
-
-
-def test_a_file_becomes_raw_ids(tokenizer: CharacterTokenizer, tmp_path: Path) -> None:
-    data = "é<|start|>".encode() + b"\xff"
-    (tmp_path / "text").write_bytes(data)
-    report = tokenizer.encode_file(tmp_path / "text", tmp_path / "ids.bin")
-    assert np.fromfile(tmp_path / "ids.bin", "<u2").tolist() == tokenizer.encode_array(data).tolist()
-    assert report == (3, len(data), 1)
 
 
 def test_an_unknown_id_is_refused(tokenizer: CharacterTokenizer) -> None:

@@ -8,8 +8,10 @@ import json
 import os
 import re
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +25,7 @@ from fledge.tokenizer import (
     load_tokenizer,
 )
 from fledge.tokenizer.huggingface import EXPRESSIONS, pattern_name
+from fledge.tokenizer.save import save_new_tokenizer
 
 TEXTS = [
     "",
@@ -195,6 +198,54 @@ def test_a_pattern_of_ones_own_is_kept(tmp_path: Path) -> None:
     assert load_tokenizer(tmp_path).fingerprint == tokenizer.fingerprint
     for text in TEXTS:
         assert theirs.encode(text).ids == tokenizer.encode(text), text
+
+
+def without_warnings(work: Callable[[], Any]) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return work()
+
+
+@pytest.mark.parametrize("pattern", [r"\p{L}+", "the|cat", r"\p{L}*", r"(?=\p{N})", r"\p{L}+|[\s\S]"])
+def test_hugging_face_keeps_what_a_pattern_does_not_match_as_we_do(pattern: str, tmp_path: Path) -> None:
+    """Gaps are pre-tokens there too, also between matches of no characters."""
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = without_warnings(lambda: train(pattern))
+    tokenizer.save(tmp_path)
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    for text in TEXTS:
+        assert theirs.encode(text).ids == tokenizer.encode(text), text
+
+
+def test_tiktoken_leaves_out_what_a_pattern_does_not_match_and_exporting_says_so(tmp_path: Path) -> None:
+    tiktoken = pytest.importorskip("tiktoken")
+    from tiktoken.load import load_tiktoken_bpe
+
+    def in_tiktoken(tokenizer: BPETokenizer, name: str) -> Any:
+        ranks, beside = export_tokenizer(tokenizer, tmp_path / name, "tiktoken")
+        described = json.loads(beside.read_text())
+        described.pop("pattern")
+        return tiktoken.Encoding(name, mergeable_ranks=load_tiktoken_bpe(str(ranks)), **described)
+
+    gaps = without_warnings(lambda: train(r"\p{L}+"))
+    with pytest.warns(UserWarning, match=r"tiktoken leaves out text that the pattern \\p\{L\}\+ does not match"):
+        theirs = in_tiktoken(gaps, "gaps.tiktoken")
+    assert theirs.decode(theirs.encode("the cat!")) == "thecat"
+    assert gaps.decode(gaps.encode("the cat!")) == "the cat!"
+    whole = without_warnings(lambda: train(r"\p{L}+|[\s\S]"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        theirs = in_tiktoken(whole, "whole.tiktoken")
+    for text in TEXTS:
+        assert theirs.encode(text, allowed_special="all") == whole.encode(text), text
+
+
+def test_gpt2s_files_do_not_keep_another_pattern_and_exporting_says_so(tmp_path: Path) -> None:
+    tokenizer = train("cl100k")
+    with pytest.warns(UserWarning, match="do not say that text is cut by cl100k: other programs cut it by gpt2"):
+        export_tokenizer(tokenizer, tmp_path, "gpt2")
+    assert any(load_tokenizer(tmp_path).encode(text) != tokenizer.encode(text) for text in TEXTS)
+    assert load_tokenizer(tmp_path, pattern="cl100k").fingerprint == tokenizer.fingerprint
 
 
 def test_a_special_token_spelled_like_an_ordinary_one_survives(tmp_path: Path) -> None:
@@ -414,3 +465,27 @@ def test_a_folder_that_another_process_made_meanwhile_stays(
     with pytest.raises(FledgeError, match="out was made meanwhile by another process"):
         trained.save(tmp_path / "out")
     assert [path.name for path in tmp_path.rglob("*")] == ["out", "theirs"]
+
+
+@pytest.mark.parametrize("there", ["folder", "empty folder", "file", "dead link"])
+def test_what_came_into_being_meanwhile_stays_and_nothing_trained_is_lost(
+    trained: BPETokenizer, tmp_path: Path, there: str
+) -> None:
+    """Beside it, under the first name that is free, and said."""
+    out = tmp_path / "out"
+    if "folder" in there:
+        out.mkdir()
+    if there == "folder":
+        (out / "tokenizer.json").write_text("theirs")
+    elif there == "file":
+        out.write_text("theirs")
+    elif there == "dead link":
+        out.symlink_to("nowhere")
+    (tmp_path / "out-2").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.warns(UserWarning, match=r"out was made meanwhile .* the tokenizer is in .*out-3\."):
+        assert save_new_tokenizer(trained, out) == tmp_path / "out-3"
+    assert load_tokenizer(tmp_path / "out-3").fingerprint == trained.fingerprint
+    assert [path for path in sorted(tmp_path.rglob("*")) if "out-3" not in str(path)] == before
+    if there == "folder":
+        assert (out / "tokenizer.json").read_text() == "theirs"

@@ -35,6 +35,37 @@ def test_places_without_a_tokenizer_are_told(tmp_path: Path, trained: BPETokeniz
         trained.save(tmp_path / "vocab.json")
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["x" * 5000, "a/" + "é" * 200, "a\0b", "a\ud800", 5, None, b"abc"],
+    ids=["long", "long in bytes", "zero byte", "surrogate", "number", "nothing", "bytes"],
+)
+def test_what_can_not_be_a_path_is_told(name: Any, trained: BPETokenizer, tmp_path: Path) -> None:
+    ways = [
+        lambda: load_tokenizer(name),
+        lambda: tokenizer_files.open_tokenizer(name, "--tokenizer"),
+        lambda: trained.save(name),
+        lambda: export_tokenizer(trained, name, "gpt2"),
+        lambda: BPETokenizer.from_files(name, name),
+    ]
+    for way in ways:
+        with pytest.raises(FledgeError, match="can't be a path|is not a path") as refusal:
+            way()
+        assert len(str(refusal.value)) < 200
+
+
+def test_special_tokens_of_ranks_are_texts(trained: BPETokenizer, tmp_path: Path) -> None:
+    ranks, beside = export_tokenizer(trained, tmp_path / "own.tiktoken", "tiktoken")
+    beside.unlink()
+    with pytest.raises(FledgeError, match="half of a UTF-16 pair"):
+        load_tokenizer(ranks, pattern="gpt2", special_tokens={"\ud800": 900})
+    with pytest.raises(FledgeError, match="pattern .* half of a UTF-16 pair"):
+        load_tokenizer(ranks, pattern="\ud800")
+    vocabulary, _ = export_tokenizer(trained, tmp_path / "gpt2", "gpt2")
+    with pytest.raises(FledgeError, match="must be texts and their ids"):
+        load_tokenizer(vocabulary, special_tokens=5)  # type: ignore[arg-type]
+
+
 def test_words_are_not_exported_for_programs_that_can_not_read_them(tmp_path: Path, trained: BPETokenizer) -> None:
     with pytest.raises(FledgeError, match="they read BPE only"):
         export_tokenizer(WordTokenizer([]), tmp_path / "a.tiktoken", "tiktoken")
@@ -247,7 +278,9 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, s
     bpe = train_bpe(["low lower lowest"], 260, ["<|endoftext|>"], pattern="cl100k")
     bpe.save(folder / "bpe")
     WordTokenizer.train(["été low lower lowest"]).save(folder / "word")
-    export_tokenizer(bpe, folder / "gpt2", "gpt2")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it does not keep the pattern
+        export_tokenizer(bpe, folder / "gpt2", "gpt2")
     export_tokenizer(bpe, folder / "own.tiktoken", "tiktoken")
     return {
         "document": (folder / "bpe", "bpe/tokenizer.json"),

@@ -209,6 +209,12 @@ def test_counts_past_32_bits():
         (["x"], 256, ("<a>",), "1 special token and"),
         (["x"], 300, [5], "the special token 5 is a int"),
         (["x"], 300, None, "no list of texts"),
+        (["x"], 300, [""], "a special token is empty"),
+        (["x"], 300, ["a\ud800"], "character 1 is half of a UTF-16 pair"),
+        (["x"], 300, ["a\udcff"], "character 1 is a byte that is not UTF-8"),
+        (["x"], 10**30, (), r"vocab_size = 1000+ must be a whole number from 0 to 16,777,216\."),
+        pytest.param("x" * 5000, 300, (), "does not exist", id="a long name"),
+        ([Path("a.txt"), 5], 300, (), "does not exist"),
         (["no/such/a.txt", "no/such/b.txt"], 300, (), r"a\.txt does not exist"),
         (["missing.jsonl"], 300, (), r"missing\.jsonl does not exist"),
         (iter([Path("missing.txt")]), 300, (), "put paths into a list"),
@@ -230,6 +236,13 @@ def test_mistakes_get_one_sentence(source, size, specials, message):
         ({"threads": 0}, "threads = 0 must be a whole number, 1 or more"),
         ({"min_frequency": 0}, "min_frequency = 0 must be"),
         ({"min_frequency": "2"}, "min_frequency = '2' must be"),
+        (
+            {"min_frequency": 10**30},
+            r"min_frequency = 10+ must be a whole number from 1 to 9,223,372,036,854,775,807\.",
+        ),
+        ({"threads": 10**30}, r"threads = 10+ must be a whole number from 1 to 4,096\."),
+        ({"threads": 2**31}, "threads = 2147483648 must be"),
+        ({"pattern": "a\udcff"}, "the pattern .* is not text: character 1 is a byte"),
     ],
 )
 def test_wrong_options_get_one_sentence(options, message):

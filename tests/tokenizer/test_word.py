@@ -181,15 +181,6 @@ def test_spans_are_encoded_each_on_its_own(tokenizer: WordTokenizer, texts: list
         assert span.tolist() == tokenizer.encode_array(part, "text").tolist()
 
 
-def test_a_file_becomes_raw_ids(tokenizer: WordTokenizer, tmp_path: Path) -> None:
-    data = "The café\r<|end|>".encode() + b"\xff\xe2\x82"
-    (tmp_path / "text").write_bytes(data)
-    report = tokenizer.encode_file(tmp_path / "text", tmp_path / "ids.bin")
-    ids = np.fromfile(tmp_path / "ids.bin", "<u2")
-    assert ids.tolist() == tokenizer.encode_array(data).tolist()
-    assert report == (len(ids), len(data), 3)
-
-
 def test_a_stream_never_shows_half_a_character(tokenizer: WordTokenizer) -> None:
     decoder = tokenizer.decoder()
     shown = [decoder.push(token) for token in tokenizer.encode("a€b")]
@@ -228,9 +219,9 @@ def test_real_text_comes_back(shared_data: Path) -> None:
 
 @pytest.mark.parametrize("kind", [WordTokenizer, CharacterTokenizer])
 def test_a_refusal_names_the_character_of_the_whole_text(kind, tmp_path, monkeypatch):
-    from fledge.tokenizer import spelling
+    from fledge.tokenizer import base
 
-    monkeypatch.setattr(spelling, "READ_AT_ONCE", 16)
+    monkeypatch.setattr(base, "READ_AT_ONCE", 16)
     tokenizer = kind.train(["the egg"])
     text = "été " * 50 + "<|end|>"
     source = tmp_path / "text.txt"
@@ -245,9 +236,15 @@ def test_a_refusal_names_the_character_of_the_whole_text(kind, tmp_path, monkeyp
             way()
 
 
-@pytest.mark.parametrize("options", [{"vocab_size": "300"}, {"vocab_size": 300.5}, {"min_frequency": 0}])
+@pytest.mark.parametrize(
+    "options", [{"vocab_size": "300"}, {"vocab_size": 300.5}, {"vocab_size": 10**30}, {"min_frequency": 0}]
+)
 def test_wrong_types_get_one_sentence(options):
     with pytest.raises(FledgeError, match="must be a whole number"):
         WordTokenizer.train(["the egg"], **options)
     with pytest.raises(FledgeError, match="one text; give a list"):
         WordTokenizer.train("the egg")
+    with pytest.raises(FledgeError, match="a int is no list of texts"):
+        WordTokenizer.train(5)
+    with pytest.raises(FledgeError, match="one text; give a list"):
+        WordTokenizer([]).encode_lines("the egg")

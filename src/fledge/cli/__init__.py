@@ -12,6 +12,7 @@ import importlib
 import os
 import sys
 import warnings
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
 
 from fledge.errors import FledgeError
@@ -78,6 +79,9 @@ def main() -> None:
     """Run the command line; a person's mistake is one sentence and exit code 2, never a traceback."""
     debug = "--debug" in sys.argv
     warnings.showwarning = warn
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # names of files may hold bytes that are no text: they go out as they came
+            stream.reconfigure(errors="surrogateescape")
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
         from fledge.cli.usage import invoke

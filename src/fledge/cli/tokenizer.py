@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -84,11 +85,12 @@ def train(
     from rich.console import Console
 
     from fledge.config import CorpusConfig, TokenizerConfig, parse
+    from fledge.corpus import Corpus
     from fledge.files import require_space
     from fledge.tokenizer import BPETokenizer
+    from fledge.tokenizer.save import save_new_tokenizer
 
     _require_new(out)
-    require_space(out, 200 * (vocab_size or 1_000_000), "The tokenizer")
     if kind != "bpe" and (special is not None or pattern != "gpt2"):
         raise FledgeError(f"--special and --pattern are for BPE; a {kind} tokenizer has its own.")
     given = {
@@ -107,8 +109,12 @@ def train(
     settings["min_frequency"] = min_frequency
     if kind == "bpe":
         settings |= {"pattern": pattern} | ({} if special is None else {"special_tokens": special})
-    tokenizer = _train(parse(TokenizerConfig, settings), text, threads, not quiet)
-    tokenizer.save(out)
+    corpus = Corpus.from_config(text)
+    # About 200 bytes for an id, and hardly more ids than the text has bytes, however many were asked for.
+    most_ids = min(vocab_size or 1_000_000, 300 + (corpus.size or 1_000_000))
+    require_space(out, 200 * most_ids, "The tokenizer")
+    tokenizer = _train(parse(TokenizerConfig, settings), corpus, text, threads, not quiet)
+    out = save_new_tokenizer(tokenizer, out)
     if quiet:
         return
     from fledge.cli.tokenizer_tables import longest_table, profile_table
@@ -128,10 +134,11 @@ def train(
     print(f'  fledge tokenizer show "An egg is an egg." -t {out}')
 
 
-def _train(config: TokenizerConfig, text: CorpusConfig, threads: int | None, progress: bool) -> Tokenizer:
-    """Plain files of which all is wanted go to native code as they are; everything else through a corpus."""
+def _train(
+    config: TokenizerConfig, corpus: Corpus, text: CorpusConfig, threads: int | None, progress: bool
+) -> Tokenizer:
+    """Plain files of which all is wanted go to native code as they are; everything else through the corpus."""
     from fledge.config import CorpusConfig
-    from fledge.corpus import Corpus
     from fledge.tokenizer import train_bpe, train_tokenizer
 
     usual = text == CorpusConfig(source=text.source, validation_fraction=text.validation_fraction)
@@ -146,7 +153,7 @@ def _train(config: TokenizerConfig, text: CorpusConfig, threads: int | None, pro
             min_frequency=config.min_frequency,
             progress=progress,
         )
-    return train_tokenizer(config, Corpus.from_config(text), threads, progress)
+    return train_tokenizer(config, corpus, threads, progress)
 
 
 def _is_plain_file(source: str) -> bool:
@@ -259,7 +266,7 @@ def compare(
     if not tokenizer:
         raise FledgeError("name the tokenizers to compare: fledge tokenizer compare SOURCE -t FOLDER -t FOLDER")
     corpora = {name: _corpus(source) for name, source in _short_names(sources).items()}
-    most = int(limit * 1e6) or None
+    most = int(limit * 1e6) if 0 < limit < 1e12 else None
     measured = measure(_load_named(tokenizer), corpora, limit=most, threads=threads)
     if out is not None:
         from fledge.cli.experiment import command_line
@@ -293,6 +300,7 @@ def unicode(
     from fledge.tokenizer.unicode import code_points, flaws, text_facts
 
     data = _bytes_to_look_at(text, hexadecimal, file)
+    limit = min(limit, len(data))
     found = list(islice(flaws(data), limit + 1))
     clean = data.decode("utf-8", "ignore")
     points, facts = list(code_points(clean[:limit])), text_facts(clean)
@@ -378,7 +386,7 @@ def decode(
             raise FledgeError(f"{file} does not hold whole ids of {8 * width.itemsize} bits, or ids are given besides.")
         ids = np.frombuffer(data, width).tolist()
     elif not ids:
-        words = sys.stdin.read().replace(",", " ").split()
+        words = sys.stdin.buffer.read().replace(b",", b" ").split()
         try:
             ids = [int(word) for word in words]
         except ValueError:
@@ -425,7 +433,7 @@ def _special_ids(given: list[str] | None) -> dict[str, int] | None:
     numbered = {}
     for entry in given:
         text, _, token = entry.rpartition("=")
-        if not text or not token.isdecimal():
+        if not text or not token.isdecimal() or len(token) > 9:  # of more digits than any id has
             raise FledgeError(f"--special {entry} must be a text, = and its id, as in '<|endoftext|>=50256'.")
         numbered[text] = int(token)
     return numbered
@@ -453,7 +461,9 @@ def fetch(
 
 def _require_new(out: Path) -> None:
     """Before any work: nothing may be there yet, and what lies above must be folders."""
-    if out.exists():
+    from fledge.tokenizer.checks import as_path
+
+    if os.path.lexists(as_path(out)):
         raise FledgeError(f"{out} is already there. Choose another name, or remove it first.")
     above = next(parent for parent in out.absolute().parents if parent.exists())
     if not above.is_dir():

@@ -109,8 +109,12 @@ class Corpus:
     @classmethod
     def from_config(cls, config: CorpusConfig) -> Corpus:
         """The corpus that the settings describe."""
+        try:
+            separator = config.separator.encode()
+        except UnicodeEncodeError:
+            raise FledgeError(f"corpus.separator = {config.separator!r} is not UTF-8, which a separator is.") from None
         options = Options(
-            separator=config.separator.encode(),
+            separator=separator,
             field=config.field,
             book_titles=config.book_titles,
             validation_fraction=config.validation_fraction,

@@ -54,8 +54,10 @@ def answer(outcomes: Sequence[Outcome], axes: Sequence[Axis], points: Mapping[st
     if not losses:
         return "Every point diverged: no answer. Begin the range lower."
     best = best_arm(losses)
-    parts = [f"Best: {best}, with a validation loss of {estimate(losses[best])} nats per token."]
-    if len(groups[best]) == 1:
+    once = len(groups[best]) == 1
+    which = "Lowest of one run each" if once else "Best"
+    parts = [f"{which}: {best}, with a validation loss of {estimate(losses[best])} nats per token."]
+    if once:
         parts.append("One seed shows no uncertainty: near points may change places. Run with --seeds 3 to know.")
     parts.append(f"Training diverged at {'; '.join(diverged)}." if diverged else "No point diverged.")
     if pruned := len(groups) - len(losses) - len(diverged):

@@ -12,7 +12,7 @@ _HOMES = {
     "StreamDecoder": "base",
     "Tokenizer": "base",
     "WordTokenizer": "word",
-    "export_tokenizer": "files",
+    "export_tokenizer": "save",
     "load_tokenizer": "files",
     "open_tokenizer": "files",
     "train_bpe": "train",

@@ -1,6 +1,6 @@
 """What every tokenizer can do: text to ids and back, its special tokens and their roles, one fingerprint.
 
-A subclass gives `vocab`, `special_tokens`, `encode_array`, `decode_bytes` and `save`; the rest follows from these.
+A subclass gives `vocab`, `special_tokens`, `roles`, `fingerprint`, `encode_array` and `save`; the rest follows.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from fledge.errors import FledgeError, nearest
+from fledge.tokenizer.checks import brief, check_special, check_texts
 
 Special = Literal["recognise", "text", "refuse"]
 "Whether the text of a special token becomes that token, stays plain text, or is an error."
 Ids = npt.NDArray[Any]
 
-SPECIAL_MODES = ("recognise", "text", "refuse")
 ERRORS = ("replace", "strict", "ignore", "backslashreplace", "surrogateescape", "surrogatepass")
 "What `decode` may do with bytes that are not UTF-8; Python knows these names."
+READ_AT_ONCE = 1 << 22
 
 
 class Roles(NamedTuple):
@@ -38,30 +39,19 @@ class Roles(NamedTuple):
 
 
 class FileReport(NamedTuple):
-    """What `encode_file` did: ids written, bytes read, and how many of these are not valid UTF-8."""
+    """What `encode_file` did: ids written, bytes of text (decompressed), and how many of these are not valid UTF-8."""
 
     tokens: int
     source_bytes: int
     invalid_bytes: int
 
 
-def check_special(special: str) -> None:
-    """Refuse a word that is not one of the three ways to treat special tokens."""
-    if special not in SPECIAL_MODES:
-        known = nearest(str(special), SPECIAL_MODES)
-        raise FledgeError(f"special = {special!r} is not a way to treat special tokens. {known}")
+class EncodedPart(NamedTuple):
+    """Some ids of a longer text, the bytes of text that they stand for, and how many of these are not valid UTF-8."""
 
-
-def check_whole(name: str, value: object, least: int = 1) -> None:
-    """Refuse what is no whole number of at least `least`; `name` is what the person called it.
-
-    >>> check_whole("threads", 0)
-    Traceback (most recent call last):
-    ...
-    fledge.errors.FledgeError: threads = 0 must be a whole number, 1 or more.
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise FledgeError(f"{name} = {value!r:.60} must be a whole number, {least} or more.")
+    ids: Ids
+    source_bytes: int
+    invalid_bytes: int
 
 
 def to_bytes(text: str | bytes) -> bytes:
@@ -127,6 +117,7 @@ class Tokenizer(ABC):
         self, texts: Iterable[str | bytes], special: Special = "recognise", threads: int | None = None
     ) -> list[Ids]:
         """One array of ids per text."""
+        check_texts(texts)
         return [self.encode_array(text, special) for text in texts]
 
     def encode_spans(
@@ -142,9 +133,13 @@ class Tokenizer(ABC):
         ends = np.cumsum([0, *map(len, parts)], dtype=np.uint64)
         return (np.concatenate(parts) if parts else np.empty(0, self.token_dtype)), ends
 
-    def encode_iterable(self, texts: Iterable[str], special: Special = "recognise") -> Iterator[int]:
+    def encode_iterable(self, texts: Iterable[str | bytes], special: Special = "recognise") -> Iterator[int]:
         """Lazily, the ids of the texts joined: the same whatever way the text was cut into pieces."""
-        yield from self.encode("".join(texts), special)
+        check_special(special)
+        if not isinstance(texts, str):  # whose characters are pieces as good as any
+            check_texts(texts)
+        for part in self._encode_pieces(map(to_bytes, texts), special):
+            yield from part.ids.tolist()
 
     def encode_file(
         self,
@@ -153,34 +148,43 @@ class Tokenizer(ABC):
         special: Special = "recognise",
         threads: int | None = None,
     ) -> FileReport:
-        """Encode a text file into a file of raw little-endian ids, which appears only when it is whole."""
-        from fledge.files import atomic_write
+        """Encode a text file, compressed or not, into a file of raw little-endian ids of `token_dtype`.
 
-        data = Path(path).read_bytes()
-        ids = self.encode_array(data, special)
-        with atomic_write(Path(sink)) as file:
-            file.write(ids.astype(self.token_dtype.newbyteorder("<")).tobytes())
-        invalid = 0
-        try:
-            data.decode()
-        except UnicodeDecodeError:
-            invalid = len(data) - len(data.decode("utf-8", "ignore").encode())
-        return FileReport(len(ids), len(data), invalid)
+        The sink appears only when it is whole. Bytes that are not UTF-8 are kept, and counted in the report. Memory
+        does not grow with the file, but with its longest stretch that can't be cut, such as one without white space.
+        """
+        from fledge.tokenizer.stream import encode_file
+
+        return encode_file(self, path, sink, special, threads)
+
+    def _encode_pieces(
+        self, pieces: Iterable[bytes], special: Special, threads: int | None = None
+    ) -> Iterator[EncodedPart]:
+        """The joined pieces part by part. A tokenizer that does not know where a text may be cut takes it as one."""
+        data = b"".join(pieces)
+        valid = len(data.decode("utf-8", "ignore").encode())
+        yield EncodedPart(self.encode_array(data, special), len(data), len(data) - valid)
+
+    def _encode_source(self, source: Path, special: Special, threads: int | None) -> Iterator[EncodedPart]:
+        """A file part by part, decompressed where its name says that it is compressed."""
+        from fledge.tokenizer.sources import unpacked
+
+        return self._encode_pieces(unpacked(source, READ_AT_ONCE), special, threads)
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """The bytes that the ids stand for, exactly."""
+        if isinstance(ids, (str, bytes)):
+            raise _not_ids(ids)
         # Arrays and tensors give their numbers all at once, which is quicker and makes Python's own of them.
         numbers = ids.tolist() if hasattr(ids, "tolist") else ids
         vocab = self.vocab
         try:
             return b"".join([vocab[token] for token in numbers])
         except KeyError as error:
-            raise FledgeError(f"id {error.args[0]!r:.40} is not in the vocabulary of {len(vocab):,} tokens.") from None
+            token = brief(error.args[0])
+            raise FledgeError(f"id {token} is not in the vocabulary of {len(vocab):,} tokens.") from None
         except TypeError:
-            given = type(ids).__name__ + (f" of {ids.ndim} dimensions" if hasattr(ids, "ndim") else "")
-            raise FledgeError(
-                f"ids are whole numbers in a list or in an array of one dimension; this is a {given}."
-            ) from None
+            raise _not_ids(ids) from None
 
     def decode(self, ids: Iterable[int], errors: str = "replace") -> str:
         """The text of the ids. What is not UTF-8 becomes U+FFFD, unless `errors` names another way.
@@ -201,6 +205,11 @@ class Tokenizer(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.vocab_size:,} ids, {len(self.special_tokens)} special)"
+
+
+def _not_ids(given: Any) -> FledgeError:
+    what = type(given).__name__ + (f" of {given.ndim} dimensions" if hasattr(given, "ndim") else "")
+    return FledgeError(f"ids are whole numbers in a list or in an array of one dimension; this is a {what}.")
 
 
 class StreamDecoder:

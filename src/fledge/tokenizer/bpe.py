@@ -8,17 +8,29 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fledge.errors import FledgeError
-from fledge.tokenizer.base import FileReport, Ids, Roles, Special, Tokenizer, check_special, check_whole, to_bytes
+from fledge.files import COMPRESSED
+from fledge.tokenizer.base import EncodedPart, Ids, Roles, Special, Tokenizer, to_bytes
+from fledge.tokenizer.checks import (
+    MOST_IDS,
+    as_path,
+    brief,
+    check_special,
+    check_texts,
+    check_threads,
+    check_utf8,
+    thread_count,
+)
+from fledge.tokenizer.specials import number_specials, roles_by_name
 
 if TYPE_CHECKING:
     from fledge._core import Encoder
@@ -27,7 +39,7 @@ if TYPE_CHECKING:
 PATTERNS = ("gpt2", "cl100k", "o200k")
 "The patterns that native code knows."
 SHORT = 10_000  # characters: up to this a call is worth more than what other threads could do meanwhile
-END_OF_TEXT = "<|endoftext|>"
+_OF_WHAT = "a vocabulary is ids and their bytes, and merges are pairs of bytes; something else is among them."
 
 
 class BPETokenizer(Tokenizer):
@@ -57,15 +69,19 @@ class BPETokenizer(Tokenizer):
         roles: Roles | None = None,
         lazy: bool = False,
     ) -> None:
-        self.vocab: dict[int, bytes] = dict(vocab)
-        self.merges: list[tuple[bytes, bytes]] = list(merges)
+        check_pattern(pattern)
+        try:
+            self.vocab: dict[int, bytes] = dict(vocab)
+            self.merges: list[tuple[bytes, bytes]] = list(merges)
+        except (TypeError, ValueError):
+            raise FledgeError(_OF_WHAT) from None
         self.pattern = pattern
-        self.special_tokens: dict[str, int] = _number_specials(self.vocab, special_tokens)
+        size = _checked_size(self.vocab)
+        self.special_tokens: dict[str, int] = number_specials(self.vocab, special_tokens)
         self.training_profile: TrainingProfile | None = None
         "Where the time and memory of training went; None for a tokenizer that was not trained here."
-        self._size = max(self.vocab, default=-1) + 1
-        self._roles = roles if roles is not None else _roles_by_name(self.special_tokens)
-        check_pattern(pattern)
+        self._size = max([size, *(token + 1 for token in self.special_tokens.values())])
+        self._roles = roles if roles is not None else roles_by_name(self.special_tokens)
         if not lazy:
             self._prepare()
 
@@ -88,11 +104,9 @@ class BPETokenizer(Tokenizer):
         pattern: str = "gpt2",
     ) -> BPETokenizer:
         """The tokenizer in GPT-2's two files, `vocab.json` and `merges.txt`."""
-        from pathlib import Path
-
         from fledge.tokenizer.files import _load_gpt2
 
-        found = _load_gpt2(Path(vocab), Path(merges), pattern, None)
+        found = _load_gpt2(as_path(vocab), as_path(merges), pattern, None)
         if special_tokens is None:
             return found
         return cls(found.vocab, found.merges, special_tokens, pattern=pattern)
@@ -153,6 +167,7 @@ class BPETokenizer(Tokenizer):
     def encode_batch(
         self, texts: Iterable[str | bytes], special: Special = "recognise", threads: int | None = None
     ) -> list[Ids]:
+        check_texts(texts)
         parts = [to_bytes(text) for text in texts]
         offsets = np.cumsum([0, *map(len, parts)], dtype=np.uint64)
         ids, starts = self.encode_spans(b"".join(parts), offsets, special, threads)
@@ -169,29 +184,29 @@ class BPETokenizer(Tokenizer):
         except (LookupError, ValueError, TypeError) as error:
             raise self._explained(error, special) from None
 
-    def encode_iterable(self, texts: Iterable[str | bytes], special: Special = "recognise") -> Iterator[int]:
-        """Lazily, the ids of the texts joined: the same whatever way the text was cut into pieces."""
-        from fledge.tokenizer.stream import encode_blocks
+    def _encode_pieces(
+        self, pieces: Iterable[bytes], special: Special, threads: int | None = None
+    ) -> Iterator[EncodedPart]:
+        from fledge.tokenizer.stream import settled_blocks
 
-        check_special(special)
-        for ids in encode_blocks(self, map(to_bytes, texts), special):
-            yield from ids.tolist()
+        return self._encode_blocks(settled_blocks(self, pieces, special), special, threads)
 
-    def encode_file(
-        self,
-        path: str | PathLike[str],
-        sink: str | PathLike[str],
-        special: Special = "recognise",
-        threads: int | None = None,
-    ) -> FileReport:
-        """Encode a text file into raw little-endian ids of `token_dtype`, in memory that does not grow with the file.
+    def _encode_source(self, source: Path, special: Special, threads: int | None) -> Iterator[EncodedPart]:
+        from fledge.tokenizer.stream import mapped_blocks
 
-        The sink appears only when it is whole. Bytes that are not UTF-8 are kept, and counted in the report.
-        """
-        from fledge.tokenizer.stream import encode_file
+        if source.suffix.lower() in COMPRESSED or not source.is_file():  # a pipe can't be mapped either
+            return super()._encode_source(source, special, threads)
+        return self._encode_blocks(mapped_blocks(self, source, special), special, threads)
 
-        check_special(special)
-        return encode_file(self, path, sink, special, threads)
+    def _encode_blocks(
+        self, blocks: Iterable[bytes | memoryview], special: Special, threads: int | None
+    ) -> Iterator[EncodedPart]:
+        from fledge._core import count_invalid
+
+        start = 0
+        for block in blocks:
+            yield EncodedPart(self._encode_part(block, special, threads, start), len(block), count_invalid(block))
+            start += len(block)
 
     @cached_property
     def _encoder(self) -> Encoder:
@@ -205,6 +220,8 @@ class BPETokenizer(Tokenizer):
             return Encoder(tokens, self.merges, specials, pattern, self._size > 65536)
         except KeyError as error:
             raise FledgeError(f"a merge needs the token {error.args[0]!r}, which is not in the vocabulary.") from None
+        except (TypeError, RuntimeError):  # what native code can't turn into its own
+            raise FledgeError(_OF_WHAT) from None
 
     def _explained(self, error: Exception, special: str, start: int = 0) -> Exception:
         """What native code refused, as a sentence for the person."""
@@ -214,11 +231,11 @@ class BPETokenizer(Tokenizer):
             return refused(token, start + place)
         return FledgeError(f"{error}.") if "vocabulary" in str(error) else error
 
-    # ---- decoding and files --------------------------------------------------------------------------------------
+    # ---- files ---------------------------------------------------------------------------------------------------
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write a Hugging Face `tokenizer.json`, and `tokenizer_config.json`, into a folder."""
-        from fledge.tokenizer.files import save_tokenizer
+        from fledge.tokenizer.save import save_tokenizer
 
         save_tokenizer(self, folder)
 
@@ -232,14 +249,11 @@ def refused(token: bytes, place: int) -> FledgeError:
 
 
 def _threads(threads: int | None, size: int) -> int:
-    """As many as there are cores this process may use, but none for a text that is too short to share."""
-    if threads is not None:
-        check_whole("threads", threads)
+    """None but this one for a text that is too short to share."""
     if size < 1 << 21:
+        check_threads(threads)
         return 1
-    if threads is not None:
-        return int(threads)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return thread_count(threads)
 
 
 def check_pattern(pattern: str) -> None:
@@ -249,57 +263,18 @@ def check_pattern(pattern: str) -> None:
     if pattern not in PATTERNS:
         from fledge.tokenizer.custom import compile_pattern
 
+        check_utf8("the pattern", pattern)
         compile_pattern(pattern)
 
 
-def _number_specials(vocab: dict[int, bytes], given: Mapping[str, int] | Iterable[str] | None) -> dict[str, int]:
-    """Ids for the special tokens; those that the vocabulary lacks are entered into it."""
-    if given is None:
-        return {}
-    if isinstance(given, str):
-        raise FledgeError(f"special_tokens = {given!r} is one text; give a list of texts.")
-    if isinstance(given, Mapping):
-        numbered = dict(given)
-    else:
-        known = {data: token for token, data in sorted(vocab.items(), reverse=True)}
-        free = max(vocab, default=-1) + 1
-        numbered = {}
-        for text in given:
-            if not isinstance(text, str):
-                raise FledgeError(
-                    f"the special token {text!r:.60} is a {type(text).__name__}; special tokens are texts."
-                )
-            if text not in numbered:
-                numbered[text] = known.get(to_bytes(text), free)
-                free += numbered[text] == free
-    for text, token in numbered.items():
-        if not isinstance(text, str):
-            raise FledgeError(f"the special token {text!r:.60} is a {type(text).__name__}; special tokens are texts.")
-        check_whole(f"the id of {text}", token, 0)
-        if not text:
-            raise FledgeError("a special token is empty: it would be found everywhere.")
-        if vocab.setdefault(token, to_bytes(text)) != to_bytes(text):
-            raise FledgeError(f"the special token {text} has the id {token}, which {vocab[token]!r} has already.")
-    if len(set(numbered.values())) < len(numbered):
-        raise FledgeError("two special tokens have the same id.")
-    return numbered
-
-
-def _roles_by_name(specials: Mapping[str, int]) -> Roles:
-    """`<|endoftext|>` starts, ends and separates; other names are those that are in wide use."""
-
-    def first(*names: str) -> int | None:
-        return next((specials[name] for name in names if name in specials), None)
-
-    end_of_text = first(END_OF_TEXT)
-    end = first("<|end|>", "</s>", "<end>", "<eos>", "[EOS]")
-    end = end_of_text if end is None else end
-    start = first("<|start|>", "<s>", "<start>", "<bos>", "[BOS]", "<|startoftext|>", "<|begin_of_text|>")
-    only = next(iter(specials.values())) if len(specials) == 1 else None
-    return Roles(
-        unknown=first("<unk>", "<|unk|>", "<unknown>", "[UNK]"),
-        start=start if start is not None else end_of_text,
-        end=end if end is not None else only,
-        pad=first("<pad>", "<|pad|>", "[PAD]"),
-        separator=end_of_text if end_of_text is not None else (end if end is not None else only),
+def _checked_size(vocab: Mapping[int, bytes]) -> int:
+    """One more than the greatest id."""
+    try:
+        least, most = min(vocab, default=0), max(vocab, default=-1)
+        if least >= 0 and most < MOST_IDS:
+            return most + 1
+    except TypeError:
+        raise FledgeError(_OF_WHAT) from None
+    raise FledgeError(
+        f"the vocabulary has the id {brief(least if least < 0 else most)}; ids are whole numbers below {MOST_IDS:,}."
     )

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from fledge.tokenizer.base import Ids, Special, check_special
+from fledge.tokenizer.base import Ids, Special
+from fledge.tokenizer.checks import check_special
 from fledge.tokenizer.spelling import FIRST_BYTE, FIRST_PIECE, SPECIAL_TOKENS, SpellingTokenizer
 
 _LONGEST_SPECIAL = max(map(len, SPECIAL_TOKENS))

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fledge.errors import FledgeError, nearest
-from fledge.tokenizer.base import Ids, check_special
+from fledge.tokenizer.base import Ids, to_bytes
 from fledge.tokenizer.bpe import PATTERNS, refused
+from fledge.tokenizer.checks import check_special
 
 if TYPE_CHECKING:
     from fledge.tokenizer.bpe import BPETokenizer
@@ -41,7 +42,7 @@ def compile_pattern(pattern: str) -> Any:
         ) from None
     warnings.warn(
         f"the pattern {pattern!r} is a regular expression, which the regex package cuts by: many times slower than "
-        "gpt2, cl100k and o200k.",
+        "gpt2, cl100k and o200k. Other programs read it with engines of their own, which may cut some text otherwise.",
         stacklevel=4,
     )
     return compiled
@@ -90,7 +91,7 @@ def between_specials(data: bytes, specials: Iterable[bytes]) -> Iterator[tuple[b
 def encode_with_pattern(tokenizer: BPETokenizer, data: bytes, special: str, start: int = 0) -> Ids:
     """The ids of a text under a pattern of the user's own; a refusal names the byte, counted from `start`."""
     check_special(special)
-    specials = {text.encode("utf-8", "surrogatepass"): token for text, token in tokenizer.special_tokens.items()}
+    specials = {to_bytes(text): token for text, token in tokenizer.special_tokens.items()}
     parts: list[Ids] = []
     for text, token in between_specials(data, () if special == "text" else specials):
         if token is not None and special == "refuse":

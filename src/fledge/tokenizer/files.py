@@ -1,4 +1,4 @@
-"""Tokenizers on disk: a folder that other programs read too, and the files that they write.
+"""Tokenizers read from disk: our own folder, which other programs read too, and the files that they write.
 
 Our folder holds `tokenizer.json` (for BPE a valid Hugging Face file; for words and characters their pieces)
 and `tokenizer_config.json` (kind, roles, pattern, fingerprint). `vocab.json` with `merges.txt`, and
@@ -7,18 +7,16 @@ and `tokenizer_config.json` (kind, roles, pattern, fingerprint). `vocab.json` wi
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 from collections.abc import Mapping
-from contextlib import ExitStack
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fledge.errors import FledgeError, nearest
-from fledge.files import atomic_folder, atomic_write, readable_bytes, require_space
+from fledge.errors import FledgeError
+from fledge.files import readable_bytes
 from fledge.tokenizer.base import Roles, Tokenizer
+from fledge.tokenizer.checks import as_path
 
 if TYPE_CHECKING:
     from fledge.tokenizer.bpe import BPETokenizer
@@ -29,10 +27,9 @@ AnyTokenizer = TypeVar("AnyTokenizer", bound=Tokenizer)
 VOCABULARY, CONFIGURATION = "tokenizer.json", "tokenizer_config.json"
 FORMAT = 1
 MOST_BYTES = 512_000_000
-FORMATS = ("huggingface", "gpt2", "tiktoken")
 
 # What Hugging Face's tokenizer_config.json calls the roles.
-_ROLE_NAMES = {"unknown": "unk_token", "start": "bos_token", "end": "eos_token", "pad": "pad_token"}
+ROLE_NAMES = {"unknown": "unk_token", "start": "bos_token", "end": "eos_token", "pad": "pad_token"}
 
 
 def load_tokenizer(
@@ -52,13 +49,13 @@ def load_tokenizer(
     ...     load_tokenizer(folder).encode("the beginning")
     [261, 36, 262]
     """
-    place = Path(path)
+    place = as_path(path)
     if not place.exists():
         from fledge.tokenizer.fetch import cached
 
-        found = cached(str(path))
+        found = cached(str(place))
         if found is None:
-            raise FledgeError(f"there is no tokenizer at {path}. Train one with: fledge tokenizer train")
+            raise FledgeError(f"there is no tokenizer at {place}. Train one with: fledge tokenizer train")
         place = found
     source = _locate(place) if place.is_dir() else place
     if source.suffix == ".tiktoken":
@@ -77,115 +74,6 @@ def load_tokenizer(
 
     parts = read_document(document, str(source))
     return _verified(_build(parts, _read_roles(configuration, beside, parts)), configuration, source)
-
-
-def save_tokenizer(tokenizer: Tokenizer, folder: str | PathLike[str]) -> None:
-    """Write the two files into `folder`, which is made if it is not there."""
-    folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
-        raise FledgeError(f"{folder} is a file, and a tokenizer is saved into a folder.")
-    from fledge.tokenizer.spelling import SpellingTokenizer
-
-    configuration: dict[str, Any] = {
-        "format": FORMAT,
-        "kind": tokenizer.kind,
-        "roles": tokenizer.roles._asdict(),
-    }
-    if isinstance(tokenizer, SpellingTokenizer):
-        document: dict[str, Any] = {
-            "format": FORMAT,
-            "kind": tokenizer.kind,
-            "special_tokens": dict(tokenizer.special_tokens),
-            "first_byte": len(tokenizer.special_tokens),
-            "first_piece": len(tokenizer.special_tokens) + 256,
-            "pieces": list(tokenizer.pieces),
-        }
-    else:
-        from fledge.tokenizer.huggingface import write_document
-
-        parts = _parts(tokenizer)
-        document = write_document(parts, str(folder))
-        texts = {token: text for text, token in parts.special_tokens.items()}
-        names = {
-            _ROLE_NAMES[role]: texts[token]
-            for role, token in tokenizer.roles._asdict().items()
-            if role in _ROLE_NAMES and token in texts
-        }
-        configuration |= {
-            "pattern": parts.pattern,
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "clean_up_tokenization_spaces": False,
-            **names,
-        }
-    configuration["fingerprint"] = tokenizer.fingerprint
-    _write_folder(folder, {VOCABULARY: _json(document), CONFIGURATION: _json(configuration)})
-
-
-def export_tokenizer(tokenizer: Tokenizer, path: str | PathLike[str], format: str = "huggingface") -> list[Path]:
-    """Write a BPE tokenizer for another program; the files that were written.
-
-    `huggingface` makes our own folder, which `transformers` reads; `gpt2` a folder with `vocab.json` and
-    `merges.txt`; `tiktoken` a rank file, and beside it a JSON file with the pattern and the special tokens.
-    """
-    place = Path(path)
-    if format not in FORMATS:
-        raise FledgeError(f"{format} is not a format to export to. {nearest(format, FORMATS)}")
-    if format == "huggingface":
-        save_tokenizer(tokenizer, place)
-        return [place / VOCABULARY, place / CONFIGURATION]
-    parts = _parts(tokenizer)
-    if format == "gpt2":
-        from fledge.tokenizer.huggingface import write_merges, write_vocabulary
-
-        merges = "\n".join(["#version: 0.2", *write_merges(parts), ""])
-        vocabulary = write_vocabulary(parts, str(place))
-        _write_folder(place, {"vocab.json": _json(vocabulary), "merges.txt": merges.encode()})
-        return [place / "vocab.json", place / "merges.txt"]
-    from fledge.tokenizer.huggingface import expression_of
-    from fledge.tokenizer.ranks import write_ranks
-
-    if place.suffix != ".tiktoken":
-        raise FledgeError(f"{place} must end in .tiktoken: that is how it will be known again.")
-    ranks = write_ranks(parts, str(place))
-    described = {"pattern": parts.pattern, "pat_str": expression_of(parts.pattern)}
-    described_too = _json(described | {"special_tokens": parts.special_tokens})
-    _write_together(place.parent, {place.name: ranks, _beside(place).name: described_too})
-    return [place, _beside(place)]
-
-
-def _json(value: Any) -> bytes:
-    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
-
-
-def _write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
-    """These files in a folder: all of them or none. A new folder appears when it is whole."""
-    if folder.exists():
-        _write_together(folder, files)
-        return
-    _require_room(folder, files)
-    try:
-        with atomic_folder(folder) as work:
-            for name, content in files.items():
-                (work / name).write_bytes(content)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR) or not folder.exists():
-            raise
-        raise FledgeError(f"{folder} was made meanwhile by another process. Choose another name.") from None
-
-
-def _write_together(folder: Path, files: Mapping[str, bytes]) -> None:
-    """These files in a folder that may hold others: none takes its name before all are safe on disk."""
-    _require_room(folder, files)
-    with ExitStack() as stack:
-        for name, content in files.items():
-            file = stack.enter_context(atomic_write(folder / name))
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def _require_room(folder: Path, files: Mapping[str, bytes]) -> None:
-    require_space(folder, sum(map(len, files.values())), "The tokenizer")
 
 
 def _parts(tokenizer: Tokenizer) -> Parts:
@@ -233,7 +121,7 @@ def _load_gpt2(
 
     lines = (line.rstrip("\r") for line in _text(merges).split("\n"))
     pairs = [line for line in lines if line and not line.startswith("#version")]
-    given = None if special_tokens is None else dict(special_tokens)
+    given = None if special_tokens is None else _read_special_tokens(special_tokens, str(vocabulary))
     return _build(read_vocabulary(_read(vocabulary), pairs, given, pattern or "gpt2", str(vocabulary)), None)
 
 
@@ -245,7 +133,7 @@ def _load_ranks(path: Path, pattern: str | None, special_tokens: Mapping[str, in
 
     data = _bytes(path)
     ranks = read_ranks(data, str(path))
-    beside = _beside(path)
+    beside = beside_ranks(path)
     if beside.is_file():
         described = _read(beside)
         if not isinstance(described, dict):
@@ -310,7 +198,7 @@ def _read_roles(configuration: Mapping[str, Any], path: Path, parts: Parts) -> R
     """Roles out of our `tokenizer_config.json`, or out of Hugging Face's names for them."""
     given = configuration.get("roles")
     if given is None:
-        texts = {role: configuration.get(name) for role, name in _ROLE_NAMES.items()}
+        texts = {role: configuration.get(name) for role, name in ROLE_NAMES.items()}
         found = {
             role: parts.special_tokens.get(str(text.get("content") if isinstance(text, dict) else text))
             for role, text in texts.items()
@@ -330,7 +218,7 @@ def _build(parts: Parts, roles: Roles | None) -> BPETokenizer:
     return BPETokenizer(parts.vocab, parts.merges, parts.special_tokens, pattern=parts.pattern, roles=roles)
 
 
-def _beside(ranks: Path) -> Path:
+def beside_ranks(ranks: Path) -> Path:
     return ranks.with_name(ranks.name + ".json")
 
 
@@ -368,10 +256,11 @@ def _read(path: Path) -> Any:
 
 def open_tokenizer(path: Path | str, named: str) -> Tokenizer:
     """The tokenizer that a setting or an option names; a file that is none is refused under that name."""
+    place = as_path(path)
     try:
-        return load_tokenizer(path)
+        return load_tokenizer(place)
     except FledgeError as error:
-        if not Path(path).exists():
+        if not place.exists():
             raise
         raise FledgeError(
             f"{named} {path}: a tokenizer was expected there, such as a folder that fledge tokenizer train made, a "

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fledge.errors import FledgeError
+from fledge.tokenizer.base import to_bytes
 from fledge.tokenizer.parts import Parts, add_token, checked, token_id, unwritten, written
 
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -170,13 +171,11 @@ def read_vocabulary(
                     f"{where}: the token {text!r:.60} is not spelled in bytes: this is not byte-level BPE."
                 )
             specials[text] = token
-        elif token in vocab:
-            raise FledgeError(f"{where} gives the id {token} to both {vocab[token]!r:.60} and {data!r:.60}.")
         else:
-            vocab[token] = data
+            add_token(vocab, token, data, where)
     for text, token in (specials if special_tokens is None else special_tokens).items():
         specials[text] = token
-        add_token(vocab, token, text.encode("utf-8", "surrogatepass"), where)
+        add_token(vocab, token, to_bytes(text), where)
     return checked(Parts(vocab, pairs, specials, pattern), where)
 
 

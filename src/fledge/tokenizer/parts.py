@@ -6,9 +6,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from fledge.errors import FledgeError
-
-MOST_IDS = 1 << 24
-"An id beyond this is a broken or hostile file: an embedding of that many rows fills any memory."
+from fledge.tokenizer.checks import MOST_IDS, check_utf8
 
 
 class Parts(NamedTuple):
@@ -22,6 +20,8 @@ class Parts(NamedTuple):
 
 def checked(parts: Parts, where: str) -> Parts:
     """The same parts, or the first reason why they can't be a tokenizer: `where` names the file."""
+    for text in parts.special_tokens:
+        check_utf8(f"{where}: the special token", text)
     ordinary = set(parts.vocab.values())
     lacking = [byte for byte in range(256) if bytes([byte]) not in ordinary]
     if lacking:

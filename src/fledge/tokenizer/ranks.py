@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from fledge.errors import FledgeError
-from fledge.tokenizer.parts import MOST_IDS, Parts, checked, token_id
+from fledge.tokenizer.base import to_bytes
+from fledge.tokenizer.checks import MOST_IDS
+from fledge.tokenizer.parts import Parts, checked, token_id
 
 LONGEST = 4096  # bytes of a token: finding its merge takes the square of them
 
@@ -110,7 +112,7 @@ def parts_of_ranks(ranks: Mapping[bytes, int], special_tokens: Mapping[str, int]
     for text, token in special_tokens.items():
         if token in vocab:
             raise FledgeError(f"{where}: the special token {text} has the id {token}, which {vocab[token]!r:.60} has.")
-        vocab[token] = text.encode()
+        vocab[token] = to_bytes(text)
     if len(set(special_tokens.values())) < len(special_tokens):
         raise FledgeError(f"{where}: two special tokens have the same id.")
     tokens = sorted(ranks, key=ranks.__getitem__)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fledge.errors import FledgeError
 from fledge.files import COMPRESSED, DOCUMENTS, documents_format
 from fledge.tokenizer.base import to_bytes
+from fledge.tokenizer.checks import as_path
 
 if TYPE_CHECKING:
     from fledge.corpus import Corpus
@@ -50,7 +51,7 @@ def _texts_of(path: Path) -> Iterable[Any]:
     """What is in one file, for a pattern that needs each text whole."""
     if documents_format(path.name):
         return corpus_of(path).blocks()
-    return [b"".join(unpacked(path)) if path.suffix.lower() in COMPRESSED else path.read_bytes()]
+    return [b"".join(unpacked(path))]
 
 
 def corpus_of(path: Path) -> Corpus:
@@ -69,7 +70,7 @@ def as_paths(source: Any) -> list[Path] | None:
     if not isinstance(source, (list, tuple)) or not source:
         return None
     if any(isinstance(item, os.PathLike) for item in source):
-        return [_file(Path(item)) for item in source]
+        return [_file(as_path(item)) for item in source]
     if not all(isinstance(item, str) for item in source):
         return None
     first = source[:LOOKED_AT]
@@ -95,18 +96,19 @@ def _looks_like_a_path(text: str) -> bool:
 
 
 def _file(path: Path) -> Path:
-    if path.is_dir():
+    if os.path.isdir(path):
         raise FledgeError(f"{path} is a folder. Name its files, or open it with Corpus.open({str(path)!r}).")
-    if not path.exists():
-        raise FledgeError(f"{path} does not exist. To train on texts in memory, give a list of them.")
+    if not os.path.exists(path):  # which knows names that are too long to be one
+        raise FledgeError(f"{path!s:.200} does not exist. To train on texts in memory, give a list of them.")
     if not os.access(path, os.R_OK):
         raise FledgeError(f"{path} can't be read: its permissions forbid it.")
     return path
 
 
-def unpacked(path: Path) -> Iterator[bytes]:
+def unpacked(path: Path, size: int = GATHER) -> Iterator[bytes]:
+    """The bytes of a file in blocks, decompressed where its name says that they are compressed."""
     from fledge.corpus.sources import Source
 
     with Source(str(path), "text").open() as stream:
-        while block := stream.read(GATHER):
+        while block := stream.read(size):
             yield block

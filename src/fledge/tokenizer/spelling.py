@@ -14,19 +14,17 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
-from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from fledge.errors import FledgeError
-from fledge.files import atomic_write
-from fledge.tokenizer.base import FileReport, Ids, Roles, Special, Tokenizer, check_special, check_whole, to_bytes
+from fledge.tokenizer.base import EncodedPart, Ids, Roles, Special, Tokenizer, to_bytes
+from fledge.tokenizer.checks import MOST_IDS, check_special, check_texts, check_whole
 
 SPECIAL_TOKENS = {"<|unknown|>": 0, "<|start|>": 1, "<|end|>": 2, "<|pad|>": 3}
 FIRST_BYTE = len(SPECIAL_TOKENS)
 FIRST_PIECE = FIRST_BYTE + 256
-READ_AT_ONCE = 1 << 22
 
 _SPECIAL = re.compile("(" + "|".join(map(re.escape, SPECIAL_TOKENS)) + ")")
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
@@ -93,10 +91,9 @@ class SpellingTokenizer(Tokenizer):
         A piece never crosses from one text into the next.
         """
         if vocab_size is not None:
-            check_whole("vocab_size", vocab_size, 0)
+            check_whole("vocab_size", vocab_size, 0, MOST_IDS)
         check_whole("min_frequency", min_frequency)
-        if isinstance(texts, (str, bytes)):
-            raise FledgeError(f"a {type(texts).__name__} is one text; give a list of texts.")
+        check_texts(texts)
         if vocab_size is not None and vocab_size < FIRST_PIECE:
             raise FledgeError(
                 f"A vocabulary of {vocab_size} is too small for a {cls.kind} tokenizer: 4 special tokens and "
@@ -158,38 +155,23 @@ class SpellingTokenizer(Tokenizer):
         >>> CharacterTokenizer([]).encode_lines(["ab", ""])
         [[1, 101, 102, 2], [1, 2]]
         """
+        check_texts(lines)
         start, end = SPECIAL_TOKENS["<|start|>"], SPECIAL_TOKENS["<|end|>"]
         return [[start, *self.encode_array(line, special).tolist(), end] for line in lines]
 
-    def encode_iterable(self, texts: Iterable[str | bytes], special: Special = "recognise") -> Iterator[int]:
-        check_special(special)
+    def _encode_pieces(
+        self, pieces: Iterable[bytes], special: Special, threads: int | None = None
+    ) -> Iterator[EncodedPart]:
+        """`threads` changes nothing, for this is Python and runs on one."""
         decode = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode
-        parts = (decode(to_bytes(text)) for text in texts)
         start = 0
-        for text in self._settled_parts(parts, lambda: decode(b"", True)):
-            yield from self._encode_readable(text, special, start).tolist()
+        for text in self._settled_parts(map(decode, pieces), lambda: decode(b"", True)):
+            ids = self._encode_readable(text, special, start)
             start += len(text)
-
-    def encode_file(
-        self,
-        path: str | PathLike[str],
-        sink: str | PathLike[str],
-        special: Special = "recognise",
-        threads: int | None = None,
-    ) -> FileReport:
-        """As for every tokenizer; `threads` changes nothing, for this is Python and runs on one."""
-        check_special(special)
-        decode = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode
-        start = tokens = invalid = 0
-        with open(path, "rb") as source, atomic_write(Path(sink)) as out:
-            parts = (decode(block) for block in iter(lambda: source.read(READ_AT_ONCE), b""))
-            for text in self._settled_parts(parts, lambda: decode(b"", True)):
-                ids = self._encode_readable(text, special, start)
-                start += len(text)
-                tokens += len(ids)
-                invalid += 0 if text.isascii() else len(_NOT_UTF8.findall(text))
-                out.write(ids.astype(self.token_dtype.newbyteorder("<")).tobytes())
-            return FileReport(tokens, source.tell(), invalid)
+            if text.isascii():
+                yield EncodedPart(ids, len(text), 0)
+            else:
+                yield EncodedPart(ids, len(text.encode("utf-8", "surrogateescape")), len(_NOT_UTF8.findall(text)))
 
     def _settled_parts(self, parts: Iterable[str], last: Any) -> Iterator[str]:
         """The joined text cut anew, at places where a cut changes no id."""
@@ -207,7 +189,7 @@ class SpellingTokenizer(Tokenizer):
         yield "".join([*held, last()])
 
     def save(self, folder: str | PathLike[str]) -> None:
-        from fledge.tokenizer.files import save_tokenizer
+        from fledge.tokenizer.save import save_tokenizer
 
         save_tokenizer(self, folder)
 

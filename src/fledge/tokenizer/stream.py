@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import mmap
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fledge.errors import FledgeError
-from fledge.files import atomic_write, require_space
-from fledge.tokenizer.base import FileReport, Ids, Special
+from fledge.files import atomic_write, documents_format, require_space
+from fledge.tokenizer.base import FileReport, Special, Tokenizer
 from fledge.tokenizer.bpe import PATTERNS
+from fledge.tokenizer.checks import as_path, check_special, check_threads
 
 if TYPE_CHECKING:
     from fledge.tokenizer.bpe import BPETokenizer
@@ -25,14 +25,53 @@ PIECE = 1 << 16  # bytes of a stream that are gathered before they are encoded
 BLOCK = 1 << 23  # bytes of a file that are encoded at once
 
 
-def encode_blocks(tokenizer: BPETokenizer, pieces: Iterable[bytes], special: Special) -> Iterator[Ids]:
-    """Arrays that, joined, are the ids of the joined pieces. What is held back is a few words, or one long pre-token.
+def encode_file(
+    tokenizer: Tokenizer,
+    path: str | PathLike[str],
+    sink: str | PathLike[str],
+    special: Special,
+    threads: int | None,
+) -> FileReport:
+    """Parts of a file, each encoded and written before the next."""
+    check_special(special)
+    check_threads(threads)
+    source, target = as_path(path), as_path(sink)
+    _check_places(source, target)
+    width = tokenizer.token_dtype.newbyteorder("<")
+    # English has about a quarter as many ids as bytes; for text that has more, the writing itself reports a full disk.
+    require_space(target.parent, source.stat().st_size // 4 * width.itemsize, "the file of ids")
+    tokens = source_bytes = invalid_bytes = 0
+    with atomic_write(target) as out:
+        for part in tokenizer._encode_source(source, special, threads):
+            out.write(part.ids.astype(width, copy=False).data)
+            tokens += len(part.ids)
+            source_bytes += part.source_bytes
+            invalid_bytes += part.invalid_bytes
+    return FileReport(tokens, source_bytes, invalid_bytes)
+
+
+def _check_places(source: Path, target: Path) -> None:
+    """Before anything is opened: a text to read, and a place to write that is not that very text."""
+    if source.is_dir() or not os.access(source, os.R_OK):
+        raise FledgeError(f"{source} is not a file that can be read.")
+    if documents_format(source.name) == "parquet":
+        raise FledgeError(
+            f"{source} is a Parquet file, which holds documents and not one text. fledge tokenize makes ids of them."
+        )
+    if target.is_dir():
+        raise FledgeError(f"{target} is a folder. Name the file that is to hold the ids.")
+    if target.exists() and target.samefile(source):
+        raise FledgeError(f"{target} is {source} itself: its text would be lost. Name another file for the ids.")
+
+
+def settled_blocks(tokenizer: BPETokenizer, pieces: Iterable[bytes], special: Special) -> Iterator[bytes]:
+    """The joined pieces cut anew, where a cut changes no id. What is held back is a few words, or one long pre-token.
 
     A regular expression of the user's own may look at any distance, so its text is gathered whole.
     """
     native = tokenizer.pattern in PATTERNS
     held = bytearray()
-    start, wanted = 0, PIECE
+    wanted = PIECE
     for piece in pieces:
         held += piece
         if not native or len(held) < wanted:
@@ -40,51 +79,29 @@ def encode_blocks(tokenizer: BPETokenizer, pieces: Iterable[bytes], special: Spe
         end = tokenizer._encoder.last_cut(held, "text" if special == "text" else "recognise")
         wanted = PIECE if end else 2 * len(held)  # a long pre-token: look again when there is twice as much
         if end:
-            yield tokenizer._encode_part(bytes(held[:end]), special, None, start)
+            yield bytes(held[:end])
             del held[:end]
-            start += end
     if held:
-        yield tokenizer._encode_part(bytes(held), special, None, start)
+        yield bytes(held)
 
 
-def encode_file(
-    tokenizer: BPETokenizer,
-    path: str | PathLike[str],
-    sink: str | PathLike[str],
-    special: Special,
-    threads: int | None,
-) -> FileReport:
-    """Blocks of a mapped file, each encoded on all threads and written before the next."""
-    from fledge._core import count_invalid
-
-    source = Path(path)
-    if not source.is_file():
-        raise FledgeError(f"{source} is not a file that can be read.")
-    size = source.stat().st_size
-    # English has about a quarter as many ids as bytes; for text that has more, the writing itself reports a full disk.
-    require_space(Path(sink).parent, size // 4 * tokenizer.token_dtype.itemsize, "the file of ids")
-    tokens = invalid = 0
-    with open(source, "rb") as file, atomic_write(Path(sink)) as out:
+def mapped_blocks(tokenizer: BPETokenizer, source: Path, special: Special) -> Iterator[memoryview]:
+    """The same of a file that is mapped, and so never copied."""
+    with open(source, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
         view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
-        start, wanted = 0, BLOCK
+        start, wanted = 0, BLOCK if tokenizer.pattern in PATTERNS else size
         while start < size:
             # Beyond the end of a file that has become shorter its map can't be touched: that would end the process.
             if os.fstat(file.fileno()).st_size < size:
                 raise FledgeError(f"{source} became shorter while it was read. Encode it again when it is complete.")
             end = min(size, start + wanted)
-            block = view[start:end]
-            if end < size and tokenizer.pattern in PATTERNS:
-                length = tokenizer._encoder.last_cut(block, "text" if special == "text" else "recognise")
+            if end < size:
+                mode = "text" if special == "text" else "recognise"
+                length = tokenizer._encoder.last_cut(view[start:end], mode)
                 if not length:
                     wanted *= 2
                     continue
-                block = block[:length]
-            elif end < size:
-                wanted = size
-                continue
-            ids = tokenizer._encode_part(block, special, threads, start)
-            invalid += count_invalid(block)
-            out.write((ids if sys.byteorder == "little" else ids.byteswap()).data)
-            tokens += len(ids)
-            start, wanted = start + len(block), BLOCK
-    return FileReport(tokens, size, invalid)
+                end = start + length
+            yield view[start:end]
+            start, wanted = end, BLOCK

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fledge.errors import FledgeError
 from fledge.files import COMPRESSED, documents_format, readable_bytes
 from fledge.progress import Bar, progress_bar
-from fledge.tokenizer.base import check_whole, to_bytes
+from fledge.tokenizer.base import to_bytes
 from fledge.tokenizer.bpe import PATTERNS, BPETokenizer, check_pattern
+from fledge.tokenizer.checks import MOST_IDS, check_whole, thread_count
 from fledge.tokenizer.sources import (
     GATHER,
     as_paths,
@@ -30,6 +31,7 @@ from fledge.tokenizer.sources import (
     texts_of_source,
     unpacked,
 )
+from fledge.tokenizer.specials import checked_specials
 
 if TYPE_CHECKING:
     from fledge._core import PretokenCounter
@@ -92,10 +94,12 @@ def train_bpe(
     """
     from fledge._core import PretokenCounter
 
-    specials = _checked_specials(special_tokens)
+    specials = checked_specials(special_tokens)
+    if len(set(specials)) < len(specials):
+        raise FledgeError(f"special_tokens = {specials!r} must be different.")
     first_merge = len(specials) + 256
     if vocab_size is not None:
-        check_whole("vocab_size", vocab_size, 0)
+        check_whole("vocab_size", vocab_size, 0, MOST_IDS)
         if vocab_size < first_merge:
             raise FledgeError(
                 f"a vocabulary of {vocab_size} is too small: {len(specials)} special token{'s' * (len(specials) != 1)} "
@@ -103,11 +107,11 @@ def train_bpe(
             )
     check_whole("min_frequency", min_frequency)
     check_pattern(pattern)
-    wanted = sys.maxsize if vocab_size is None else vocab_size - first_merge
+    wanted = (MOST_IDS if vocab_size is None else vocab_size) - first_merge
     least = max(2, min_frequency) if vocab_size is None else min_frequency
     phases: list[Phase] = []
     native = pattern if pattern in PATTERNS else "gpt2"
-    counter = PretokenCounter(native, [to_bytes(text) for text in specials], _thread_count(threads))
+    counter = PretokenCounter(native, [to_bytes(text) for text in specials], thread_count(threads))
     with _phase(phases, "scan and count"):
         paths = as_paths(source)
         _count(counter, source, paths, pattern, specials, progress)
@@ -142,20 +146,6 @@ def _build(merges: Sequence[tuple[int, int, int, int]], specials: Sequence[str],
     vocab = dict(enumerate([*map(to_bytes, specials), *tokens]))
     numbered = {text: token for token, text in enumerate(specials)}
     return BPETokenizer(vocab, pairs, numbered, pattern=pattern, lazy=True)
-
-
-def _checked_specials(special_tokens: Iterable[str]) -> list[str]:
-    if isinstance(special_tokens, str):
-        raise FledgeError(f"special_tokens = {special_tokens!r} is one text; give a list of texts.")
-    if not isinstance(special_tokens, Iterable):
-        raise FledgeError(f"special_tokens = {special_tokens!r:.60} is no list of texts.")
-    specials = list(special_tokens)
-    for text in specials:
-        if not isinstance(text, str):
-            raise FledgeError(f"the special token {text!r:.60} is a {type(text).__name__}; special tokens are texts.")
-    if len(set(specials)) < len(specials) or not all(specials):
-        raise FledgeError(f"special_tokens = {specials!r} must be different and not empty.")
-    return specials
 
 
 # ---- counting ----------------------------------------------------------------------------------------------------
@@ -255,13 +245,6 @@ def _peak_memory() -> int:
     except (OSError, IndexError):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _thread_count(threads: int | None) -> int:
-    if threads is not None:
-        check_whole("threads", threads)
-        return int(threads)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _advance(bar: Bar) -> Any:
