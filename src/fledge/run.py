@@ -100,6 +100,7 @@ class Run:
     def tokens(self) -> TokenStore:
         """The store that the settings name, or the one in the folder, written now if it is not whole."""
         from fledge.tokens import TokenStore, store_on_the_fly
+        from fledge.tokens.writer import OtherText
 
         if self.config.tokens.store is not None:
             store = TokenStore.open(self.config.tokens.store)
@@ -107,7 +108,13 @@ class Run:
             return store
         corpus = self.corpus
         self.claim()
-        return store_on_the_fly(corpus, self.tokenizer, self.folder / "tokens", progress=not self.quiet)
+        try:
+            return store_on_the_fly(corpus, self.tokenizer, self.folder / "tokens", progress=not self.quiet)
+        except OtherText:
+            raise FledgeError(
+                f"{self.folder} was begun with other text or another tokenizer. Leave the settings of corpus and "
+                "tokenizer as they were, or begin a new run in another folder."
+            ) from None
 
     def windows(self, split: str) -> Windows:
         """The windows of `train` or `validation`, in the order that the seed gives them."""

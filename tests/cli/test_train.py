@@ -85,6 +85,7 @@ def test_a_fine_tuning_goes_on_by_the_same_command(finished: Path, corpus: Path,
         ("optimizer.name=sgd", "optimizer"),
         ("tokens.store=STORE", "another tokenizer|tokenizer"),
         ("corpus.source=nowhere.txt", "nowhere.txt"),
+        ("tokenizer.vocabulary_size=270", r"tokenizer\.vocabulary_size is 300 there and 270 now"),
     ],
 )
 def test_a_refused_resume_changes_nothing(
@@ -103,6 +104,36 @@ def test_a_refused_resume_changes_nothing(
         fledge("train", "--resume", str(folder), "--set", setting.replace("STORE", str(store)))
     after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and "tokens" not in path.parts}
     assert after == {path: data for path, data in before.items() if "tokens" not in path.parts}
+
+
+def test_other_text_is_refused_with_what_a_run_can_do(finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    with pytest.raises(FledgeError, match="as they were, or begin a new run in another folder"):
+        fledge("train", "--resume", str(folder), "--set", "corpus.validation_fraction=0.4")
+
+
+def test_what_changed_since_a_step_is_said_when_going_back_to_it(corpus: Path, tmp_path: Path) -> None:
+    """And a branch that ends below the main line's last step is tried by its own path."""
+    folder = tmp_path / "run"
+    fledge("train", "akjv-demo", *changes([f"corpus.source={corpus}", *SETTINGS]), "--out", str(folder), "--quiet")
+    changed = changes(["training.steps=5", "optimizer.learning_rate=1e-4"])
+    output = fledge("train", "--resume", str(folder), "--at", "3", "--quiet", *changed)
+    assert f"fledge generate {folder / 'branch' / 'checkpoints' / 'step-00000005'}" in output
+    with pytest.warns(
+        UserWarning, match=r"Step 3 was trained with optimizer\.learning_rate = 0\.003 \(now 0\.0001\)\."
+    ):
+        fledge("train", "--resume", str(folder), "--at", "3", "--quiet")
+    with pytest.warns(UserWarning, match=r"training\.seed is 0 there and 1 now: from here on the samples"):
+        fledge("train", "--resume", str(folder), "--quiet", *changes(["training.seed=1", "training.steps=6"]))
+
+
+def test_a_complete_run_of_so_many_tokens_says_how_to_go_on(corpus: Path, tmp_path: Path, capsys) -> None:
+    few = [f"corpus.source={corpus}", *SETTINGS, "training.steps=none", "training.tokens=10"]
+    command = ["train", "akjv-demo", *changes(few), "--out", str(tmp_path / "run")]
+    fledge(*command, "--quiet")
+    assert "training.tokens=20" in CliRunner().invoke(build(), command, catch_exceptions=False).output
+    assert "step 1 of 1" in fledge("train", "--resume", str(tmp_path / "run"), "--quiet")
 
 
 @pytest.mark.parametrize(

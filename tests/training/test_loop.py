@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 import torch
 
+from fledge.bundle import load_bundle
 from fledge.errors import FledgeError
 from fledge.tokens import Batch
 from fledge.training import load_checkpoint, read_metrics
-from fledge.training.session import Session
+from fledge.training.session import PATIENCE, Session
 from fledge.training.skipping import Skipping
 from fledge.training.stepper import Stepper
 
@@ -73,21 +74,21 @@ def test_smoothing_and_z_loss_change_training_and_not_evaluation(tmp_path: Path)
     assert smooth.validation_loss == pytest.approx(plain.validation_loss, abs=0.05)
 
 
-def poison(monkeypatch: Any, value: float, bad_first: int) -> None:
-    """Make the loss of the batch that holds a sample come out as `value`, every time it is used."""
+def poison(monkeypatch: Any, value: float, *bad: int) -> None:
+    """Make the loss of a batch that holds one of these samples come out as `value`, every time it is used."""
     original = Stepper._accumulate
 
     def poisoned(self: Stepper, batch: Batch, count: float) -> torch.Tensor:
         loss = original(self, batch, count)
         kept = Skipping(TextWindows(16), self.progress.skipped)  # type: ignore[arg-type]
         first, after = kept.range(self.progress.samples, self.config.training.batch_size)
-        return loss * 0 + value if first <= bad_first < after else loss
+        return loss * 0 + value if any(first <= sample < after for sample in bad) else loss
 
     monkeypatch.setattr(Stepper, "_accumulate", poisoned)
 
 
 def test_a_loss_that_is_not_finite_stops_with_a_sentence(tmp_path: Path, monkeypatch: Any) -> None:
-    poison(monkeypatch, math.nan, bad_first=50)
+    poison(monkeypatch, math.nan, 50)
     with pytest.raises(FledgeError, match=r"At step 7 the loss became nan\..*checkpoint of step 4 is good"):
         run(settings(), tmp_path / "run")
     assert load_checkpoint(tmp_path / "run").path.name == "step-00000004"
@@ -98,7 +99,7 @@ def test_going_back_skips_the_batch_and_goes_on(
     tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str], value: float, spike: float | None
 ) -> None:
     """The bad samples are left out, never in silence; the others come in order, and no row is doubled."""
-    poison(monkeypatch, value, bad_first=200)
+    poison(monkeypatch, value, 200)
     windows = TextWindows(16)
     config = settings(training={"steps": 30, "on_divergence": "skip", "spike": spike, "save_every": 5})
     result = run(config, tmp_path / "run", windows=windows)
@@ -109,6 +110,28 @@ def test_going_back_skips_the_batch_and_goes_on(
     assert training.values["skipped"] == [[200, 208]]
     assert training.values["samples"] == 240
     assert steps_with(tmp_path / "run", "loss") == list(range(3, 31, 3))
+
+
+def test_any_number_of_bad_batches_is_left_out_while_training_gets_on(tmp_path: Path, monkeypatch: Any) -> None:
+    """It gives up when one checkpoint is gone back to too often, not when a long run meets many bad batches."""
+    poison(monkeypatch, math.nan, *range(20, 320, 24))
+    config = settings(training={"steps": 30, "on_divergence": "skip", "save_every": 1, "keep_last": 3})
+    result = run(config, tmp_path / "run")
+    assert result.step == 30
+    training = load_checkpoint(tmp_path / "run").training
+    assert training is not None
+    assert len(training.values["skipped"]) > PATIENCE
+
+
+def test_a_branch_without_a_checkpoint_goes_back_to_where_it_began(tmp_path: Path, monkeypatch: Any) -> None:
+    run(settings(training={"steps": 12}), tmp_path / "run")
+    poison(monkeypatch, math.nan, 50)
+    config = settings(training={"steps": 20, "on_divergence": "skip", "save_every": 10})
+    result = run(config, tmp_path / "run", resume=True, at=4)
+    assert result.step == 20
+    training = load_checkpoint(tmp_path / "run").training
+    assert training is not None
+    assert training.values["skipped"] == [[48, 56]]
 
 
 def test_a_learning_rate_that_always_diverges_gives_up(tmp_path: Path) -> None:
@@ -256,6 +279,30 @@ def test_evaluation_sees_the_same_windows_each_time(tmp_path: Path) -> None:
     run(config, tmp_path / "run")
     losses = {row["validation_loss"] for row in read_metrics(tmp_path / "run" / "metrics.csv")} - {""}
     assert len(losses) == 1
+
+
+@pytest.mark.parametrize(("save_every", "evaluated"), [(2, {4, 8, 12}), (5, {12})])
+@pytest.mark.parametrize("background", [False, True])
+def test_a_checkpoint_holds_the_evaluation_of_its_own_step(
+    tmp_path: Path, monkeypatch: Any, save_every: int, evaluated: set[int], background: bool
+) -> None:
+    """Though it is saved before that evaluation; and one of another step is not told as its own."""
+    from fledge.training import session
+    from fledge.training.saver import Saver
+
+    monkeypatch.setattr(session, "Saver", lambda *arguments: Saver(*arguments[:-1], background))
+    config = settings(training={"save_every": save_every, "evaluate_every": 4, "keep_last": 20})
+    run(config, tmp_path / "run")
+    rows = {row["step"]: row["validation_loss"] for row in read_metrics(tmp_path / "run" / "metrics.csv")}
+    found = {}
+    for path in (tmp_path / "run" / "checkpoints").iterdir():
+        bundle = load_bundle(path)
+        assert bundle.metrics["step"] == int(path.name[5:])
+        if "validation_loss" in bundle.metrics:
+            found[bundle.metrics["step"]] = bundle.metrics["validation_loss"]
+            assert f"{bundle.metrics['validation_loss']:.4g}" in (path / "README.md").read_text()
+    assert found.keys() == evaluated
+    assert all(float(rows[str(step)]) == pytest.approx(loss, abs=1e-6) for step, loss in found.items())
 
 
 @pytest.mark.parametrize("architecture", ["transformer", "bdh", "rnn", "gru", "lstm"])

@@ -13,6 +13,7 @@ import torch
 
 from fledge.bundle import load_bundle
 from fledge.training import load_checkpoint, read_metrics
+from tests.small import SMALL
 
 from .ranks_script import CURVE, LEVEL
 from .support import TextWindows, run, settings
@@ -76,3 +77,16 @@ def test_sharded_checkpoints_are_safetensors_with_an_index_and_load_as_a_plain_b
 def test_one_then_two_then_one_process_equal_one_throughout(runs: Path) -> None:
     """Samples go on in the same order, and the optimizer's state passes through the sharded layout."""
     assert losses(runs / "handed") == pytest.approx(losses(runs / "handed-one"), abs=1e-5)
+
+
+def test_the_handbooks_command_trains_and_says_so(tmp_path: Path) -> None:
+    """Nothing is left out for being quiet: what is printed needs all processes too."""
+    (tmp_path / "text.txt").write_text("<|endoftext|>".join(f"A bird that flew on day {n}." for n in range(300)))
+    changes = [*SMALL, f"corpus.source={tmp_path / 'text.txt'}", "training.device=cpu", "training.threads=1"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "fledge"]
+    command += ["train", "akjv-demo", *(part for text in changes for part in ("--set", text)), "--out", "run"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "on 2 processes, cpu" in done.stderr + done.stdout
+    assert load_checkpoint(tmp_path / "run").path.name == "step-00000006"

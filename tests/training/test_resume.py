@@ -169,6 +169,22 @@ def test_going_back_inside_a_branch_puts_it_aside(unbroken: Path, tmp_path: Path
     assert steps == [int(row["step"]) for row in read_metrics(unbroken / "metrics.csv") if row["validation_loss"]]
 
 
+def test_going_on_with_the_main_line_leaves_the_branch(unbroken: Path, tmp_path: Path) -> None:
+    """Later resumes go on with what was trained last, and the branch is kept aside."""
+    from fledge.training import timeline
+
+    folder = tmp_path / "run"
+    shutil.copytree(unbroken, folder)
+    kept = settings(model={"dropout": 0.1}, training={"save_every": 2})
+    run(kept, folder, resume=True, at=4, windows=StopAfter(6))
+    branched = set(timeline.checkpoint_steps(folder / "branch"))
+    assert branched
+    run(settings(model={"dropout": 0.1}, training={"steps": 14}), folder, resume=True, at=12)
+    assert find_checkpoint(folder) == folder / "checkpoints" / "step-00000014"
+    assert set(timeline.checkpoint_steps(folder / "branch-1")) == branched
+    assert run(settings(model={"dropout": 0.1}, training={"steps": 15}), folder, resume=True).step == 15
+
+
 def test_a_branch_killed_before_it_took_over_does_so_at_the_next_start(
     unbroken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,12 +22,13 @@ from fledge.bundle.manifest import (
     machine,
     manifest_bytes,
     now,
+    read_manifest,
     software,
 )
 from fledge.bundle.weights import SHARD_BYTES, write_sharded
-from fledge.config import RunConfig
+from fledge.config import RunConfig, parse
 from fledge.errors import FledgeError
-from fledge.files import atomic_folder, require_space, write_json
+from fledge.files import atomic_folder, atomic_write, require_space, write_json
 
 if TYPE_CHECKING:
     from fledge.model import Model
@@ -90,6 +91,16 @@ def save_bundle(
         (work / CARD).write_text(model_card(config, manifest), encoding="utf-8")
         (work / MANIFEST).write_bytes(manifest_bytes(manifest))
     return folder
+
+
+def record_metrics(folder: Path, metrics: Mapping[str, Any]) -> None:
+    """Add what was measured of a bundle after it was written; a kill leaves the old manifest or the new one."""
+    manifest = read_manifest(folder)
+    manifest = manifest.model_copy(update={"metrics": {**manifest.metrics, **metrics}})
+    with atomic_write(folder / CARD) as file:
+        file.write(model_card(parse(RunConfig, manifest.config), manifest).encode())
+    with atomic_write(folder / MANIFEST) as file:
+        file.write(manifest_bytes(manifest))
 
 
 def _write_training(work: Path, training: TrainingState, shard_bytes: int) -> dict[str, Entry]:

@@ -15,7 +15,7 @@ import warnings
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
 
-from fledge.errors import FledgeError
+from fledge.errors import FledgeError, harmless
 
 if TYPE_CHECKING:
     import typer
@@ -80,7 +80,7 @@ def main() -> None:
     debug = "--debug" in sys.argv
     warnings.showwarning = warn
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # names of files may hold bytes that are no text: they go out as they came
+        if isinstance(stream, TextIOWrapper):  # names of files may hold bytes that are no text: these go out as given
             stream.reconfigure(errors="surrogateescape")
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
@@ -121,7 +121,7 @@ def fail(error: BaseException, sentence: str, debug: bool, code: int = 2) -> NoR
         import traceback
 
         traceback.print_exception(error)
-    print(f"fledge: {sentence}", file=sys.stderr)
+    print(f"fledge: {harmless(sentence, keep=chr(10))}", file=sys.stderr)
     sys.exit(code)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -83,11 +84,14 @@ def resumed(folder: Path, at: int | None, overrides: list[str], quiet: bool) -> 
     """The run in a folder, with the checkpoint to go on from. Changed settings are kept when training begins."""
     from fledge.run import Run
     from fledge.training import load_checkpoint
-    from fledge.training.session import check_same_model
+    from fledge.training.continuity import check_same_model, notable_changes
 
     run = Run.open(folder, overrides, quiet=quiet)
     checkpoint = load_checkpoint(folder, at)
     check_same_model(run.config, checkpoint)
+    asked = [text.partition("=")[0].strip() for text in overrides]
+    for sentence in notable_changes(run.config, checkpoint, asked, back=at is not None):
+        warnings.warn(sentence)
     run.bundle = checkpoint  # its tokenizer decides what tokens fit
     return run, checkpoint
 
@@ -103,11 +107,13 @@ def begun(run: Run) -> Bundle | None:
     checkpoint = run.bundle = load_checkpoint(run.folder)
     if not run.quiet and os.environ.get("RANK", "0") == "0":
         step, steps = int(checkpoint.path.name.removeprefix("step-")), run.config.steps
+        tokens = run.config.training.tokens
+        longer = f"training.steps={2 * steps}" if tokens is None else f"training.tokens={2 * tokens}"
         print(
             f"{run.folder} was begun before with the same settings: going on from step {step} of {steps}."
             if step < steps
             else f"{run.folder} is complete already. To train it further: "
-            + command("train", "--resume", run.folder, "--set", f"training.steps={2 * steps}"),
+            + command("train", "--resume", run.folder, "--set", longer),
             file=sys.stderr,
         )
     return checkpoint
@@ -154,4 +160,6 @@ def summarise(result: TrainingResult) -> None:
     if result.stopped is not None:
         print(f"go on:  {command('train', '--resume', result.folder)}")
     else:
-        print(f"try it: {command('generate', result.folder)}")
+        # A branch that ends below the main line's last step has not taken its place.
+        mine = result.checkpoint.parent.parent == result.folder
+        print(f"try it: {command('generate', result.folder if mine else result.checkpoint)}")

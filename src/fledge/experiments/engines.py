@@ -23,6 +23,7 @@ from fledge.errors import FledgeError
 from fledge.experiments.plan import with_shared_data
 from fledge.experiments.trials import Outcome, Trial, describe, run_trial
 from fledge.experiments.watch import OUTCOME, STOPPING
+from fledge.tokens.writer import OtherText
 
 Name = Literal["local", "ray"]
 
@@ -56,9 +57,7 @@ def prepare(config: RunConfig, folder: Path) -> None:
     """The tokens that trials share; what is said of other text is said of the experiment, which has one text."""
     try:
         with_shared_data(config, folder)
-    except FledgeError as error:
-        if "the source has changed since" not in str(error):
-            raise
+    except OtherText:
         raise FledgeError(
             f"The text of {', '.join(config.corpus.source)} has changed since the experiment in {folder} began, so "
             "trials could not be held against each other. Name another folder with --out."

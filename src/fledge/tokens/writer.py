@@ -35,6 +35,10 @@ T = TypeVar("T")
 Encoder = Callable[[Iterable[Batch]], Iterator[tuple[Batch, dict[str, Encoded]]]]
 
 
+class OtherText(FledgeError):
+    """A store was begun with other text, or another tokenizer, than it is asked to go on with."""
+
+
 def write_store(
     corpus: Corpus,
     tokenizer: Tokenizer,
@@ -186,7 +190,7 @@ def require_same(
         if not alike or corpus.content(documents) != content:
             changed = "the source"
     if changed:
-        raise FledgeError(
+        raise OtherText(
             f"{folder} was begun with other text or another tokenizer: {changed} has changed since. "
             "Name a new folder with --out, or throw this store away with --restart."
         )

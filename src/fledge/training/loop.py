@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from fledge.tokenizer import Tokenizer
     from fledge.tokens import Windows
 
-PATIENCE = 10  # times that training goes back after a divergence before it gives up
-
 
 @dataclass(frozen=True)
 class TrainingResult:
@@ -89,7 +87,7 @@ def train(
         stops.answer, stops.parting = session.answer_stop, session.part
         if on_start is not None and ranks.main:
             on_start()
-        stopped, setbacks = None, 0
+        stopped = None
         try:
             session.catch_up()
             gc.collect()
@@ -122,8 +120,7 @@ def train(
                         if progress.step >= session.steps:
                             break
                 if trouble:
-                    setbacks += 1
-                    session.go_back(trouble, give_up=setbacks > PATIENCE)
+                    session.go_back(trouble)
             session.finish(complete=not stopped)
             return session.result(stopped)
         finally:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fledge.bundle import TrainingState, save_bundle
+from fledge.bundle.save import record_metrics
 from fledge.config import RunConfig
 from fledge.errors import FledgeError, command
 from fledge.training import timeline
@@ -68,6 +69,20 @@ class Saver:
         if ready is not None:
             ready.record()
         self._writing = self._pool.submit(self._write_beside, ready, path, snapshot, training, options)
+
+    def record(self, path: Path, metrics: Mapping[str, Any]) -> None:
+        """Add what an evaluation found to the checkpoint that was saved before it, when that is whole."""
+        written = self._writing
+        if written is None:
+            if path.is_dir():  # not where a rollback begins: that checkpoint is another branch's
+                record_metrics(path, metrics)
+            return
+
+        def after() -> None:
+            written.result()
+            record_metrics(path, metrics)
+
+        self._writing = self._pool.submit(after)
 
     def _room(self, tensors: dict[str, Tensor]) -> bool:
         """Whether the GPU holds a second copy of the weights and the state without strain."""

@@ -21,6 +21,7 @@ from fledge.errors import FledgeError, command
 from fledge.files import atomic_write
 from fledge.tokens import Batch, Loader
 from fledge.training import timeline
+from fledge.training.continuity import check_same_model
 from fledge.training.device import choose_precision, peak, prepare, resident_memory, used_memory
 from fledge.training.metrics import Metrics
 from fledge.training.profiling import StepProfile
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from fledge.tokens import Windows
     from fledge.training.loop import TrainingResult
 
+PATIENCE = 10  # times that training goes back to one checkpoint after a divergence before it gives up
 PLOT_EVERY = 60.0  # seconds between refreshes of loss.svg; drawing takes about half a second
 
 
@@ -94,14 +96,19 @@ class Session:
         self.profile = StepProfile(self.device) if profile else None
         self._pending: list[tuple[int, int, int, Tensor, Tensor]] = []
         self._saved = self.progress.step if resume is not None else -1
+        self._evaluated_at = -1
+        self._origin = None if resume is None else resume.path
+        self._setbacks = 0
         self._drawn = time.monotonic()
         self._last: dict[str, float | None] = {}
         self._started = self._ended = time.monotonic()
         self._doing, self._doing_since = "step", self._started
         self._begun_at = self.progress.step
+        self._first_seconds = 0.0
         self._clock: tuple[float, int] | None = None  # when the first step ended, and the tokens seen by then
         self._logged: tuple[float, int] = (time.monotonic(), self.progress.tokens)
-        self.forecast = None if quiet else self._forecast()
+        heard = ranks.total(float(not quiet))[0]  # all processes take part in the forecast, or none
+        self.forecast = self._forecast() if heard else None
         self._describe()
 
     def batches(self, windows: Skipping) -> Generator[tuple[int, Batch], None, None]:
@@ -128,6 +135,7 @@ class Session:
         if self._clock is None:
             self._synchronize()
             self._clock = (time.monotonic(), progress.tokens)
+            self._first_seconds = self._clock[0] - self._doing_since
             self._logged = self._clock
 
     # -- the watch ------------------------------------------------------------------------------------------------
@@ -154,16 +162,19 @@ class Session:
             self._last.update(loss=loss, norm=norm)
         return None
 
-    def go_back(self, trouble: Trouble, give_up: bool) -> None:
+    def go_back(self, trouble: Trouble) -> None:
         """After a divergence: stop with a sentence, or return to the last checkpoint and leave the batch out."""
         self.finish_saving()
-        last = max(timeline.checkpoint_steps(self.place), default=None)
+        saved = timeline.checkpoint_steps(self.place)
+        last = saved[max(saved)] if saved else self._origin  # a branch without one goes back to where it began
+        self._setbacks += 1
+        give_up = self._setbacks > PATIENCE
         advice = "Try a smaller optimizer.learning_rate, a longer schedule.warmup_steps or optimizer.clip_norm=1."
         if self.config.training.on_divergence == "stop" or give_up or last is None:
-            saved = f" The checkpoint of step {last} is good." if last is not None else ""
+            good = "" if last is None else f" The checkpoint of step {int(last.name.removeprefix('step-'))} is good."
             again = " It kept happening after going back." if give_up else ""
-            raise Diverged(f"At step {trouble.step} {trouble.what}.{again} {advice}{saved}", trouble.step)
-        bundle = timeline.load_checkpoint(self.place, last)
+            raise Diverged(f"At step {trouble.step} {trouble.what}.{again} {advice}{good}", trouble.step)
+        bundle = timeline.load_checkpoint(last)
         assert bundle.training is not None
         skipped = [*self.progress.skipped, (trouble.first, trouble.after)]
         restored = Progress.restore(bundle.training.values)
@@ -222,14 +233,13 @@ class Session:
             tensors, model = self.stepper.state(), self.stepper.whole_model()
             if self.metrics is not None:
                 self.metrics.sync()
-                path = self.place / "checkpoints" / f"step-{self.progress.step:08}"
                 values = {**self.progress.values(), "seconds": self.seconds()}
                 options = {"shard_bytes": self._shard_bytes()} if self.sharded else {}
-                self.saver.save(path, model, tensors, values, metrics=self._summary(), **options)
+                self.saver.save(self._checkpoint(), model, tensors, values, metrics=self._summary(), **options)
                 if not self.saver.background:
                     self._settle()
             self.ranks.wait()
-        self._saved = self.progress.step
+        self._saved, self._setbacks = self.progress.step, 0
         return self.saver.seconds
 
     def finish_saving(self) -> None:
@@ -279,6 +289,9 @@ class Session:
             "seconds": self.seconds(),
         }
         self._last.update(validation_loss=loss, bits_per_byte=bits)
+        self._evaluated_at = self.progress.step
+        if self.metrics is not None and self._saved == self.progress.step:
+            self.saver.record(self._checkpoint(), self._summary())  # before the row, which says that it was done
         self._record(values)
         if self.metrics is not None and time.monotonic() - self._drawn > PLOT_EVERY:
             self.draw()
@@ -364,9 +377,9 @@ class Session:
         speed = (progress.tokens - self._clock[1]) / elapsed if self._clock and elapsed else 0.0
         if self.metrics is not None:
             self.draw()
-        checkpoint = self.place / "checkpoints" / f"step-{progress.step:08}"
         if self.forecast and speed:
-            usual = usual_speed(self.metrics.rows) if self.metrics is not None else None
+            rows = [] if self.metrics is None else self.metrics.rows
+            usual = usual_speed(row for row in rows if int(row["step"]) > self._begun_at)
             self.view.note(self.forecast.held_against(self._used_memory(), usual or speed))
         if stopped:
             self.view.note(
@@ -375,7 +388,7 @@ class Session:
             )
         return TrainingResult(
             folder=self.folder,
-            checkpoint=checkpoint,
+            checkpoint=self._checkpoint(),
             metrics=self.place / timeline.METRICS,
             step=progress.step,
             steps=self.steps,
@@ -424,9 +437,9 @@ class Session:
 
     @property
     def step_seconds(self) -> float:
-        """What a step takes, everything around it included; 0 before the first."""
+        """What a step takes, everything around it included; 0 before the first, and after it where it compiled."""
         if self._clock is None or self.progress.step <= self._begun_at + 1:
-            return 0.0
+            return self._first_seconds if self.device.type == "cpu" else 0.0
         return (time.monotonic() - self._clock[0]) / (self.progress.step - self._begun_at - 1)
 
     def _left(self) -> float | None:
@@ -436,8 +449,13 @@ class Session:
         done = self.metrics is not None and self.progress.step in self.metrics.evaluations()
         return self.ranks.total(float(done))[0] > 0
 
+    def _checkpoint(self) -> Path:
+        return self.place / "checkpoints" / f"step-{self.progress.step:08}"
+
     def _summary(self) -> dict[str, Any]:
-        known = {name: self._last.get(name) for name in ("loss", "validation_loss", "bits_per_byte")}
+        """What is known of this step; an evaluation of an earlier one says nothing of it."""
+        names = ["loss", *(("validation_loss", "bits_per_byte") if self._evaluated_at == self.progress.step else ())]
+        known = {name: self._last.get(name) for name in names}
         values = {"step": self.progress.step, "tokens": self.progress.tokens, **known}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -449,7 +467,8 @@ class Session:
             steps = progress.step + max(0, left) // (settings.batch_size * self.config.tokens.context_length)
         else:
             steps = self.config.steps
-        if steps < progress.step or (settings.tokens is not None and settings.tokens < progress.tokens):
+        fewer = settings.tokens is not None and settings.tokens < progress.tokens and self.config.steps < progress.step
+        if steps < progress.step or fewer:
             raise FledgeError(
                 f"The run has done {progress.step} steps already, and {self.config.steps} are asked for. "
                 f"Set training.steps to more, or go back with --at."
@@ -513,22 +532,6 @@ class Session:
         if self.device.type == "cuda":
             return used
         return used - self._memory_before[0] if used > self._memory_before[1] else None
-
-
-def check_same_model(config: RunConfig, resume: Bundle) -> None:
-    """A run goes on with the model it began with; what differs is named."""
-    differing = []
-    for group in ("model", "tokens"):
-        old, new = getattr(resume.config, group).model_dump(), getattr(config, group).model_dump()
-        fixed = old.keys() if group == "model" else ("context_length",)
-        differing += [
-            f"{group}.{name} is {old[name]} there and {new[name]} now" for name in fixed if old[name] != new[name]
-        ]
-    if differing:
-        raise FledgeError(
-            f"{resume.path} was trained with another model: {'; '.join(differing)}. "
-            "Leave these settings as they were, or start a new run."
-        )
 
 
 def flops_per_token(config: RunConfig, vocabulary_size: int) -> float | None:

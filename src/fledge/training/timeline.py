@@ -2,7 +2,8 @@
 
 Going back to an older step starts a branch beside the main line (`branch/`, with checkpoints and metrics of its own).
 The main line stays as it is until the branch has a checkpoint beyond the main line's last one; then the branch
-becomes the main line. Every move survives a kill at any moment: what was begun is finished at the next start.
+becomes the main line. Going on from the main line's last step leaves the branch, which is put aside. Every move
+survives a kill at any moment: what was begun is finished at the next start.
 """
 
 from __future__ import annotations
@@ -103,6 +104,8 @@ def open_place(folder: Path, origin: Path | None) -> Path:
         return folder
     step = int(origin.name.removeprefix("step-"))
     if step >= max(checkpoint_steps(home), default=0):
+        if home == folder:  # who goes on with the main line has left the branch
+            put_aside(folder)
         return home
     # A new branch, from the main line or from a branch, which is put aside with all it has.
     fresh = folder / f"{BRANCH}{PARTIAL}"
@@ -116,14 +119,20 @@ def open_place(folder: Path, origin: Path | None) -> Path:
         for saved, path in checkpoint_steps(place).items():
             if saved <= step:
                 shutil.copytree(path, fresh / "checkpoints" / path.name)
+    put_aside(folder)
+    os.rename(fresh, place)
+    return place
+
+
+def put_aside(folder: Path) -> None:
+    """Give a branch that was left a name of its own, `branch-1` and on; one without a checkpoint holds nothing."""
+    place = folder / BRANCH
     if checkpoint_steps(place):
         number = 1
         while (aside := folder / f"{BRANCH}-{number}").exists():
             number += 1
         os.rename(place, aside)
     shutil.rmtree(place, ignore_errors=True)
-    os.rename(fresh, place)
-    return place
 
 
 def overtaken(folder: Path, step: int) -> bool:

@@ -1,0 +1,60 @@
+"""Whether a run may go on from a checkpoint with the settings it has now, and what is worth saying of the changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from fledge.config import RunConfig
+from fledge.errors import FledgeError
+
+if TYPE_CHECKING:
+    from fledge.bundle import Bundle
+
+LENGTH = ("training.steps", "training.tokens")
+
+
+def check_same_model(config: RunConfig, resume: Bundle) -> None:
+    """A run goes on with the model and the tokenizer it began with; what differs is named."""
+    fixed = ("model.", "tokenizer.", "tokens.context_length")
+    differing = [
+        f"{name} is {old} there and {new} now"
+        for name, (old, new) in changed(resume.config, config).items()
+        if name.startswith(fixed)
+    ]
+    if differing:
+        raise FledgeError(
+            f"{resume.path} was trained with another model or tokenizer: {'; '.join(differing)}. "
+            "Leave these settings as they were, or start a new run."
+        )
+
+
+def notable_changes(config: RunConfig, resume: Bundle, asked: Iterable[str], back: bool) -> list[str]:
+    """Sentences on settings that are not those of the checkpoint; `asked` are the names that were set just now.
+
+    Whoever goes `back` to a step may not know which settings came after it.
+    """
+    asked = set(asked)
+    found = changed(resume.config, config)
+    sentences = [
+        f"{name} is {old} there and {new} now: from here on the samples are not those that would have followed."
+        for name, (old, new) in found.items()
+        if name.startswith(("training.seed", "tokens.")) and name != "tokens.store"
+    ]
+    if back:
+        later = {name: pair for name, pair in found.items() if name not in asked and name not in LENGTH}
+        told = ", ".join(f"{name} = {old} (now {new})" for name, (old, new) in later.items())
+        if later:
+            sentences.append(f"Step {resume.path.name.removeprefix('step-').lstrip('0')} was trained with {told}.")
+    return sentences
+
+
+def changed(old: RunConfig, new: RunConfig) -> dict[str, tuple[Any, Any]]:
+    """The settings that differ, by their dotted names: before and after."""
+    found = {}
+    before, after = old.model_dump(mode="json"), new.model_dump(mode="json")
+    for group, values in before.items():
+        if isinstance(values, dict):
+            pairs = {f"{group}.{key}": (value, after[group][key]) for key, value in values.items()}
+            found.update({name: pair for name, pair in pairs.items() if pair[0] != pair[1]})
+    return found
