@@ -433,3 +433,14 @@ def test_a_separator_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
     with pytest.raises(FledgeError, match="is not UTF-8, which a separator is"):
         Corpus.open(tmp_path / "a.txt", separator="\udcff")
+
+
+def test_a_pipe_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    """Named, it can't be read twice; on standard input it is kept."""
+    from fledge import train_bpe
+
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FledgeError, match="Give - as the source"):
+        Corpus.open(tmp_path / "pipe")
+    with pytest.raises(FledgeError, match="is a pipe or a device"):
+        train_bpe(str(tmp_path / "pipe"), 300)

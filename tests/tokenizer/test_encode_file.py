@@ -151,3 +151,17 @@ def test_wrong_places_get_one_sentence(tokenizer: Tokenizer, source: Path, tmp_p
     with pytest.raises(FledgeError, match="threads = 10000"):
         tokenizer.encode_file(source, tmp_path / "ids.bin", threads=10**30)
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_pipe_is_no_sink_and_stays_one(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_bytes(TEXT)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FledgeError, match="is a pipe or a device, and ids are written to a plain file"):
+        tokenizer.encode_file(tmp_path / "text.txt", tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.skipif(not Path("/proc/version").exists(), reason="such files are Linux's")
+def test_a_file_that_states_no_size_is_read_all_the_same(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    report = tokenizer.encode_file("/proc/version", tmp_path / "ids.bin")
+    assert report.source_bytes == len(Path("/proc/version").read_bytes()) > 0

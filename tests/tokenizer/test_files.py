@@ -489,3 +489,9 @@ def test_what_came_into_being_meanwhile_stays_and_nothing_trained_is_lost(
     assert [path for path in sorted(tmp_path.rglob("*")) if "out-3" not in str(path)] == before
     if there == "folder":
         assert (out / "tokenizer.json").read_text() == "theirs"
+
+
+def test_a_special_token_that_begins_another_is_exported_with_a_warning(tmp_path: Path) -> None:
+    tokenizer = train_bpe([b"a text"], 260, ["<|x|>", "<|x|>y"])
+    with pytest.warns(UserWarning, match=r"the special token <\|x\|> begins another one"):
+        export_tokenizer(tokenizer, tmp_path / "a.tiktoken", "tiktoken")

@@ -360,6 +360,10 @@ def _stat(name: str) -> tuple[str, int, str]:
         known = ["akjv", *NAMED]
         hint = f" {nearest(name, known)}" if os.sep not in name and "." not in name else ""
         raise FledgeError(f"There is no file or folder {name}.{hint or ' Check the path.'}") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise FledgeError(
+            f"{name} is a pipe or a device, which can be read only once. Give - as the source, and pipe it into that."
+        )
     return name, found.st_size, str(found.st_mtime_ns)
 
 

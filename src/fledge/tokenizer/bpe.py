@@ -194,7 +194,8 @@ class BPETokenizer(Tokenizer):
     def _encode_source(self, source: Path, special: Special, threads: int | None) -> Iterator[EncodedPart]:
         from fledge.tokenizer.stream import mapped_blocks
 
-        if source.suffix.lower() in COMPRESSED or not source.is_file():  # a pipe can't be mapped either
+        # What has no size can't be mapped: a pipe, or a file that the system makes up while it is read.
+        if source.suffix.lower() in COMPRESSED or not source.is_file() or not source.stat().st_size:
             return super()._encode_source(source, special, threads)
         return self._encode_blocks(mapped_blocks(self, source, special), special, threads)
 

@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from os import PathLike
 from pathlib import Path
@@ -125,10 +125,19 @@ def export_tokenizer(tokenizer: Tokenizer, path: str | PathLike[str], format: st
             f"{place}: tiktoken leaves out text that the pattern {parts.pattern} does not match, and fledge keeps it: "
             r"only text that is matched whole has the same ids in both. A pattern that ends in |[\s\S] matches all."
         )
+    if nested := [name for name in parts.special_tokens if _begins_another(name, parts.special_tokens)]:
+        warnings.warn(
+            f"{place}: the special token {nested[0]} begins another one, and tiktoken may find it where fledge finds "
+            "the longer: only text without such tokens is sure to have the same ids in both."
+        )
     described = {"pattern": parts.pattern, "pat_str": expression_of(parts.pattern)}
     described_too = _json(described | {"special_tokens": parts.special_tokens})
     _write_together(place.parent, {place.name: ranks, beside_ranks(place).name: described_too})
     return [place, beside_ranks(place)]
+
+
+def _begins_another(name: str, names: Iterable[str]) -> bool:
+    return any(other != name and other.startswith(name) for other in names)
 
 
 def _json(value: Any) -> bytes:

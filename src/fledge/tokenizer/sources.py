@@ -100,6 +100,8 @@ def _file(path: Path) -> Path:
         raise FledgeError(f"{path} is a folder. Name its files, or open it with Corpus.open({str(path)!r}).")
     if not os.path.exists(path):  # which knows names that are too long to be one
         raise FledgeError(f"{path!s:.200} does not exist. To train on texts in memory, give a list of them.")
+    if not os.path.isfile(path):
+        raise FledgeError(f"{path} is a pipe or a device. Read it yourself, and give its texts as a list.")
     if not os.access(path, os.R_OK):
         raise FledgeError(f"{path} can't be read: its permissions forbid it.")
     return path

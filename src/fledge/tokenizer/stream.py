@@ -60,6 +60,8 @@ def _check_places(source: Path, target: Path) -> None:
         )
     if target.is_dir():
         raise FledgeError(f"{target} is a folder. Name the file that is to hold the ids.")
+    if target.exists() and not target.is_file():
+        raise FledgeError(f"{target} is a pipe or a device, and ids are written to a plain file. Name one.")
     if target.exists() and target.samefile(source):
         raise FledgeError(f"{target} is {source} itself: its text would be lost. Name another file for the ids.")
 
