@@ -28,6 +28,7 @@ Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 _ONE_OR_MORE = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
 Texts = Annotated[tuple[str, ...], _ONE_OR_MORE]
@@ -248,7 +249,7 @@ class TrainingConfig(Settings):
     "Windows per optimizer step, over all devices."
     micro_batch: Positive | None = None
     "Windows per device at once; none to find what fits the memory."
-    seed: Count = 0
+    seed: Seed = 0
     "Everything random follows from it: weights, order of the data, dropout, samples."
     device: str = "auto"
     "`auto`, `cpu`, `mps`, `cuda` or `cuda:N`."
@@ -312,15 +313,15 @@ class SamplingConfig(Settings):
     "Keep tokens at least this likely relative to the likeliest."
     repetition_penalty: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
     "Divide the scores of tokens that already occurred; 1 for none."
-    max_tokens: Positive = 128
+    max_tokens: Annotated[int, Field(ge=1, le=1 << 24)] = 128
     "Tokens to generate at most."
     stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], _ONE_OR_MORE] = ()
     "Texts at which generation ends, besides the end token; the text of a special token stands for that token."
     stop_at_end: bool = True
     "End at the tokenizer's end token; off to go on with a new document."
-    seed: Count = 0
+    seed: Seed = 0
     "The same seed, prompt and model give the same text."
-    samples: Positive = 1
+    samples: Annotated[int, Field(ge=1, le=1 << 16)] = 1
     "Texts to generate for each prompt."
     prompt: str = ""
     "The text to go on from; empty to begin a new document."

@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import sys
+import unicodedata
 from collections.abc import Iterable
 
 
@@ -25,6 +26,20 @@ def nearest(name: str, names: Iterable[str]) -> str:
     known = sorted(names)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"Did you mean {close[0]}?" if close else f"Known: {', '.join(known)}."
+
+
+def harmless(text: str, keep: str = "") -> str:
+    """A stranger's text for a terminal: characters that would steer it, and are not to `keep`, are numbered instead.
+
+    >>> harmless("a\\x1b[2Jb")
+    'a⟨U+001B⟩[2Jb'
+    """
+    return "".join(
+        f"⟨U+{ord(character):04X}⟩"
+        if unicodedata.category(character) in ("Cc", "Cf") and character not in keep
+        else character
+        for character in text
+    )
 
 
 def command(*words: object) -> str:

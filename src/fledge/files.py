@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -9,6 +10,8 @@ import os
 import re
 import secrets
 import shutil
+import tempfile
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -57,7 +60,13 @@ def atomic_folder(path: Path | str) -> Iterator[Path]:
             for name in names:
                 sync_file(Path(folder) / name)
             sync_folder(Path(folder))
-        os.rename(temporary, path)
+        try:
+            os.rename(temporary, path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            # Another writer was first: what is in the way is said under its own name, not the temporary one.
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
     sync_folder(path.parent)
 
 
@@ -92,15 +101,34 @@ def _sweep(path: Path) -> None:
     left = re.compile(re.escape(path.name) + rf"(\.[0-9a-f]{{8}})?{re.escape(PARTIAL)}")
     for entry in os.scandir(path.parent):
         # A file with no more than the suffix may be a download to go on with.
-        if not (found := left.fullmatch(entry.name)) or not (found[1] or entry.is_dir(follow_symlinks=False)):
-            continue
-        with suppress(OSError):
-            descriptor = os.open(entry.path, os.O_RDONLY if entry.is_dir(follow_symlinks=False) else os.O_RDWR)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _remove(Path(entry.path))
-            finally:
-                os.close(descriptor)
+        if (found := left.fullmatch(entry.name)) and (found[1] or entry.is_dir(follow_symlinks=False)):
+            _remove_unlocked(entry)
+
+
+def _remove_unlocked(entry: os.DirEntry[str]) -> None:
+    with suppress(OSError):
+        descriptor = os.open(entry.path, os.O_RDONLY if entry.is_dir(follow_symlinks=False) else os.O_RDWR)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove(Path(entry.path))
+        finally:
+            os.close(descriptor)
+
+
+def temporary_folder(prefix: str) -> tempfile.TemporaryDirectory[str]:
+    """A folder for as long as the object lives; those of the same prefix whose processes were killed are removed."""
+    for entry in os.scandir(tempfile.gettempdir()):
+        if entry.name.startswith(prefix) and entry.is_dir(follow_symlinks=False):
+            _remove_unlocked(entry)
+    while True:
+        folder = tempfile.TemporaryDirectory(prefix=prefix)
+        with suppress(FileNotFoundError):  # another process may take it for a leftover before it is locked
+            descriptor = os.open(folder.name, os.O_RDONLY)
+            weakref.finalize(folder, os.close, descriptor)
+            with suppress(OSError):  # some file systems have no locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.path.exists(folder.name):
+                return folder
 
 
 def _remove(path: Path) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from fledge.bundle import Bundle, TrainingState, load_bundle, save_bundle
+from fledge.bundle.manifest import MANIFEST, checksum, without_checksum
 from fledge.config import ModelConfig, RunConfig, TokensConfig
 from fledge.model import Model, build_model
 from fledge.tokenizer import Tokenizer, train_bpe
@@ -35,6 +39,13 @@ def scores(model: Model) -> torch.Tensor:
     ids = torch.arange(1, 17).reshape(1, 16)
     with torch.inference_mode():
         return model(ids)
+
+
+def forge(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the manifest and seal it again, as an attacker would."""
+    values = without_checksum(json.loads((folder / MANIFEST).read_bytes()))
+    change(values)
+    (folder / MANIFEST).write_text(json.dumps({**values, "checksum": checksum(values)}))
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from fledge.bundle import Bundle, TrainingState, load_bundle, save_bundle
+from fledge.bundle.describe import describe, differences
 from fledge.bundle.weights import read_header, write_tensors
 from fledge.errors import FledgeError
 from fledge.files import sha256
@@ -122,6 +123,29 @@ def test_other_types_and_devices(bundle: Bundle) -> None:
     assert next(half.parameters()).dtype == torch.bfloat16
     difference = (scores(half).float() - scores(bundle.model)).abs().max()
     assert difference < 0.2
+
+
+@pytest.mark.parametrize("device", ["nope", "cuda:99", "mps"])
+def test_a_device_that_is_not_there_is_refused(bundle: Bundle, device: str) -> None:
+    if device == "mps" and torch.backends.mps.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(FledgeError, match=f"device = '{device}' is no device, or there is none here. Use cpu"):
+        load_bundle(bundle.path, device=device)
+
+
+def test_settings_without_effect_are_no_difference(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """Of a tokenizer that was given, what counts is the tokenizer, and not how one would have been trained."""
+    places = []
+    for name, size in (("a", 1024), ("b", 257)):
+        plain = small_config()
+        given = plain.tokenizer.model_copy(update={"path": "tokenizer", "vocabulary_size": size})
+        config = plain.model_copy(update={"tokenizer": given})
+        places.append(save_bundle(tmp_path / name, config, tokenizer, small_model(config, tokenizer)))
+    assert differences(*places) == []
+    stored = plain.model_copy(update={"tokens": plain.tokens.model_copy(update={"store": "tokens"})})
+    place = save_bundle(tmp_path / "c", stored, tokenizer, small_model(stored, tokenizer))
+    assert {difference.name for difference in differences(place, tmp_path / "a")} >= {"tokens.store", "corpus.source"}
+    assert ("token store", "tokens") in describe(place)["how it was trained"]
 
 
 def test_weights_are_mapped_not_copied(bundle: Bundle) -> None:

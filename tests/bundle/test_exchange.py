@@ -121,6 +121,43 @@ def test_gguf_reads_back_equal(tmp_path: Path, tokenizer: Tokenizer, name: str, 
         assert np.array_equal(found.reshape(ours.shape).astype(np.float32), ours.detach().float().numpy())
 
 
+def test_two_gguf_exports_at_once_leave_a_whole_file(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = pytest.importorskip("gguf").GGUFWriter
+    bundle = make(tmp_path, tokenizer, "llama")
+    alone = export_bundle(bundle, tmp_path / "alone.gguf", "gguf").read_bytes()
+    target, usual = tmp_path / "model.gguf", writer.write_kv_data_to_file
+
+    def meanwhile(half_written: Any) -> None:
+        monkeypatch.setattr(writer, "write_kv_data_to_file", usual)
+        export_bundle(bundle, target, "gguf")
+        usual(half_written)
+
+    monkeypatch.setattr(writer, "write_kv_data_to_file", meanwhile)
+    assert export_bundle(bundle, target, "gguf").read_bytes() == alone
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_an_export_that_comes_second_names_what_is_in_its_way(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fledge.bundle import exchange
+
+    bundle, target, usual = make(tmp_path, tokenizer, "llama"), tmp_path / "hub", exchange._name_for_hub
+
+    def meanwhile(path: Path, context_length: int) -> None:
+        monkeypatch.setattr(exchange, "_name_for_hub", usual)
+        export_bundle(bundle, target)
+        usual(path, context_length)
+
+    monkeypatch.setattr(exchange, "_name_for_hub", meanwhile)
+    with pytest.raises(FileExistsError) as refused:
+        export_bundle(bundle, target)
+    assert refused.value.filename == str(target)
+    assert refused.value.filename2 is None
+
+
 def test_what_cannot_be_exported_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
     config = small_config(architecture="gru")
     recurrent = load_bundle(save_bundle(tmp_path / "a", config, tokenizer, small_model(config, tokenizer)))

@@ -7,10 +7,11 @@ import json
 import os
 import random
 import shutil
+import subprocess
+import sys
 import tarfile
 import tracemalloc
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,9 @@ import torch
 
 from fledge.bundle import Bundle, load_bundle
 from fledge.bundle.archive import pack
-from fledge.bundle.manifest import MANIFEST, checksum, describe_file, read_manifest, without_checksum
+from fledge.bundle.manifest import MANIFEST, describe_file, read_manifest
 from fledge.errors import FledgeError
-from tests.bundle.conftest import scores
-
-
-def forge(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change the manifest and seal it again, as an attacker would."""
-    values = without_checksum(json.loads((folder / MANIFEST).read_bytes()))
-    change(values)
-    (folder / MANIFEST).write_text(json.dumps({**values, "checksum": checksum(values)}))
+from tests.bundle.conftest import forge, scores
 
 
 def seal_files(folder: Path) -> None:
@@ -91,6 +85,11 @@ def test_links_cannot_leave_the_folder(bundle: Bundle, tmp_path: Path) -> None:
         (("model", "vocabulary_size"), -1, "usable manifest"),
         (("model", "vocabulary_size"), 10, "shape|do not belong together"),
         (("tokenizer", "fingerprint"), "0" * 64, "not the one this model was trained with"),
+        (("tokenizer", "kind"), "word", "says tokenizer.kind = 'word', and its files hold 'bpe'"),
+        (("tokenizer", "vocabulary_size"), 5, "says tokenizer.vocabulary_size = 5"),
+        (("model", "parameters"), 5, r"says model.parameters = 5, and its files hold \d+"),
+        (("model", "dtype"), "float99", "says model.dtype = 'float99', and its files hold 'float32'"),
+        (("config", "sampling", "max_tokens"), 10**15, "sampling.max_tokens = 1000000000000000 is not allowed"),
         (("files", "model.safetensors", "size"), 10**15, "bytes where the bundle says"),
         (("files", "model.safetensors", "size"), -5, "usable manifest"),
         (("files", "model.safetensors", "sha256"), "nothing", "usable manifest"),
@@ -116,6 +115,13 @@ def test_forged_manifests_are_refused_without_allocating(
         load_bundle(bundle.path)
     assert tracemalloc.get_traced_memory()[1] < 50_000_000
     tracemalloc.stop()
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_tokenizer_without_a_checksum_is_refused(bundle: Bundle, name: str) -> None:
+    forge(bundle.path, lambda values: values["files"].pop(name))
+    with pytest.raises(FledgeError, match=f"does not list {name}"):
+        load_bundle(bundle.path)
 
 
 def test_an_unsealed_change_is_noticed(bundle: Bundle) -> None:
@@ -248,6 +254,71 @@ def test_archives_bring_out_only_what_the_manifest_lists(bundle: Bundle, tmp_pat
         load_bundle(zip_of(tmp_path / "evil.zip", {MANIFEST: manifest, "tokenizer.json": longer}))
     with pytest.raises(FledgeError, match="does not begin with"):
         load_bundle(zip_of(tmp_path / "evil.zip", {}))
+
+
+def test_sentences_about_an_archive_name_it_and_not_where_it_was_unpacked(bundle: Bundle, tmp_path: Path) -> None:
+    members = {MANIFEST: (bundle.path / MANIFEST).read_bytes()}
+    members |= {name: (bundle.path / name).read_bytes() for name in bundle.manifest.files}
+    packed = tmp_path / "p.zip"
+
+    def refused(changed: dict[str, bytes]) -> str:
+        with pytest.raises(FledgeError) as error:
+            _ = load_bundle(zip_of(packed, changed)).training
+        return str(error.value)
+
+    for name in ("model.safetensors", "training/state.json"):
+        without = {member: data for member, data in members.items() if member != name}
+        assert refused(without).startswith(f"{packed / name} is missing")
+    assert refused({**members, MANIFEST: b"{}"}).startswith(f"{packed / MANIFEST} is not a fledge bundle's manifest")
+    with zipfile.ZipFile(zip_of(packed, members), "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        archive.writestr("tokenizer.json", b"{}")
+    with pytest.raises(FledgeError, match="holds 'tokenizer.json', a second time"):
+        load_bundle(packed)
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tar.zst"])
+def test_a_packed_bundle_is_packed_again(bundle: Bundle, tmp_path: Path, suffix: str) -> None:
+    packed = pack(bundle.path, tmp_path / "p.zip")
+    assert pack(packed, tmp_path / f"q{suffix}").read_bytes() == pack(bundle.path, tmp_path / f"r{suffix}").read_bytes()
+    assert load_bundle(pack(packed, tmp_path / f"s{suffix}", training=False)).training is None
+
+
+LOADING = """
+import sys, time
+from fledge.bundle import load_bundle
+bundle = load_bundle(sys.argv[1])
+print("loaded", flush=True)
+time.sleep(600)
+"""
+
+
+def test_what_a_killed_process_unpacked_is_removed_by_the_next(bundle: Bundle, tmp_path: Path) -> None:
+    """And what a living one has unpacked is left alone."""
+    packed, scratch = pack(bundle.path, tmp_path / "p.zip"), tmp_path / "scratch"
+    scratch.mkdir()
+    environment = {**os.environ, "TMPDIR": str(scratch)}
+
+    def start() -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", LOADING, packed], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "loaded\n"
+        return process
+
+    first = start()
+    (left,) = scratch.iterdir()
+    first.terminate()
+    first.communicate()
+    assert left.exists()
+    second = start()
+    (kept,) = scratch.iterdir()
+    third = start()
+    assert kept != left
+    assert kept in scratch.iterdir()
+    for process in (second, third):
+        process.terminate()
+        process.communicate()
 
 
 def test_an_archive_cannot_claim_to_be_huge(bundle: Bundle, tmp_path: Path) -> None:

@@ -11,12 +11,13 @@ import pytest
 import torch
 
 import fledge.cli
-from fledge.bundle import save_bundle
+from fledge.bundle import load_bundle, save_bundle
 from fledge.config import ModelConfig, RunConfig, TokensConfig
 from fledge.corpus import Corpus
 from fledge.model import build_model
 from fledge.tokenizer import train_bpe
 from fledge.tokens import write_store
+from tests.bundle.conftest import forge
 
 VERSES = [f"And the earth number {number} was without form, and void." for number in range(40)]
 
@@ -104,6 +105,11 @@ def test_generate_interactively(folder: Path, monkeypatch: Patch, capsys: Captur
         (("--prompt", "a", "--file", "b"), "not with both"),
         (("--file", "nowhere.txt"), "nowhere.txt"),
         (("--device", "gpu"), "--device = 'gpu' is no device"),
+        (("-i", "--prompt", "x"), "--prompt is not for --interactive"),
+        (("-i", "--json"), "--json is not for --interactive"),
+        (("-i", "--samples", "2"), "--samples is not for --interactive"),
+        (("--max-tokens", "99999999999999999999"), "it must be at least 1 and at most 16777216"),
+        (("--seed", str(2**64)), "it must be at least 0 and below"),
     ],
 )
 def test_generate_refuses(
@@ -188,6 +194,35 @@ def test_evaluate_refuses_what_it_would_not_use(
     assert printed.out == ""
 
 
+def test_evaluate_refuses_scores_that_are_not_finite(folder: Path, monkeypatch: Patch, capsys: Capture) -> None:
+    broken = folder / "broken"
+    bundle = load_bundle(folder / "one")
+    with torch.no_grad():
+        next(bundle.model.parameters()).fill_(float("nan"))
+    save_bundle(broken, bundle.config, bundle.tokenizer, bundle.model)
+    places = (folder / "one", broken, "--text", folder / "text.txt", "--json")
+    assert fledge_cli(monkeypatch, "evaluate", *places) == 2
+    printed = capsys.readouterr()
+    assert f"fledge: {broken}: The model's scores are not finite" in printed.err
+    assert printed.out == ""
+
+
+def test_a_strangers_manifest_cannot_steer_the_terminal(
+    folder: Path, monkeypatch: Patch, capsys: Capture, tmp_path: Path
+) -> None:
+    steer = "\x1b[2J\x1b]0;owned\x07\u202e\n"
+    bundle = load_bundle(folder / "one")
+    config = bundle.config.model_copy(update={"name": steer})
+    save_bundle(tmp_path / "b", config, bundle.tokenizer, bundle.model, metrics={steer: steer})
+    assert fledge_cli(monkeypatch, "bundle", "show", tmp_path / "b") == 0
+    assert fledge_cli(monkeypatch, "bundle", "diff", folder / "one", tmp_path / "b") == 0
+    forge(tmp_path / "b", lambda values: values["config"].update({steer: 1}))
+    assert fledge_cli(monkeypatch, "bundle", "show", tmp_path / "b") == 2
+    for printed in capsys.readouterr():
+        assert "⟨U+001B⟩[2J" in printed
+        assert not set(steer) & set("\x1b\x07\u202e") & set(printed)
+
+
 def test_bundle_import_refuses_a_wrong_value(folder: Path, monkeypatch: Patch, capsys: Capture, tmp_path: Path) -> None:
     assert fledge_cli(monkeypatch, "bundle", "export", folder / "one", tmp_path / "hub") == 0
     config = tmp_path / "hub" / "config.json"
@@ -224,6 +259,8 @@ def test_bundle_pack_export_import(folder: Path, monkeypatch: Patch, capsys: Cap
     assert "use it as it is" in capsys.readouterr().err
     assert fledge_cli(monkeypatch, "bundle", "check", tmp_path / "one.zip") == 0
     assert f"{tmp_path / 'one.zip'} is whole" in capsys.readouterr().out
+    assert fledge_cli(monkeypatch, "bundle", "pack", tmp_path / "one.zip", tmp_path / "one.tar.zst") == 0
+    assert fledge_cli(monkeypatch, "bundle", "check", tmp_path / "one.tar.zst") == 0
     assert fledge_cli(monkeypatch, "bundle", "show", tmp_path / "one.zip") == 0
     assert "what it costs" in capsys.readouterr().out
     assert fledge_cli(monkeypatch, "generate", tmp_path / "one.zip", "-p", "And", "--max-tokens", 2) == 0

@@ -199,3 +199,15 @@ def test_a_plot_is_whole_or_absent(tokenizer: Tokenizer, tmp_path: Path, monkeyp
     assert not list(tmp_path.iterdir())
     position_plot({"one": found}, tmp_path / "plot.svg")
     assert "<svg" in (tmp_path / "plot.svg").read_text()
+
+
+def test_scores_that_are_not_finite_are_refused(tokenizer: Tokenizer, store: TokenStore) -> None:
+    broken = make_model(tokenizer)
+    with torch.no_grad():
+        next(broken.parameters()).fill_(math.nan)
+    for measure in (
+        lambda: evaluate_texts(broken, tokenizer, VERSES),
+        lambda: evaluate(broken, store.split("validation"), tokenizer=tokenizer),
+    ):
+        with pytest.raises(FledgeError, match="scores are not finite: its training went wrong"):
+            measure()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
+import tracemalloc
 import warnings
 from collections import Counter
 
 import pytest
 import torch
 
-from fledge.config import SamplingConfig
+from fledge.config import SamplingConfig, parse
 from fledge.errors import FledgeError
 from fledge.generation import Generation, Piece, generate
+from fledge.generation.generate import Session
 from fledge.generation.sampling import uniforms
 from fledge.model import Model
 from fledge.tokenizer import Tokenizer
@@ -61,6 +63,45 @@ def test_a_seed_gives_the_same_text_on_every_run(rope: Model, tokenizer: Tokeniz
     assert texts(1) == first
     assert texts(2) != first
     assert len(set(first)) == 3
+
+
+def test_numbers_drawn_as_they_are_needed_are_the_same_numbers(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = small_model("gru", tokenizer)
+    sampling = SamplingConfig(temperature=1.2, max_tokens=60, samples=8, seed=3)
+
+    def texts(block: int) -> list[list[int]]:
+        monkeypatch.setitem(Session._decode_singly.__globals__, "NUMBERS", block)
+        return [result.ids for result in generate(model, tokenizer, ["In", "And the"], sampling)]
+
+    at_once = texts(1 << 20)
+    assert len({len(ids) for ids in at_once}) > 1  # some have ended, and left the batch
+    assert texts(7) == at_once
+
+
+def test_a_limit_that_is_never_reached_costs_nothing(tokenizer: Tokenizer) -> None:
+    sampling = SamplingConfig(temperature=1.0, max_tokens=1 << 24, samples=64)
+    session = Session(small_model("gru", tokenizer), tokenizer, ["In"], sampling)
+    tracemalloc.start()
+    next(session.pieces())
+    assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("max_tokens", 2**70, "at least 1 and at most 16777216"),
+        ("max_tokens", 3_000_000_000, "at least 1 and at most 16777216"),
+        ("samples", 1_000_000_000, "at least 1 and at most 65536"),
+        ("seed", 2**64 - 1, "at least 0 and below 9223372036854775808"),
+        ("seed", 2**128, "at least 0 and below 9223372036854775808"),
+    ],
+)
+def test_what_no_machine_could_do_is_refused(name: str, value: int, allowed: str) -> None:
+    with pytest.raises(FledgeError, match=f"{name} = {value} is not allowed: it must be {allowed}"):
+        parse(SamplingConfig, {name: value})
 
 
 def test_first_tokens_follow_the_model(rope: Model, tokenizer: Tokenizer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fledge.config import SamplingConfig, parse
+from fledge.config import RunConfig, SamplingConfig, parse
 from fledge.errors import FledgeError
 from fledge.generation.sampling import candidates, choose, penalise, uniforms
 
@@ -168,3 +169,16 @@ def test_the_likeliest_stays_however_small_the_share(share: float) -> None:
         assert found.ids is not None
         assert found.scores.isfinite().sum(dim=-1).tolist() == [1] * len(logits)
         assert found.ids[:, 0].tolist() == logits.argmax(dim=-1).tolist()
+
+
+def test_every_seed_that_is_allowed_has_numbers_of_its_own() -> None:
+    """The largest included, on which a conversion by way of a float would fail."""
+    seeds = [0, 1, 2**53, 2**53 + 1, 2**63 - 2, 2**63 - 1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = {tuple(uniforms(seed, 1, 0, 4)[0].tolist()) for seed in seeds}
+        uniforms(2**64 - 1, 2, 0, 4)
+    assert len(found) == len(seeds)
+    for group in ("training", "sampling"):
+        with pytest.raises(FledgeError, match="seed = 9223372036854775808 is not allowed"):
+            parse(RunConfig, {group: {"seed": 2**63}})

@@ -9,7 +9,6 @@ import io
 import shutil
 import struct
 import tarfile
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -27,9 +26,10 @@ from fledge.bundle.manifest import (
     verify_files,
 )
 from fledge.errors import FledgeError
-from fledge.files import atomic_write, readable_bytes, require_space
+from fledge.files import atomic_write, readable_bytes, require_space, temporary_folder
 
 SUFFIXES = (".zip", ".tar.zst")
+UNPACKED = "fledge-unpacked-"
 LARGEST_CARD = 1_000_000
 LARGEST_RATIO = 200  # a bundle that unpacks to more than this many times its size is no bundle of weights
 SLACK = 64_000_000
@@ -40,12 +40,21 @@ def is_archive(path: Path) -> bool:
     return path.is_file() and path.name.lower().endswith(SUFFIXES)
 
 
-def pack(folder: Path, target: Path, training: bool = True) -> Path:
-    """The bundle in `folder` as one file; without `training`, only what is needed to use the model."""
+def pack(bundle: Path, target: Path, training: bool = True) -> Path:
+    """The bundle, a folder or packed already, as one file; without `training`, only what is needed to use the model."""
     if not target.name.lower().endswith(SUFFIXES):
         raise FledgeError(f"{target} must end in {' or '.join(SUFFIXES)}.")
     if target.exists():
         raise FledgeError(f"{target} exists already. Choose another name, or remove it first.")
+    if not is_archive(bundle):
+        return _pack_folder(bundle, target, training)
+    with temporary_folder(UNPACKED) as home:
+        folder = unpack(bundle, Path(home) / "bundle")
+        with named_as(bundle, folder):
+            return _pack_folder(folder, target, training)
+
+
+def _pack_folder(folder: Path, target: Path, training: bool) -> Path:
     manifest = read_manifest(folder)
     verify_files(folder, manifest.files)
     if not training:
@@ -93,7 +102,7 @@ def _writer(target: Path, file: IO[bytes]) -> Iterator[Add]:
 
 def packed_manifest(path: Path) -> Manifest:
     """The manifest of a packed bundle, without unpacking the rest."""
-    with tempfile.TemporaryDirectory(prefix="fledge-") as folder, reading(path) as entries:
+    with temporary_folder(UNPACKED) as folder, named_as(path, Path(folder)), reading(path) as entries:
         first = next(entries, None)
         if first is None or first[0] != MANIFEST:
             raise FledgeError(f"{path} is not a packed bundle: it does not begin with {MANIFEST}.")
@@ -111,9 +120,21 @@ def unpack(path: Path, folder: Path) -> Path:
     with reading(path) as entries:
         for name, stream in entries:
             if name not in budget:
-                raise FledgeError(f"{path} holds {name!r}, which its manifest does not list. Do not trust it.")
+                wrong = (
+                    "a second time" if name in (*manifest.files, MANIFEST, CARD) else "which its manifest does not list"
+                )
+                raise FledgeError(f"{path} holds {name!r}, {wrong}. Do not trust it.")
             copy_limited(stream, folder / name, budget.pop(name), path)
     return folder
+
+
+@contextmanager
+def named_as(path: Path, folder: Path) -> Iterator[None]:
+    """Sentences about a copy unpacked to `folder` name the archive instead, which is what the person knows."""
+    try:
+        yield
+    except FledgeError as error:
+        raise FledgeError(str(error).replace(str(folder), str(path))) from None
 
 
 @contextmanager

@@ -72,7 +72,9 @@ def _training(manifest: Manifest, config: RunConfig) -> Rows:
         ]
     optimizer, schedule, training = config.optimizer, config.schedule, config.training
     rows = [
-        ("corpus", ", ".join(config.corpus.source)),
+        ("corpus", ", ".join(config.corpus.source))
+        if config.tokens.store is None
+        else ("token store", config.tokens.store),
         ("windows", f"{config.tokens.context_length} tokens, {config.tokens.policy}, {training.batch_size} a step"),
         ("optimizer", f"{optimizer.name}, learning rate {optimizer.learning_rate:g}, {schedule.name}"),
         ("seed", str(training.seed)),
@@ -102,17 +104,18 @@ def _costs(manifest: Manifest, config: RunConfig) -> Rows:
 
 def differences(first: Path | str, second: Path | str) -> list[Difference]:
     """Every setting, fact and metric in which two bundles differ."""
-    manifests = [open_manifest(path)[1] for path in (first, second)]
-    imported = any(imported_from(manifest) is not None for manifest in manifests)
-    one, two = (_flat(manifest, imported) for manifest in manifests)
+    opened = [open_manifest(path) for path in (first, second)]
+    imported = any(imported_from(manifest) is not None for _, manifest in opened)
+    one, two = (_flat(place, manifest, imported) for place, manifest in opened)
     names = [*one, *(name for name in two if name not in one)]
     pairs = (Difference(name, one.get(name, ABSENT), two.get(name, ABSENT)) for name in names)
     return [pair for pair in pairs if pair.first != pair.second]
 
 
-def _flat(manifest: Manifest, imported: bool) -> dict[str, str]:
+def _flat(place: Path, manifest: Manifest, imported: bool) -> dict[str, str]:
     """Every value by its name; where one of two bundles is `imported`, how they were trained is a single one."""
     values = manifest.model_dump(mode="json")
+    values["config"] = _with_effect(parse(RunConfig, manifest.config, where=str(place)))
     if imported:
         source = imported_from(manifest)
         known = {name: group for name, group in values["config"].items() if name not in LEARNING}
@@ -127,6 +130,16 @@ def _flat(manifest: Manifest, imported: bool) -> dict[str, str]:
     weights = {name: entry.sha256 for name, entry in manifest.files.items() if name.startswith("model")}
     flat["weights"] = " ".join(digest[:12] for digest in weights.values())
     return flat
+
+
+def _with_effect(config: RunConfig) -> dict[str, Any]:
+    """The settings without those that say how to make what was not made: a tokenizer or tokens that were given."""
+    values = config.model_dump(mode="json")
+    if config.tokens.store is not None:
+        del values["corpus"]
+    if config.tokens.store is not None or config.tokenizer.path is not None:
+        values["tokenizer"] = {"path": config.tokenizer.path}
+    return values
 
 
 def _leaves(values: Mapping[str, Any], prefix: str) -> list[tuple[str, str]]:

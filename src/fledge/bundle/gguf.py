@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fledge.errors import FledgeError
-from fledge.files import PARTIAL
+from fledge.files import atomic_write
 from fledge.model.exchange import format_of
 from fledge.tokenizer.huggingface import write_merges, write_vocabulary
 
@@ -43,9 +43,8 @@ def write_gguf(path: Path, bundle: Bundle, weights: dict[str, Tensor], dtype: to
         raise FledgeError("GGUF needs the gguf package: pip install 'fledge[hub]'.") from None
     if format_of(bundle.config.model) != "llama":
         raise FledgeError("GGUF holds Llama-shaped models: rms norms, no biases, rope, swiglu, pre-norm, no qk_norm.")
-    temporary = path.with_name(path.name + PARTIAL)
-    writer = gguf.GGUFWriter(str(temporary), "llama")
-    try:
+    with atomic_write(path) as file:
+        writer = gguf.GGUFWriter(file.name, "llama")
         _write_settings(writer, bundle)
         _write_tokenizer(writer, bundle, gguf)
         for name, tensor in weights.items():
@@ -54,9 +53,6 @@ def write_gguf(path: Path, bundle: Bundle, weights: dict[str, Tensor], dtype: to
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
     return path
 
 

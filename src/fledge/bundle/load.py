@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from fledge.bundle.archive import is_archive, unpack
+from fledge.bundle.archive import UNPACKED, is_archive, named_as, unpack
 from fledge.bundle.manifest import MANIFEST, Manifest, read_manifest, verify_files
 from fledge.bundle.save import MODEL, STATE, TRAINING, TrainingState
 from fledge.bundle.weights import Shape, check_shapes, read_headers, read_tensors, tensor_files, total_bytes
 from fledge.config import ModelConfig, RunConfig, parse
 from fledge.errors import FledgeError
-from fledge.files import read_json, readable_bytes
+from fledge.files import read_json, readable_bytes, temporary_folder
 
 if TYPE_CHECKING:
     from fledge.model import Model
@@ -37,6 +37,7 @@ class Bundle:
     config: RunConfig
     tokenizer: Tokenizer
     model: Model
+    _archive: Path | None = field(default=None, repr=False)
     _home: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False)
 
     @property
@@ -47,7 +48,8 @@ class Bundle:
     @cached_property
     def training(self) -> TrainingState | None:
         """Optimizer tensors and counters, read and verified when first asked for; None in a bundle without them."""
-        return read_training(self.path, self.manifest)
+        with named_as(self._archive or self.path, self.path):
+            return read_training(self.path, self.manifest)
 
 
 def load_bundle(
@@ -60,14 +62,32 @@ def load_bundle(
 
     Weights are memory-mapped. `verify=False` skips the checksums' pass over them; sizes and shapes are always checked.
     """
+    device, archive = usable(device), Path(path)
+    if not is_archive(archive):
+        return _load(find_bundle(path), device, dtype, verify)
+    home = temporary_folder(UNPACKED)
+    folder = unpack(archive, Path(home.name) / "bundle")
+    with named_as(archive, folder):
+        return replace(_load(folder, device, dtype, verify), _archive=archive, _home=home)
+
+
+def usable(device: str | torch.device) -> torch.device:
+    """The device, refused with a sentence where torch does not know it or has none."""
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+        if "out of memory" in str(error):
+            raise
+        raise FledgeError(
+            f"device = {str(device)!r} is no device, or there is none here. Use cpu, or cuda or mps where there is one."
+        ) from None
+    return found
+
+
+def _load(folder: Path, device: torch.device, dtype: torch.dtype | None, verify: bool) -> Bundle:
     from fledge.tokenizer import load_tokenizer
 
-    home = None
-    if is_archive(Path(path)):
-        home = tempfile.TemporaryDirectory(prefix="fledge-")
-        folder = unpack(Path(path), Path(home.name) / "bundle")
-    else:
-        folder = find_bundle(path)
     manifest = read_manifest(folder)
     files = {name: entry for name, entry in manifest.files.items() if not name.startswith(f"{TRAINING}/")}
     verify_files(folder, files, contents=verify)
@@ -78,13 +98,25 @@ def load_bundle(
             f"The tokenizer in {folder} is not the one this model was trained with: its fingerprint differs from the "
             "one in the manifest. Copy the tokenizer's files from the original bundle."
         )
+    found = {"kind": tokenizer.kind, "vocabulary_size": tokenizer.vocab_size}
+    require_facts(folder, "tokenizer", manifest.tokenizer.model_dump(), found)
     if tokenizer.vocab_size > manifest.model.vocabulary_size:
         raise FledgeError(
             f"The tokenizer in {folder} has {tokenizer.vocab_size:,} ids and the model "
             f"{manifest.model.vocabulary_size:,}: they do not belong together."
         )
     model = load_model(folder, config, manifest, device, dtype)
-    return Bundle(folder, manifest, config, tokenizer, model, home)
+    return Bundle(folder, manifest, config, tokenizer, model)
+
+
+def require_facts(folder: Path, group: str, said: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """What the manifest says of a part is what was found in its files: people and programs go by it."""
+    for name, value in found.items():
+        if said[name] != value:
+            raise FledgeError(
+                f"{folder / MANIFEST} says {group}.{name} = {said[name]!r}, and its files hold {value!r}. "
+                "Do not trust it."
+            )
 
 
 def load_model(
@@ -101,7 +133,10 @@ def load_model(
         raise FledgeError(f"{folder / min(listed)} is not in the bundle's manifest. Do not trust it.")
     shapes, facts = read_headers(paths), manifest.model
     model = lay_out_for(shapes, config.model, facts.vocabulary_size, facts.context_length, folder / MANIFEST)
-    check_shapes(shapes, {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}, paths[0])
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    check_shapes(shapes, wanted, paths[0])
+    precision = str(shapes[next(iter(wanted))].dtype).removeprefix("torch.")
+    require_facts(folder, "model", facts.model_dump(), {"parameters": model.parameters_count(), "dtype": precision})
     fill(model, read_tensors(paths))
     return model.to(device=device, dtype=dtype).eval()
 

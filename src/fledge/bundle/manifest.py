@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fledge.bundle.migrations import VERSION, migrate
 from fledge.errors import FledgeError
 from fledge.files import read_json, readable_bytes, sha256
+from fledge.tokenizer.files import CONFIGURATION, VOCABULARY
 
 MANIFEST = "bundle.json"
 LARGEST_MANIFEST = 16_000_000
@@ -96,6 +97,9 @@ def read_manifest(folder: Path) -> Manifest:
         raise FledgeError(f"{path} is not a usable manifest: {where}: {first['msg']}.") from None
     for name in manifest.files:
         check_name(name, path)
+    for name in (VOCABULARY, CONFIGURATION):
+        if name not in manifest.files:
+            raise FledgeError(f"{path} does not list {name}, which every bundle has. Do not trust it.")
     return manifest
 
 

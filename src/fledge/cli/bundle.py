@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fledge.cli.places import destination, trained
-from fledge.errors import FledgeError, command
+from fledge.errors import FledgeError, command, harmless
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -37,7 +37,7 @@ def show(bundle: Place) -> None:
     for title, rows in describe(bundle).items():
         table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
         for row in rows:
-            table.add_row(*map(escape, row))
+            table.add_row(*(escape(harmless(text)) for text in row))
         console.print(table)
         console.print()
 
@@ -76,7 +76,7 @@ def diff(first: Place, second: Place) -> None:
         return
     table = Table("", escape(str(first)), escape(str(second)), box=None, padding=(0, 2, 0, 0))
     for difference in found:
-        table.add_row(*map(escape, difference))
+        table.add_row(*(escape(harmless(text)) for text in difference))
     Console().print(table)
 
 

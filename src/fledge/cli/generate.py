@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fledge.cli.evaluate import refuse
 from fledge.cli.places import device_named, trained
 
 if TYPE_CHECKING:
@@ -73,11 +74,23 @@ def generate(
         raise FledgeError("Give the prompt with --prompt or with --file, not with both.")
     if lines and file is None:
         raise FledgeError("--lines goes with --file: each line of that file is then a prompt of its own.")
+    for_prompts = {
+        "--prompt": prompt,
+        "--file": file,
+        "--samples": samples and samples > 1,
+        "--alternatives": alternatives,
+        "--json": json_,
+        "--compile": compiled,
+    }
+    if interactive:
+        refuse(
+            for_prompts, "is not for --interactive, which asks for one prompt after the other and shows one text each"
+        )
     loaded = load_bundle(bundle, device=device_named(device))
     prepare(loaded.model)
     settings = parse(SamplingConfig, {**loaded.config.sampling.model_dump(), **given})
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    if interactive or (not prompt and file is None and at_terminal):
+    if interactive or (at_terminal and not any(for_prompts.values())):
         from fledge.generation.interactive import converse
 
         converse(loaded.model, loaded.tokenizer, settings)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fledge.errors import FledgeError
 from fledge.evaluation.evaluate import Documents, Evaluation, evaluate, evaluate_texts
 from fledge.files import atomic_write
 from fledge.plot import curves
@@ -27,12 +29,13 @@ def compare_on_texts(
     progress: bool = False,
 ) -> dict[str, Evaluation]:
     """Every bundle on the same documents, each with its own tokenizer."""
-    return {
-        name: evaluate_texts(
-            bundle.model, bundle.tokenizer, texts, stride=stride, documents=documents, progress=progress
-        )
-        for name, bundle in bundles.items()
-    }
+    found = {}
+    for name, bundle in bundles.items():
+        with _about(name):
+            found[name] = evaluate_texts(
+                bundle.model, bundle.tokenizer, texts, stride=stride, documents=documents, progress=progress
+            )
+    return found
 
 
 def compare_on_store(
@@ -47,17 +50,27 @@ def compare_on_store(
     """Every bundle on a split of a token store, which must have been made with its tokenizer."""
     found = {}
     for name, bundle in bundles.items():
-        store.require(bundle.tokenizer)
-        found[name] = evaluate(
-            bundle.model,
-            store.split(split),
-            tokenizer=bundle.tokenizer,
-            stride=stride,
-            documents=documents,
-            max_tokens=max_tokens,
-            progress=progress,
-        )
+        with _about(name):
+            store.require(bundle.tokenizer)
+            found[name] = evaluate(
+                bundle.model,
+                store.split(split),
+                tokenizer=bundle.tokenizer,
+                stride=stride,
+                documents=documents,
+                max_tokens=max_tokens,
+                progress=progress,
+            )
     return found
+
+
+@contextmanager
+def _about(name: str) -> Iterator[None]:
+    """A sentence that refuses one of several bundles says which."""
+    try:
+        yield
+    except FledgeError as error:
+        raise FledgeError(f"{name}: {error}") from None
 
 
 def position_plot(evaluations: Mapping[str, Evaluation], path: Path) -> None:

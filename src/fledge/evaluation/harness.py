@@ -15,7 +15,7 @@ import numpy as np
 
 from fledge.config import SamplingConfig
 from fledge.errors import FledgeError
-from fledge.evaluation.losses import Window, token_losses, windows_over
+from fledge.evaluation.losses import NOT_FINITE, Window, token_losses, windows_over
 from fledge.generation import generate
 from fledge.progress import progress_bar
 
@@ -66,6 +66,8 @@ def loglikelihoods(
             logits = model.head(model.hidden(inputs)[0][0, -count:])[:, : tokenizer.vocab_size].float()
             targets = torch.tensor(ids[-count:], device=device)
             logprobs = torch.log_softmax(logits, -1).gather(1, targets[:, None]).sum()
+            if not logprobs.isfinite():
+                raise FledgeError(NOT_FINITE)
             found.append((float(logprobs), bool((logits.argmax(-1) == targets).all())))
             bar.advance(1)
     return found

@@ -16,6 +16,7 @@ from fledge.progress import progress_bar
 if TYPE_CHECKING:
     from fledge.model import Model
 
+NOT_FINITE = "The model's scores are not finite: its training went wrong. Use an earlier checkpoint."
 LARGEST_LOGITS = 1 << 24  # scores held at once
 
 
@@ -84,6 +85,8 @@ def token_losses(
             model.check_ids(ids)
             hidden_BTD, _ = model.hidden(ids[:, :-1].to(device))
             found = _losses(model, hidden_BTD[scored.to(device)], ids[:, 1:][scored].to(device))
+            if not np.isfinite(found).all():
+                raise FledgeError(NOT_FINITE)
             rows, columns = np.nonzero(scored_BT)
             piece = slice(done, done + len(rows))
             nats[piece] = found

@@ -17,7 +17,7 @@ from fledge.config import CorpusConfig, RunConfig
 from fledge.errors import FledgeError
 from fledge.experiments import distribution
 from fledge.experiments.notebook import notebook
-from fledge.files import PARTIAL, atomic_folder, require_space, write_json
+from fledge.files import require_space, write_json
 
 RECIPE = "recipe.json"
 FILES = "files"
@@ -51,6 +51,7 @@ def slug_of(name: str) -> str:
 
 def pack(config: RunConfig, folder: Path, time: str = "8h50m", user: str = "") -> Packed:
     """Write the folder: `dataset/` and `notebook/`, each with its metadata for the kaggle command, and a README."""
+    from fledge.bundle.save import put_in_place
     from fledge.corpus import Corpus
     from fledge.training import parse_duration
 
@@ -63,8 +64,7 @@ def pack(config: RunConfig, folder: Path, time: str = "8h50m", user: str = "") -
     packed, slug = Packed(folder), slug_of(config.name)
     if not remote(config.corpus):
         Corpus.from_config(config.corpus)  # a source that is not there is found out here, not on Kaggle
-    older = folder.with_name(f"{folder.name}.older")
-    with atomic_folder(folder) if not folder.exists() else _replacing(folder, older) as place:
+    with put_in_place(folder, replace=folder.exists()) as place:
         dataset, notebooks = place / "dataset", place / "notebook"
         dataset.mkdir()
         notebooks.mkdir()
@@ -79,26 +79,6 @@ def pack(config: RunConfig, folder: Path, time: str = "8h50m", user: str = "") -
         (notebooks / f"{slug}.ipynb").write_bytes(notebook(config.name, slug, time, asked, MANIFEST))
         (place / "README.md").write_text(readme(slug, user or PLACEHOLDER, time, packed))
     return packed
-
-
-class _replacing:
-    """As `atomic_folder`, in the place of a folder that an earlier `fledge kaggle` wrote."""
-
-    def __init__(self, folder: Path, older: Path) -> None:
-        self.folder, self.older = folder, older
-        self.new = folder.with_name(folder.name + PARTIAL)
-
-    def __enter__(self) -> Path:
-        for leftover in (self.new, self.older):
-            shutil.rmtree(leftover, ignore_errors=True)
-        self.new.mkdir(parents=True)
-        return self.new
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            os.rename(self.folder, self.older)
-            os.rename(self.new, self.folder)
-        shutil.rmtree(self.older if kind is None else self.new, ignore_errors=True)
 
 
 # -- what goes along ---------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fledge.model.transformer import Transformer
     from fledge.tokenizer import Tokenizer
 
+NUMBERS = 256  # steps whose random numbers are drawn at once: a limit that is never reached costs nothing
 BURST = 16  # tokens between two looks at what a GPU has written
 Stopped = Literal["end", "stop", "length"]
 
@@ -144,20 +145,24 @@ class Session:
 
     def _decode(self, rows: list[int]) -> Iterator[Piece]:
         sampling = self.sampling
-        numbers = uniforms(sampling.seed, sampling.samples, 0, sampling.max_tokens)
-        if self.device.type == "mps":  # which has no 64-bit numbers
-            numbers = numbers.float().clamp(max=1 - 2**-24)
-        numbers = numbers.to(self.device)
-        numbers = numbers[[row % sampling.samples for row in rows]]
         state, logits = self._read(rows, share=sampling.samples)
         if (self.compiled or is_prepared(self.model)) and Bursts.fit(self.model, state, sampling, self.alternatives):
+            numbers = self._numbers(rows, 0, sampling.max_tokens)
             yield from self._decode_in_bursts(rows, state, logits, numbers)
         else:
-            yield from self._decode_singly(rows, state, logits, numbers)
+            yield from self._decode_singly(rows, state, logits)
         for row in rows:
             if self.results[row].stopped == "length" and (text := self.streams[row].finish()):
                 yield Piece(row, text)
             self.results[row].text = self.streams[row].text
+
+    def _numbers(self, rows: list[int], start: int, count: int) -> Tensor:
+        """What the rows' tokens are drawn by, from the step `start` on."""
+        numbers = uniforms(self.sampling.seed, self.sampling.samples, start, count)
+        if self.device.type == "mps":  # which has no 64-bit numbers
+            numbers = numbers.float().clamp(max=1 - 2**-24)
+        numbers = numbers.to(self.device)
+        return numbers[[row % self.sampling.samples for row in rows]]
 
     def _decode_in_bursts(self, rows: list[int], state: State, logits: Tensor, numbers: Tensor) -> Iterator[Piece]:
         """On a GPU: some tokens of every row at once, before their ends are looked for."""
@@ -188,12 +193,15 @@ class Session:
             tokens_BN, logprobs_BN = bursts.burst(length)
             done += length
 
-    def _decode_singly(self, rows: list[int], state: State, logits: Tensor, numbers: Tensor) -> Iterator[Piece]:
+    def _decode_singly(self, rows: list[int], state: State, logits: Tensor) -> Iterator[Piece]:
         sampling = self.sampling
         seen = self._seen() if sampling.repetition_penalty != 1 else None
+        numbers = torch.empty(0)
         for step in range(sampling.max_tokens):
+            if step % NUMBERS == 0:
+                numbers = self._numbers(rows, step, min(NUMBERS, sampling.max_tokens - step))
             usable = logits[:, : self.tokenizer.vocab_size].float()
-            chosen = choose(usable, sampling, numbers[:, step], None if seen is None else seen[rows])
+            chosen = choose(usable, sampling, numbers[:, step % NUMBERS], None if seen is None else seen[rows])
             if seen is not None:
                 seen[rows, chosen] = True
             tokens = chosen.tolist()

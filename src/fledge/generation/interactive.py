@@ -37,7 +37,7 @@ def converse(model: Model, tokenizer: Tokenizer, settings: SamplingConfig) -> No
                 if command in ("q", "quit"):
                     return
                 if command == "again":
-                    settings = settings.model_copy(update={"seed": settings.seed + 1})
+                    settings = settings.model_copy(update={"seed": (settings.seed + 1) % (1 << 63)})
                 else:
                     settings = _obey(command, rest, settings)
                     continue

@@ -34,7 +34,7 @@ def uniforms(seed: int, samples: int, start: int, count: int) -> Tensor:
     """
     rows = []
     for sample in range(samples):
-        stream = np.random.Philox(key=[seed & (2**64 - 1), sample])
+        stream = np.random.Philox(key=np.array([seed & (2**64 - 1), sample], np.uint64))
         stream.advance(start // 4)  # Philox counts in blocks of four
         values = np.random.Generator(stream).random(count + start % 4)
         rows.append(values[start % 4 :])
