@@ -66,7 +66,7 @@ def test_a_trial_behind_half_of_its_rivals_is_pruned_and_the_best_never_is(tmp_p
     watch(mine, rivals[:3])(5, 4.9)  # too few to tell
     watch(mine, rivals)(10, 4.6)  # at its end there is nothing left to save
     with pytest.raises(
-        GivenUp, match=r"a loss of 4\.400 where half of the 4 trials before it had 4\.150 or less"
+        GivenUp, match=r"a loss of 4\.400, above 4\.150, the median of the 4 trials before it then"
     ) as up:
         watch(mine, rivals)(5, 4.4)
     assert up.value.status == "pruned"
@@ -104,7 +104,7 @@ def test_a_trial_waits_for_a_rival_that_is_under_way(tmp_path: Path) -> None:
     ("step", "loss", "words"),
     [
         (1, float("nan"), "became nan"),
-        (3, 6.3, "above the 6.000 of the first steps"),
+        (3, 6.3, "above the 6.000 that training began with"),
         (3, 5.2, "rose from 4.500 to 5.200, above the 5.000 of counting"),
     ],
 )

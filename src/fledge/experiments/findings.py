@@ -73,8 +73,9 @@ def add_setup(
     if plan.facts.get("budget"):
         first = f" of {next(iter(plan.facts['arm_steps']))}" if "arm_steps" in plan.facts else ""
         page.paragraph(
-            f"The time budget of {plan.facts['budget']} was turned into {steps:,} steps for a trial{first}, once, by "
-            "measuring this machine; the plan keeps the number."
+            f"The time budget of {plan.facts['budget']} for all trials together was turned into {steps:,} steps for "
+            f"each{first}, once, by measuring this machine; plan.json keeps the number. Elsewhere --set "
+            f"training.steps={steps} in the place of --budget runs as many."
         )
     if parallel > 1:
         page.paragraph(
@@ -82,9 +83,9 @@ def add_setup(
             "trial alone."
         )
     page.code(command)
-    page.code(settings_text(config), "Every setting that the trials begin from")
     machines = sorted({outcome.machine for outcome in outcomes if outcome.machine})
     page.paragraph("; ".join([f"fledge {__version__}", *machines]) + ".")
+    page.code(settings_text(config), "Every setting; those that an arm or point names have its value there")
 
 
 def sizes_sentence(outcomes: Sequence[Outcome]) -> str:

@@ -61,7 +61,10 @@ def answer(outcomes: Sequence[Outcome], axes: Sequence[Axis], points: Mapping[st
         parts.append("One seed shows no uncertainty: near points may change places. Run with --seeds 3 to know.")
     parts.append(f"Training diverged at {'; '.join(diverged)}." if diverged else "No point diverged.")
     if pruned := len(groups) - len(losses) - len(diverged):
-        parts.append(f"{pruned} of {len(groups)} points were stopped early as hopeless.")
+        parts.append(
+            f"{pruned} of {len(groups)} points were stopped early, when half of those before them had been better at "
+            "the same step: how they would have ended is not known."
+        )
     parts += [end for axis in axes if (end := at_end(axis, points[best][axis.key]))]
     parts += rates_by_batch({name: sum(values) / len(values) for name, values in losses.items()}, axes, points)
     return " ".join(parts)

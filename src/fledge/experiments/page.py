@@ -92,7 +92,7 @@ class Page:
         block = f"<pre>{html.escape(text)}</pre>"
         if summary:
             block = f"<details><summary>{html.escape(summary)}</summary>{block}</details>"
-        self.parts.append((block, f"```\n{text}\n```"))
+        self.parts.append((block, f"{f'{summary}:' if summary else ''}\n\n```\n{text}\n```".lstrip()))
 
     def html(self) -> str:
         title, lead = html.escape(self.title), html.escape(self.lead)

@@ -64,7 +64,7 @@ class Watch:
         rows = read_metrics(self.place / "metrics.csv")
         start = next((float(row["loss"]) for row in rows if row["loss"]), math.inf)
         if loss > start + RISEN:
-            return f"after warm-up the validation loss was {loss:.3f}, above the {start:.3f} of the first steps"
+            return f"after warm-up the validation loss was {loss:.3f}, above the {start:.3f} that training began with"
         best = min((float(row["validation_loss"]) for row in rows if row["validation_loss"]), default=math.inf)
         if loss > max(self.unigram, best + RISEN):
             return f"the loss rose from {best:.3f} to {loss:.3f}, above the {self.unigram:.3f} of counting tokens"
@@ -78,7 +78,7 @@ class Watch:
         median = statistics.median(level(rival, share) for rival in self.rivals)
         if loss <= median:
             return None
-        return f"a loss of {loss:.3f} where half of the {len(self.rivals)} trials before it had {median:.3f} or less"
+        return f"a loss of {loss:.3f}, above {median:.3f}, the median of the {len(self.rivals)} trials before it then"
 
 
 def level(rival: Path, share: float) -> float:
