@@ -15,7 +15,7 @@ EVALUATIONS = 10
 "Evaluations of each trial: enough for a curve."
 WARM_STEPS, TIMED_STEPS, TIMED_SECONDS = 3, 5, 1.0
 FORWARD = 0.4  # of a step's time for a window that is only evaluated
-SHARE = 0.82  # of the time that is planned for; the rest starts trials, saves them and writes the report
+SHARE = 0.7  # of the time that is planned for; the rest starts trials, saves them and bears a machine that gets slower
 SLOW = 0.75  # the share of timed steps that a plan's step is no faster than: on a shared machine some are slower
 EVALUATED = 0.15  # of the time that may go to evaluations
 FEWEST_WINDOWS, FEWEST_STEPS = 32, 10
@@ -84,7 +84,7 @@ def fit(costs: Sequence[Cost], seconds: float, budget_text: str, evaluate_window
     """Steps that all trials together take in the time.
 
     >>> fit([Cost(step=0.1, window=0.001)] * 2, 60, "1m", 512)
-    Pace(steps=200, evaluate_windows=450)
+    Pace(steps=165, evaluate_windows=450)
     """
     step, window = sum(cost.step for cost in costs), sum(cost.window for cost in costs)
     most = int(EVALUATED * seconds / (EVALUATIONS * window))
