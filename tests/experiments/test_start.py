@@ -76,6 +76,18 @@ def test_windows_grow_with_the_work_there_is_time_for() -> None:
     assert "about 40 tokens" in why
 
 
+@pytest.mark.parametrize(
+    ("speeds", "batch"),
+    [
+        ({32: 100.0, 64: 118.0}, 32),  # a little faster is not worth half the steps, nor is a busy moment
+        ({32: 100.0, 64: 190.0, 128: 350.0}, 128),
+        ({32: 100.0, 64: 190.0, 128: 200.0}, 64),
+    ],
+)
+def test_a_batch_grows_only_where_the_machine_was_idle(speeds, batch):
+    assert choose.choose_fast_batch(32, speeds.__getitem__) == (batch, speeds[batch])
+
+
 def test_every_step_of_the_ladder_is_a_model() -> None:
     sizes = [Account(model_of(*shape), 1024, 64).flops_per_token for shape in LADDER]
     assert sizes == sorted(sizes)

@@ -177,6 +177,8 @@ def test_a_comparison_tunes_every_arm_alike(config, tmp_path) -> None:
     assert "model.context_length" not in setup
     assert "tokens.context_length = 16" in setup
     assert "transformer, 1 layer" not in setup, "what one arm has is not told as if all had it"
+    arms = text.partition("<h2>Arms</h2>")[2].partition("<h2>Set-up</h2>")[0]
+    assert "model.architecture=gru" in arms
     assert json.loads((folder / "steps.json").read_text()) == {"transformer": 4, "gru": 4}
 
 

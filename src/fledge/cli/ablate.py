@@ -21,7 +21,7 @@ def ablate(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The experiment's folder; runs/RECIPE-ablate by default.")
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Seeds per arm.", min=1)] = 1,
+    seeds: Annotated[int, typer.Option(help="Seeds per arm; one shows no uncertainty.", min=1)] = 3,
     budget: Budget = None,
     engine: EngineName = "local",
     parallel: Parallel = 1,

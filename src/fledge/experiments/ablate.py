@@ -9,6 +9,7 @@ from fledge.config import RunConfig, override_config
 from fledge.errors import FledgeError, nearest
 from fledge.experiments import findings
 from fledge.experiments.engines import ONE_BY_ONE, Engine, alone_in, run_trials
+from fledge.experiments.page import Page
 from fledge.experiments.plan import Arm, Plan, make_plan
 from fledge.experiments.statistics import Estimate, apart
 from fledge.experiments.timing import Clock, Cost, pacer
@@ -107,7 +108,7 @@ def ablate(
         windows = any("tokens.policy" in change for change in changes)
         outcomes = list(run_trials(plan_trials(plan, alone=windows), folder, engine))
         metric = "bits_per_byte" if any("tokenizer." in change for change in changes) else "validation_loss"
-        page = findings.begin(plan, answer(plan, outcomes, metric))
+        page = Page(plan.question, answer(plan, outcomes, metric))
         findings.add_arms(page, plan, outcomes, metric, BASE)
         if windows:
             page.paragraph(

@@ -22,8 +22,8 @@ FORGETTING = 15.4
 MOST_PASSES = 20
 "More passes over a text than this teach it by heart."
 
-FAST_ENOUGH = 0.85
-"Of the speed with larger batches, below which a batch is too small for the machine."
+TWICE_THE_BATCH = 1.35
+"How much faster twice the batch must be: so many times more tokens teach as much in half as many steps (measured)."
 
 LADDER = (
     (2, 64),
@@ -104,9 +104,10 @@ def choose_fast_batch(batch: int, speed: Callable[[int], float]) -> tuple[int, f
     >>> choose_fast_batch(8, {8: 100.0, 16: 180.0, 32: 200.0}.__getitem__)
     (16, 180.0)
     """
-    speeds = {size: speed(size) for size in (batch, 2 * batch, 4 * batch)}
-    size = next(size for size, found in speeds.items() if found >= FAST_ENOUGH * max(speeds.values()))
-    return size, speeds[size]
+    size, fastest = batch, speed(batch)
+    while size < 4 * batch and (faster := speed(2 * size)) >= TWICE_THE_BATCH * fastest:
+        size, fastest = 2 * size, faster
+    return size, fastest
 
 
 def choose_rate(width: int) -> float:

@@ -115,8 +115,8 @@ def compare(
         varied = {*differing, "model.architecture", "model.layers", "model.width"}
         if len(set(steps.values())) > 1:
             varied.add("training.steps")
-        findings.add_setup(page, plan, command, outcomes, engine.parallel, folder, varied)
         ranking.add_arms(page, plan, chosen, steps, notes)
+        findings.add_setup(page, plan, command, outcomes, engine.parallel, folder, varied)
         return plan, outcomes, findings.write(page, outcomes, folder)
 
 

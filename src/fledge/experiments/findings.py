@@ -5,15 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 from fledge.config import RunConfig, parse
 from fledge.errors import FledgeError
 from fledge.experiments.page import Page
 from fledge.experiments.plan import NOTES, TIMING, Plan, with_shared_data
-from fledge.experiments.recipe import toml
+from fledge.experiments.recipe import settings_text
 from fledge.experiments.statistics import Estimate, apart, estimate, paired_difference
 from fledge.experiments.trials import Outcome, by_arm, without_context_notes
 from fledge.files import atomic_write, readable_bytes
@@ -21,12 +20,6 @@ from fledge.plot import COLOURS, Curve, curves
 
 MOST_CURVES = len(COLOURS)
 METRICS = {"validation_loss": "nats per token", "bits_per_byte": "bits per byte"}
-
-
-def begin(plan: Plan, answer: str) -> Page:
-    """A page with the question as its title and the answer right below it."""
-    page = Page(plan.question, answer)
-    return page
 
 
 def add_setup(
@@ -115,21 +108,6 @@ def data_sentences(config: RunConfig, folder: Path, shared: bool) -> str:
         f"{len(held_out.tokens):,} held out ({readable_bytes(held_out.source_bytes)}). A validation loss is the mean "
         f"over {which} of {length:,} tokens{drawn}: the same at every evaluation{' and for every arm' * shared}."
     )
-
-
-def settings_text(config: Mapping[str, Any]) -> str:
-    """Every setting by its dotted name.
-
-    >>> print(settings_text({"name": "mine", "model": {"layers": 2, "hidden": None}}))
-    name = "mine"
-    model.layers = 2
-    model.hidden = none
-    """
-    rows = []
-    for group, values in config.items():
-        for key, value in values.items() if isinstance(values, Mapping) else (("", values),):
-            rows.append(f"{group}{f'.{key}' * bool(key)} = {'none' if value is None else toml(value)}")
-    return "\n".join(rows)
 
 
 def add_given_up(page: Page, outcomes: Sequence[Outcome]) -> None:

@@ -22,7 +22,7 @@ def report(
     plan: Plan, outcomes: Sequence[Outcome], axes: Sequence[Axis], points: Mapping[str, Point], folder: Path
 ) -> Page:
     """The page of a sweep, all but its set-up; `points` are the settings behind each arm's name."""
-    page = findings.begin(plan, answer(outcomes, axes, points))
+    page = Page(plan.question, answer(outcomes, axes, points))
     add_points(page, outcomes)
     add_landscape(page, outcomes, axes, points)
     findings.add_curves(page, plan, outcomes, folder)

@@ -25,7 +25,7 @@ def report(
     """The page of a comparison, all but its samples and its set-up."""
     chosen = best_rates(outcomes, names, plan.seeds[0])
     finals = [outcome for outcome in outcomes if outcome.arm in chosen.values()]
-    page = findings.begin(plan, verdict(finals, chosen, unigram))
+    page = Page(plan.question, verdict(finals, chosen, unigram))
     add_table(page, plan, finals, chosen, match, unigram)
     per_token = {outcome.arm: outcome.flops / outcome.tokens for outcome in finals}
     for title, x, scales in (
@@ -223,6 +223,7 @@ def add_tuning(page: Page, outcomes: Sequence[Outcome], chosen: Mapping[str, str
 
 def add_arms(page: Page, plan: Plan, chosen: Mapping[str, str], steps: Mapping[str, int], notes: Sequence[str]) -> None:
     """What the matching and the tuning made of each arm, and of the recipe."""
+    page.heading("Arms")
     if notes:
         page.paragraph(" ".join(notes))
     changes = {arm.name: " ".join(arm.changes) for arm in plan.arms}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,6 +54,21 @@ def recipe_text(name: str, title: str, choices: Sequence[Choice]) -> str:
     parts = [f"[{group}]\n" + "\n".join(lines) for group, lines in groups.items()]
     head = "\n".join(f"# {line}" for line in wrapped(title))
     return "\n\n".join([f"{head}\nname = {toml(name)}", *parts]) + "\n"
+
+
+def settings_text(config: Mapping[str, Any]) -> str:
+    """Every setting by its dotted name.
+
+    >>> print(settings_text({"name": "mine", "model": {"layers": 2, "hidden": None}}))
+    name = "mine"
+    model.layers = 2
+    model.hidden = none
+    """
+    rows = []
+    for group, values in config.items():
+        for key, value in values.items() if isinstance(values, Mapping) else (("", values),):
+            rows.append(f"{group}{f'.{key}' * bool(key)} = {'none' if value is None else toml(value)}")
+    return "\n".join(rows)
 
 
 def write_recipe(path: Path, text: str) -> None:

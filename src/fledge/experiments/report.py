@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fledge.experiments.page import Page
-from fledge.experiments.recipe import Choice, toml
+from fledge.experiments.recipe import Choice, settings_text, toml
 from fledge.files import read_json, write_json
 from fledge.plot import curves
 
@@ -179,7 +179,6 @@ def add_settings(page: Page, run: Run) -> None:
     from importlib.metadata import version
 
     from fledge import __version__
-    from fledge.config import setting_paths
 
     page.heading("How to repeat it")
     page.code(f"fledge train {shlex.quote(str(run.folder / 'config.json'))} --out runs/again")
@@ -187,12 +186,4 @@ def add_settings(page: Page, run: Run) -> None:
         f"fledge {__version__}, torch {version('torch')}, Python {platform.python_version()}, "
         f"{platform.system()} {platform.machine()}. Tokenizer {run.tokenizer.fingerprint[:16]}."
     )
-    values = run.config.model_dump(mode="json")
-
-    def leaf(path: str) -> str:
-        value = values
-        for part in path.split("."):
-            value = value[part]
-        return repr(value)
-
-    page.code("\n".join(f"{path} = {leaf(path)}" for path in setting_paths()), summary="every setting")
+    page.code(settings_text(run.config.model_dump(mode="json")), "Every setting")

@@ -13,7 +13,8 @@ from fledge.experiments.plan import TIMING, with_shared_data
 
 EVALUATIONS = 10
 "Evaluations of each trial: enough for a curve."
-WARM_STEPS, TIMED_STEPS, TIMED_SECONDS = 3, 5, 1.0
+WARM_STEPS, TIMED_STEPS = 3, 5
+TIMED_SECONDS, TIMED_SHARE = 1.0, 1 / 200  # at least, and of a time budget: a longer look sees more of the slow moments
 FORWARD = 0.4  # of a step's time for a window that is only evaluated
 SHARE = 0.7  # of the time that is planned for; the rest starts trials, saves them and bears a machine that gets slower
 SLOW = 0.75  # the share of timed steps that a plan's step is no faster than: on a shared machine some are slower
@@ -36,8 +37,11 @@ class Pace(NamedTuple):
     evaluate_windows: int
 
 
-def step_seconds(config: RunConfig, folder: Path) -> float:
-    """The time of a slow optimizer step as training takes it, data and all; nothing is written but the shared data."""
+def step_seconds(config: RunConfig, folder: Path, least: float = TIMED_SECONDS) -> float:
+    """The time of a slow optimizer step as training takes it, data and all; nothing is written but the shared data.
+
+    Steps are timed for `least` seconds.
+    """
     from fledge.loss import MASKED
     from fledge.run import Run
     from fledge.training import join_ranks
@@ -53,7 +57,7 @@ def step_seconds(config: RunConfig, folder: Path) -> float:
         stepper = Stepper(run.config, run.model, ranks, precision, Progress())
         stepper.plain.train()
         seconds: list[float] = []
-        while len(seconds) < WARM_STEPS + TIMED_STEPS or sum(seconds[WARM_STEPS:]) < TIMED_SECONDS:
+        while len(seconds) < WARM_STEPS + TIMED_STEPS or sum(seconds[WARM_STEPS:]) < least:
             started, first = time.perf_counter(), len(seconds) * size
             batch = windows.batch(range(first, first + size))
             stepper.accumulate(batch, int((batch.targets_BT != MASKED).sum()))
@@ -64,10 +68,11 @@ def step_seconds(config: RunConfig, folder: Path) -> float:
 
 
 class Clock:
-    """Measures each distinct cost once."""
+    """Measures each distinct cost once; the longer, the more time there is to plan."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, budget: float = 0.0) -> None:
         self.folder = folder
+        self.least = max(TIMED_SECONDS, TIMED_SHARE * budget)
         self.known: dict[str, float] = {}
 
     def cost(self, config: RunConfig, base_batch: int | None = None) -> Cost:
@@ -75,7 +80,7 @@ class Clock:
         groups = (config.corpus, config.tokenizer, config.tokens, config.model, config.training.batch_size)
         key = repr((*groups, config.optimizer.name, config.training.threads, config.training.device))
         if key not in self.known:
-            self.known[key] = step_seconds(config, self.folder)
+            self.known[key] = step_seconds(config, self.folder, self.least)
         per_window = self.known[key] / config.training.batch_size
         return Cost(self.known[key] if base_batch is None else per_window * base_batch, FORWARD * per_window)
 
@@ -108,7 +113,7 @@ def pacer(
     started = time.monotonic()
 
     def pace(config: RunConfig) -> Pace:
-        found = costs(config, Clock(folder))
+        found = costs(config, Clock(folder, seconds))
         left = seconds - (time.monotonic() - started)
         # Processes that run at once share the memory's bandwidth, which one that is measured alone has for itself.
         at_once = 1.0 if parallel == 1 else 0.9 * parallel
