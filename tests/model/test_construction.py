@@ -181,6 +181,13 @@ def test_inputs_past_the_context_are_refused(name):
         small(name)(ids(1, 25))
 
 
+@pytest.mark.parametrize("name", ARCHITECTURE_CASES)
+@pytest.mark.parametrize("wrong", [torch.zeros(5).long(), torch.zeros(1, 2, 3).long(), torch.zeros(1, 5)])
+def test_ids_are_rows_of_whole_numbers(name, wrong):
+    with pytest.raises(FledgeError, match=r"Ids of shape .* are not allowed.*ids\[None\]"):
+        small(name)(wrong)
+
+
 def test_ids_are_checked_where_they_enter():
     model = small("transformer")
     model.check_ids(torch.tensor([0, 60]))

@@ -280,6 +280,11 @@ class Model(nn.Module):
 
     def check_inputs(self, inputs_BT: Tensor, state: State | None, lengths: Tensor | None = None) -> None:
         """Refuse what cannot fit, from shapes alone; of values, only those that are on the CPU."""
+        if inputs_BT.ndim != 2 or inputs_BT.dtype not in (torch.int32, torch.int64):
+            raise FledgeError(
+                f"Ids of shape {list(inputs_BT.shape)} and type {inputs_BT.dtype} are not allowed: a model takes rows "
+                "of whole numbers, [batch, tokens]. One text is ids[None], and other types become it with .long()."
+            )
         if state is None and inputs_BT.shape[1] > self.context_length:
             raise FledgeError(
                 f"{inputs_BT.shape[1]} tokens are more than the context length of {self.context_length}. "
