@@ -348,6 +348,16 @@ class RunConfig(Settings):
             raise ValueError(f"name = {name!r} is a path, and a plain name is needed: it becomes a folder below runs/.")
         return name
 
+    @model_validator(mode="after")
+    def _rows_are_lanes(self) -> RunConfig:
+        lanes, rows = self.tokens.lanes, self.training.batch_size
+        if self.tokens.policy == "lanes" and lanes not in (None, rows):
+            raise ValueError(
+                f"tokens.lanes = {lanes} and training.batch_size = {rows} are not allowed together: every row of a "
+                "batch is a lane. Leave tokens.lanes out, or set both alike."
+            )
+        return self
+
     @property
     def steps(self) -> int:
         """Optimizer steps in all, whichever way the length was given."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -153,6 +154,7 @@ class Run:
         from fledge.tokens.writer import alone
         from fledge.training import train
 
+        began = time.monotonic()
         if resume is not None and resume is not self.bundle:
             self.bundle = resume
             for name in ("model", "tokenizer", "tokens"):  # what was looked at before is not the checkpoint's
@@ -170,16 +172,16 @@ class Run:
             write_json(self.folder / CONFIG, self.config.model_dump(mode="json"))
 
         with alone(self.folder) if os.environ.get("RANK", "0") == "0" else nullcontext():
+            windows = self.windows("train"), self.windows("validation") if len(validation.tokens) else None
             return train(
                 self.config,
                 self.model,
                 self.tokenizer,
-                self.windows("train"),
-                self.windows("validation") if len(validation.tokens) else None,
+                *windows,
                 self.folder,
                 resume=resume,
                 bytes_per_token=validation.source_bytes / max(1, len(validation.tokens)),
-                time_limit=time_limit,
+                time_limit=None if time_limit is None else time_limit - (time.monotonic() - began),
                 profile=profile,
                 quiet=self.quiet if quiet is None else quiet,
                 on_start=keep_settings if resume is not None else None,

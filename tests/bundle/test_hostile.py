@@ -363,3 +363,61 @@ def test_a_packed_bundle_loads_as_it_is(bundle: Bundle, tmp_path: Path, suffix: 
 def test_the_manifest_names_every_file_but_the_card(bundle: Bundle) -> None:
     files = {p.relative_to(bundle.path).as_posix() for p in bundle.path.rglob("*") if p.is_file()}
     assert set(read_manifest(bundle.path).files) | {MANIFEST, "README.md"} == files
+
+
+def test_what_the_manifest_does_not_list_is_not_opened(bundle: Bundle) -> None:
+    shutil.copy(bundle.path / "model.safetensors", bundle.path / "training/other.safetensors")
+    forge(bundle.path, lambda values: values["files"].pop("training/state.safetensors"))
+    with pytest.raises(FledgeError, match=r"state\.safetensors is not in the bundle's manifest"):
+        _ = load_bundle(bundle.path).training
+    (bundle.path / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(FledgeError, match=r"index\.json is not in the bundle's manifest"):
+        load_bundle(bundle.path)
+
+
+@pytest.mark.parametrize(("kind", "words"), [("I32", "weights are floating-point"), ("F8_E4M3", "F8_E4M3")])
+def test_weights_of_other_types_are_refused_by_name(bundle: Bundle, kind: str, words: str) -> None:
+    path = bundle.path / "model.safetensors"
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    names = [name for name in header if name != "__metadata__"]
+    header[names[-1]]["dtype"] = kind
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+    seal_files(bundle.path)
+    with pytest.raises(FledgeError, match=words):
+        load_bundle(bundle.path)
+
+
+def test_long_headers_of_a_tar_are_not_read(tmp_path: Path) -> None:
+    """A few kilobytes that would become gigabytes before a manifest is seen."""
+    zstandard = pytest.importorskip("zstandard")
+    size = 1 << 28
+    info = tarfile.TarInfo("x")
+    info.type, info.size = tarfile.XHDTYPE, size
+    path = tmp_path / "bomb.tar.zst"
+    with open(path, "wb") as file, zstandard.ZstdCompressor().stream_writer(file) as stream:
+        stream.write(info.tobuf(tarfile.USTAR_FORMAT))
+        for _ in range(size >> 20):
+            stream.write(bytes(1 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(FledgeError, match="a header of 268,435,456 bytes"):
+            load_bundle(path)
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_card_that_is_a_link_stays_out_of_the_archive(bundle: Bundle, tmp_path: Path) -> None:
+    (tmp_path / "private").write_text("a key")
+    (bundle.path / "README.md").unlink()
+    os.symlink(tmp_path / "private", bundle.path / "README.md")
+    packed = pack(bundle.path, tmp_path / "packed.zip")
+    assert "README.md" not in zipfile.ZipFile(packed).namelist()
+    (bundle.path / "README.md").unlink()
+    (bundle.path / "README.md").write_text("long " * 300_000)
+    with pytest.raises(FledgeError, match="Shorten it"):
+        pack(bundle.path, tmp_path / "other.zip")

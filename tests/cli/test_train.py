@@ -68,6 +68,8 @@ def test_a_bundle_is_fine_tuned_with_its_own_model_and_tokenizer(finished: Path,
     assert tuned.tokenizer.fingerprint == load_checkpoint(finished).tokenizer.fingerprint
     with pytest.raises(FledgeError, match=r"model\.layers=3: the model and the tokenizer are those of"):
         fledge("train", "akjv-demo", "--from", str(source), "--set", "model.layers=3")
+    with pytest.raises(FledgeError, match="--from starts a new run"):
+        fledge("train", "akjv-demo", "--from", str(source), "--out", str(source))
 
 
 def test_a_fine_tuning_goes_on_by_the_same_command(finished: Path, corpus: Path, tmp_path: Path) -> None:
@@ -146,6 +148,10 @@ def test_a_complete_run_of_so_many_tokens_says_how_to_go_on(corpus: Path, tmp_pa
         (["akjv-demo", "--time-limit", "soon"], "not a duration such as 8h50m"),
         (["akjv-demo", "--set", "training.tracker=wandb"], "training.trackers"),
         (["akjv-demo", "--set", "training.device=gpu9"], "is no device"),
+        (
+            ["akjv-demo", *changes(["model.architecture=lstm", "tokens.policy=lanes", "tokens.lanes=64"])],
+            "tokens.lanes = 64 and training.batch_size = 32 are not allowed together",
+        ),
     ],
 )
 def test_mistakes_are_sentences(

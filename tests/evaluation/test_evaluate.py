@@ -163,9 +163,22 @@ def test_refusals(tokenizer: Tokenizer) -> None:
         evaluate_texts(model, tokenizer, VERSES, stride=99)
     with pytest.raises(FledgeError, match="no text"):
         evaluate_texts(model, tokenizer, [])
+    with pytest.raises(FledgeError, match="documents = 'alnoe' is not allowed: choose stream or alone"):
+        evaluate_texts(model, tokenizer, VERSES, documents="alnoe")  # type: ignore[arg-type]
     small = make_model(CharacterTokenizer.train(["a"]))
     with pytest.raises(FledgeError, match="do not belong together"):
         evaluate_texts(small, tokenizer, VERSES)
+
+
+def test_bytes_that_nothing_predicts_do_not_count() -> None:
+    """Without a separator, a document's first token has nothing before it: it costs nothing, and weighs nothing."""
+    bare = train_bpe([verse.encode() for verse in VERSES], 300, [])
+    assert bare.roles.separator is None
+    model = make_model(bare)
+    first = [len(bare.decode_bytes([bare.encode(verse)[0]])) for verse in VERSES]
+    total = sum(len(verse.encode()) for verse in VERSES)
+    assert evaluate_texts(model, bare, VERSES, documents="alone").bytes == total - sum(first)
+    assert evaluate_texts(model, bare, VERSES).bytes == total - first[0]
 
 
 def test_empty_documents_cost_only_their_separator(tokenizer: Tokenizer) -> None:

@@ -47,6 +47,15 @@ def test_loglikelihood_is_that_of_the_continuation(bundle: Bundle) -> None:
     assert spaced == pytest.approx(logprob(bundle, [0, *tokenizer.encode("And the")], 1), abs=1e-4)
 
 
+def test_a_border_inside_a_token_and_an_empty_continuation_are_scored(bundle: Bundle) -> None:
+    tokenizer = bundle.tokenizer
+    joined = next(data.decode() for data in tokenizer.vocab.values() if len(data) == 2 and data.isalpha())
+    (inside, _), (nothing, greedy) = loglikelihoods(bundle, [(joined[0], joined[1]), ("And the", "")])
+    ids = [0, *tokenizer.encode(joined[0]), *tokenizer.encode(joined[1])]
+    assert inside == pytest.approx(logprob(bundle, ids, len(tokenizer.encode(joined[1]))), abs=1e-4)
+    assert (nothing, greedy) == (0.0, True)
+
+
 def test_greedy_is_recognised(bundle: Bundle) -> None:
     tokenizer = bundle.tokenizer
     contexts = [f"And the{number}" for number in range(40)]

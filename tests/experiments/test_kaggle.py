@@ -17,7 +17,7 @@ from fledge.config import load_recipe, override_config
 from fledge.errors import FledgeError
 from fledge.experiments import distribution
 from fledge.experiments.kaggle import pack, slug_of
-from fledge.experiments.kernel import changed, lengths, take_up
+from fledge.experiments.kernel import changed, lengths, take_up, tokenize
 
 TEXT = Path(__file__).parents[2] / "CONTRIBUTING.md"
 SMALL = [
@@ -191,6 +191,31 @@ def test_text_that_must_be_fetched_asks_for_the_network(tmp_path: Path, monkeypa
     packed = pack(load_recipe("tinystories"), tmp_path / "out")
     assert json.loads((packed.folder / "notebook/kernel-metadata.json").read_text())["enable_internet"] is True
     assert "tinystories is fetched" in (packed.folder / "README.md").read_text()
+    cell = json.loads((packed.folder / "notebook/fledge-tinystories.ipynb").read_text())["cells"][0]
+    assert "A network is needed, for the text tinystories" in "".join(cell["source"])
+    fetched = []
+    monkeypatch.setattr("fledge.corpus.fetch.fetch", fetched.append)
+    with pytest.raises(FledgeError, match="not on this machine yet"):  # for nothing was really fetched
+        tokenize(packed.folder / "dataset" / "recipe.json", tmp_path / "working")
+    assert fetched == ["tinystories"]
+
+
+def test_packing_again_keeps_what_is_a_persons_own(text: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = override_config(recipe(text), ["corpus.source=~/words.txt"])
+    pack(config, tmp_path / "out", user="someone")
+    kept = json.loads((tmp_path / "out/dataset/recipe.json").read_text())
+    assert kept["corpus"]["source"] == ["./files/words.txt"]
+    metadata = tmp_path / "out/notebook/kernel-metadata.json"
+    metadata.write_text(json.dumps({**json.loads(metadata.read_text()), "kernel_sources": ["someone/fledge-small"]}))
+    (tmp_path / "out/results").mkdir()
+    (tmp_path / "out/results/model.zip").write_bytes(b"a model")
+    monkeypatch.chdir(tmp_path / "out")
+    pack(override_config(config, ["training.steps=8"]), Path())
+    assert (tmp_path / "out/results/model.zip").read_bytes() == b"a model"
+    kernel = json.loads(metadata.read_text())
+    assert (kernel["id"], kernel["kernel_sources"]) == ("someone/fledge-small", ["someone/fledge-small"])
+    assert json.loads((tmp_path / "out/dataset/recipe.json").read_text())["training"]["steps"] == 8
 
 
 def test_mistakes_are_answered_with_a_sentence(text: Path, tmp_path: Path) -> None:

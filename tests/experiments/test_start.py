@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fledge.accounting import Account
 from fledge.config import ModelConfig, load_recipe
-from fledge.experiments import choose
+from fledge.corpus import Corpus
+from fledge.errors import FledgeError
+from fledge.experiments import choose, start
 from fledge.experiments.choose import LADDER, Look, choose_size, model_of
 from fledge.experiments.recipe import Choice, config_of, recipe_text
 
@@ -64,7 +68,7 @@ def test_speeds_that_matter_are_measured() -> None:
     [(50_000, "character", None), (1_000_000, "bpe", 512), (4_100_000, "bpe", 1024), (400_000_000, "bpe", 8192)],
 )
 def test_the_vocabulary_grows_with_the_text(size: int, kind: str, vocabulary: int | None) -> None:
-    assert choose.choose_vocabulary(Look(100, size, 80, True))[:2] == (kind, vocabulary)
+    assert choose.choose_vocabulary(Look(100, size, 80))[:2] == (kind, vocabulary)
 
 
 def test_windows_grow_with_the_work_there_is_time_for() -> None:
@@ -74,6 +78,17 @@ def test_windows_grow_with_the_work_there_is_time_for() -> None:
     length, why = choose.choose_context(1e18, 40)
     assert length == 64
     assert "about 40 tokens" in why
+
+
+def test_compressed_text_is_looked_at_as_what_it_holds(tmp_path, monkeypatch):
+    text = "<|endoftext|>".join(f"document {number} of a text that compresses well" for number in range(200_000))
+    (tmp_path / "plain.txt").write_text(text)
+    with gzip.open(tmp_path / "packed.txt.gz", "wt") as file:
+        file.write(text)
+    monkeypatch.setattr(start, "LOOKED_AT", 2 << 20)
+    plain, packed = (start.look_at(Corpus.open(str(tmp_path / name))) for name in ("plain.txt", "packed.txt.gz"))
+    assert packed.bytes == pytest.approx(plain.bytes, rel=0.2)
+    assert packed.documents == pytest.approx(200_000, rel=0.2)
 
 
 @pytest.mark.parametrize(
@@ -103,3 +118,13 @@ def test_a_recipe_reads_back_as_it_was_meant(tmp_path) -> None:
     path.write_text(recipe_text("mine", "For a test.", choices))
     assert load_recipe(str(path)) == config_of("mine", choices)
     assert path.read_text().count("# Said once a group.") == 2
+
+
+def test_standard_input_is_refused_and_a_cut_start_begins_again(tmp_path):
+    with pytest.raises(FledgeError, match="standard input only once"):
+        start.Start(["-"], 60.0, "1m", tmp_path / "a", print)
+    (tmp_path / "b" / "tokenizer").mkdir(parents=True)
+    (tmp_path / "b" / "config.json").write_text("{}")
+    assert start.begun(tmp_path / "b")
+    (tmp_path / "b" / "mine.txt").write_text("a person's own")
+    assert not start.begun(tmp_path / "b")

@@ -11,16 +11,18 @@ import warnings
 from pathlib import Path
 
 import pytest
+import torch
 
 from fledge.config import load_recipe, override_config
 from fledge.errors import FledgeError
 from fledge.experiments import findings, landscape
-from fledge.experiments.ablate import BASE, ablate, answer, group_arms, parse_arm
+from fledge.experiments.ablate import BASE, ablate, answer, group_arms, parse_arm, with_windows
 from fledge.experiments.engines import Engine, Job, alone_in
 from fledge.experiments.page import Page
 from fledge.experiments.plan import Arm, Plan
 from fledge.experiments.space import Axis, grid, parse_axis
 from fledge.experiments.sweep import equal_windows, samples_sentence, sweep
+from fledge.experiments.timing import gain
 from fledge.experiments.trials import Outcome, Trial, check_arms, run_trial, trial_folder
 from fledge.files import write_json
 from tests.experiments.test_trials import SMALL, TEXT
@@ -90,7 +92,7 @@ def test_arms_named_beyond_ascii_have_results_of_their_own(config, tmp_path: Pat
     assert len({each.parameters for each in outcomes}) == 3
     assert "already done" not in capsys.readouterr().out
     text = report.read_text()
-    for words in ("Samples", "from nothing (a new document)", "▸", "vocabulary of 300", "held out", "1 layer,"):
+    for words in ("Samples", "after nothing (a new document)", "▸", "vocabulary of 300", "held out", "1 layer,"):
         assert words in text
     ablate(config, tmp_path / "e", [], arms)
     assert capsys.readouterr().out.count("(already done)") == 3
@@ -116,6 +118,72 @@ def test_a_value_or_a_setting_given_twice_is_refused() -> None:
         parse_axis("model.dropout=0,0.0")
     with pytest.raises(FledgeError, match=r"--over model\.layers is given twice"):
         grid([parse_axis("model.layers=1,2"), parse_axis("model.layers=3")])
+
+
+def test_ranges_of_whole_numbers_stay_whole() -> None:
+    assert parse_axis("training.batch_size=8..64:log:4").values == (8, 16, 32, 64)
+    assert parse_axis("model.dropout=0..1:3").values == (0.0, 0.5, 1.0)
+    with pytest.raises(FledgeError, match=r"model\.layers takes whole numbers"):
+        parse_axis("model.layers=0.5..4:3")
+
+
+def test_points_that_are_drawn_twice_are_run_once(config, tmp_path: Path, capsys) -> None:
+    pytest.importorskip("optuna")
+    axes = [parse_axis("model.layers=1,2")]
+    _, outcomes, report = sweep(config, tmp_path / "e", axes, "random", trials=5, prune=False)
+    assert sorted(each.arm for each in outcomes) == ["layers=1", "layers=2"]
+    assert "3 of the 5 points drawn had been drawn before" in report.read_text()
+    assert "±" not in report.read_text().partition("<h2>")[0], "one run shows no uncertainty"
+    capsys.readouterr()
+    _, again, _ = sweep(config, tmp_path / "e", axes, "random", trials=5, prune=False)
+    assert again == outcomes
+    for changed in ({"trials": 6}, {"trials": 5, "prune": True}):
+        with pytest.raises(FledgeError, match=r"holds another experiment.*(points|prune) = "):
+            sweep(config, tmp_path / "e", axes, "random", **{"prune": False, **changed})
+
+
+def test_a_point_of_which_no_model_is_made_is_drawn_again(config, tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    heads = f"model.heads={config.model.heads}"
+    axes = [parse_axis(f"model.width={2 * config.model.width}..{2 * config.model.width + 4 * config.model.heads}:2")]
+    _, outcomes, _ = sweep(override_config(config, [heads]), tmp_path / "e", axes, "random", trials=3, prune=False)
+    assert outcomes
+    assert all(each.status == "complete" for each in outcomes)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [("training.seed=7", "give --seeds instead"), ("training.steps=9", "--budget and --equal-samples")],
+)
+def test_settings_that_an_experiment_sets_itself_are_refused(config, tmp_path: Path, change, words) -> None:
+    with pytest.raises(FledgeError, match=words):
+        ablate(config, tmp_path / "e", [], [Arm("mine", (change,))], budget=60.0, budget_text="1m")
+    assert not (tmp_path / "e").exists()
+
+
+def test_windows_that_a_text_has_not_are_left_out_or_refused_before_the_first_trial(config, tmp_path: Path) -> None:
+    arms = [Arm("long", ("tokens.context_length=4096",))]
+    with pytest.raises(FledgeError, match="The arm 'long' cannot be run"):
+        ablate(config, tmp_path / "e", [], arms)
+    every = [Arm(BASE), Arm("long", arms[0].changes)]
+    found, said = with_windows(config, every, [], tmp_path / "f")
+    assert [arm.name for arm in found] == [BASE]
+    assert said[0].startswith("long is left out.")
+
+
+def test_processes_help_no_more_than_there_are_cores_and_trials(config) -> None:
+    cores = torch.get_num_threads()
+    single = override_config(config, ["training.threads=1"])
+    assert gain(Engine("local", 1), single, 9) == 1.0
+    assert gain(Engine("local", 64), single, 99) <= 0.9 * cores or cores == 1
+    assert gain(Engine("local", 64), single, 1) == 1.0
+    assert gain(Engine("ray", 8), single, 99) == pytest.approx(7.2)
+
+
+def test_a_base_that_diverged_in_part_is_told() -> None:
+    outcomes = [outcome(BASE, 0, 2.0), outcome(BASE, 1, None, "diverged"), outcome("a", 0, 2.5), outcome("a", 1, 2.6)]
+    said = answer(plan([BASE, "a"], 2), outcomes, "validation_loss")
+    assert said.startswith("The recipe itself diverged with 1 of 2 seeds")
 
 
 @pytest.mark.parametrize("method", ["grid", "random"])

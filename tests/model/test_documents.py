@@ -86,6 +86,8 @@ def test_block_masks_are_the_dense_mask():
         starts = torch.rand(6, length, generator=generator) < torch.tensor([0, 0.001, 0.004, 0.02, 0.1, 1.0])[:, None]
         documents = starts.long().cumsum(1)
         documents[1, 300:] = -1
+        documents[0] = -1
+        documents[0, 150:180] = 0  # a short document in the middle of its padding
         blocks, dense = document_blocks(documents), document_mask(documents)[:, 0]
         count = -(-length // 128)
         padded = torch.zeros(6, count * 128, count * 128, dtype=torch.bool)
@@ -106,8 +108,9 @@ def test_flex_attention_equals_the_dense_mask():
     from torch.nn.functional import scaled_dot_product_attention
 
     torch.manual_seed(0)
-    documents = torch.tensor([[0] * 40 + [1] * 150 + [2] * 66, [0] * 200 + [-1] * 56])
-    q, k, v = (torch.randn(2, 2, 256, 16) for _ in range(3))
+    rows = [[0] * 40 + [1] * 150 + [2] * 66, [0] * 200 + [-1] * 56, [-1] * 150 + [0] * 30 + [-1] * 76]
+    documents = torch.tensor(rows)
+    q, k, v = (torch.randn(3, 2, 256, 16) for _ in range(3))
     found = flex_attention(q, k, v, block_mask=document_blocks(documents))
     wanted = scaled_dot_product_attention(q, k, v, attn_mask=document_mask(documents))
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)

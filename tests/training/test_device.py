@@ -43,8 +43,9 @@ def test_cpu_and_apple_gpus_stay_exact() -> None:
 
 def test_devices_that_are_not_there_are_refused() -> None:
     assert choose_device("cpu") == CPU
-    with pytest.raises(FledgeError, match="is no device"):
-        choose_device("gpu")
+    for name in ("gpu", "meta", "xpu"):
+        with pytest.raises(FledgeError, match="is no device"):
+            choose_device(name)
     if not torch.cuda.is_available():
         with pytest.raises(FledgeError, match="torch sees no CUDA device"):
             choose_device("cuda:3")

@@ -20,6 +20,8 @@ from fledge.training import load_checkpoint, read_metrics
 from fledge.training.session import PATIENCE, Session
 from fledge.training.skipping import Skipping
 from fledge.training.stepper import Stepper
+from fledge.training.stops import Stops
+from fledge.training.timeline import Samples
 
 from .support import TextWindows, run, settings, weights
 
@@ -100,7 +102,7 @@ def test_going_back_skips_the_batch_and_goes_on(
 ) -> None:
     """The bad samples are left out, never in silence; the others come in order, and no row is doubled."""
     poison(monkeypatch, value, 200)
-    windows = TextWindows(16)
+    windows, started = TextWindows(16), time.monotonic()
     config = settings(training={"steps": 30, "on_divergence": "skip", "spike": spike, "save_every": 5})
     result = run(config, tmp_path / "run", windows=windows)
     assert result.step == 30
@@ -110,6 +112,10 @@ def test_going_back_skips_the_batch_and_goes_on(
     assert training.values["skipped"] == [[200, 208]]
     assert training.values["samples"] == 240
     assert steps_with(tmp_path / "run", "loss") == list(range(3, 31, 3))
+    rows = read_metrics(tmp_path / "run" / "metrics.csv")
+    assert all(float(row["tokens_per_second"]) > 0 for row in rows if row["tokens_per_second"])
+    assert result.tokens_per_second > 0
+    assert float(rows[-1]["seconds"]) <= time.monotonic() - started, "no second is counted twice"
 
 
 def test_any_number_of_bad_batches_is_left_out_while_training_gets_on(tmp_path: Path, monkeypatch: Any) -> None:
@@ -191,6 +197,43 @@ def test_the_time_limit_is_kept(tmp_path: Path) -> None:
     assert time.monotonic() - start < 8
     assert result.stopped == "the time limit"
     assert (result.checkpoint / "bundle.json").is_file()
+
+
+def test_the_time_limit_leaves_room_for_what_ends_the_training() -> None:
+    stops = Stops(time_limit=100.0)
+    assert stops.wanted(step_seconds=10.0, ending_seconds=70.0) is None
+    assert stops.wanted(step_seconds=10.0, ending_seconds=81.0) == "the time limit"
+
+
+def test_a_model_that_cannot_write_trains_all_the_same(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise FledgeError("The prompt is empty.")
+
+    monkeypatch.setattr("fledge.generation.generate", refuse)
+    result = run(settings(), tmp_path / "run")
+    assert "No sample at step 6. The prompt is empty" in capsys.readouterr().err
+    assert result.step == 12
+    assert not (tmp_path / "run" / "samples.txt").exists()
+
+
+def test_a_folder_may_be_called_as_branches_are(tmp_path: Path) -> None:
+    run(settings(training={"steps": 8}), tmp_path / "branch")
+    result = run(settings(), tmp_path / "branch", resume=True)
+    assert result.step == 12
+    assert not (tmp_path / "branch" / "branch").exists()
+
+
+def test_samples_that_were_cut_short_are_left_out(tmp_path: Path) -> None:
+    place = tmp_path / "samples.txt"
+    samples = Samples(place, 0)
+    samples.add(6, ["whole, ünd so on"])
+    whole = place.read_bytes()
+    samples.add(12, ["cut"])
+    for size in range(len(whole) + 1, place.stat().st_size):
+        torn = tmp_path / "torn.txt"
+        torn.write_bytes(place.read_bytes()[:size])
+        assert Samples(torn, 20).steps == {6}
+        assert torn.read_bytes() == whole
 
 
 def test_a_full_disk_keeps_the_last_good_checkpoint(tmp_path: Path, monkeypatch: Any) -> None:

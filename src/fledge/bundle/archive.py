@@ -6,6 +6,7 @@ An archive is read like a stranger's: only files its manifest lists come out, an
 from __future__ import annotations
 
 import io
+import lzma
 import shutil
 import struct
 import tarfile
@@ -60,7 +61,13 @@ def _pack_folder(folder: Path, target: Path, training: bool) -> Path:
     if not training:
         kept = {name: entry for name, entry in manifest.files.items() if not name.startswith("training/")}
         manifest = manifest.model_copy(update={"files": kept})
-    files = [folder / name for name in ([CARD] if (folder / CARD).is_file() else []) + list(manifest.files)]
+    card = folder / CARD
+    own_card = card.is_file() and card.resolve().parent == folder.resolve()  # and not a link to a file of the person's
+    if own_card and card.stat().st_size > LARGEST_CARD:
+        raise FledgeError(
+            f"{card} is longer than the {LARGEST_CARD:,} bytes that a packed bundle's may have. Shorten it."
+        )
+    files = [folder / name for name in [CARD] * own_card + list(manifest.files)]
     require_space(target.parent, sum(path.stat().st_size for path in files), f"Packing {folder.name}")
     with atomic_write(target) as file, _writer(target, file) as add:
         add(MANIFEST, io.BytesIO(manifest_bytes(manifest)), len(manifest_bytes(manifest)))
@@ -159,9 +166,19 @@ def members(path: Path) -> Iterator[Iterator[tuple[str, IO[bytes]]]]:
     with (
         open(path, "rb") as file,
         zstandard().ZstdDecompressor(max_window_size=1 << 27).stream_reader(file) as raw,
-        tarfile.open(fileobj=io.BufferedReader(raw, BLOCK), mode="r|") as tar,
+        tarfile.open(fileobj=io.BufferedReader(raw, BLOCK), mode="r|", tarinfo=_Member) as tar,
     ):
         yield (_plain(path, tar, info) for info in tar)
+
+
+class _Member(tarfile.TarInfo):
+    """A member of a stranger's tar: long names and the like, which are read whole, are none of a bundle's."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> Any:
+        extended = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+        if self.type in (*extended, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK) and self.size > LARGEST_CARD:
+            raise tarfile.ReadError(f"a header of {self.size:,} bytes")
+        return super()._proc_member(archive)  # type: ignore[misc]
 
 
 def _plain(path: Path, archive: tarfile.TarFile, info: tarfile.TarInfo) -> tuple[str, IO[bytes]]:
@@ -202,7 +219,8 @@ def zstandard() -> Any:
 
 def broken_archive_errors() -> tuple[type[Exception], ...]:
     """What the readers raise on a cut or forged archive, zstandard's own among them where it is installed."""
-    errors = (zipfile.BadZipFile, tarfile.TarError, zlib.error, struct.error, EOFError, RuntimeError, ValueError)
+    errors: tuple[type[Exception], ...] = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError)
+    errors += (struct.error, EOFError, RuntimeError, ValueError)
     try:
         return (*errors, zstandard().ZstdError)
     except FledgeError:

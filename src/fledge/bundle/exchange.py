@@ -68,6 +68,10 @@ def _write_hub_folder(target: Path, bundle: Bundle, weights: dict[str, Tensor]) 
         generation["temperature"] = sampling.temperature
         generation["top_k"] = sampling.top_k or 0
         generation["top_p"] = sampling.top_p or 1.0
+        if sampling.min_p is not None:
+            generation["min_p"] = sampling.min_p
+    if sampling.repetition_penalty != 1:
+        generation["repetition_penalty"] = sampling.repetition_penalty
     with atomic_folder(target) as work:
         write_json(work / "config.json", {**settings, **tokens, "dtype": precision})
         write_json(work / "generation_config.json", generation)

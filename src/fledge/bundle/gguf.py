@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +94,11 @@ def _write_tokenizer(writer: Any, bundle: Bundle, gguf: Any) -> None:
     size = bundle.manifest.model.vocabulary_size
     kinds = gguf.TokenType
     writer.add_tokenizer_model("gpt2")
+    if parts.pattern not in PRE_TOKENIZERS:
+        warnings.warn(
+            "GGUF has no name for this tokenizer's pattern, so programs that read the file cut text their own way, and "
+            f"may get other ids. It has names for {', '.join(PRE_TOKENIZERS)}."
+        )
     writer.add_tokenizer_pre(PRE_TOKENIZERS.get(parts.pattern, "default"))
     writer.add_token_list([names.get(token, f"[unused{token}]") for token in range(size)])
     writer.add_token_types(

@@ -127,10 +127,7 @@ def load_model(
     dtype: torch.dtype | None = None,
 ) -> Model:
     """The model with its weights. It is first laid out without memory, and compared with the file's header."""
-    paths = tensor_files(folder, MODEL)
-    listed = {path.name for path in paths} - set(manifest.files)
-    if listed:
-        raise FledgeError(f"{folder / min(listed)} is not in the bundle's manifest. Do not trust it.")
+    paths = listed_tensors(folder, MODEL, manifest)
     shapes, facts = read_headers(paths), manifest.model
     model = lay_out_for(shapes, config.model, facts.vocabulary_size, facts.context_length, folder / MANIFEST)
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
@@ -170,11 +167,7 @@ def lay_out(config: ModelConfig, vocabulary_size: int, context_length: int) -> M
 
 def fill(model: Model, weights: Mapping[str, torch.Tensor]) -> None:
     """Make a file's pages the weights of a laid-out model."""
-    # What is kept beside a weight, such as how it is fused, has to follow.
-    attributes = {name: dict(vars(parameter)) for name, parameter in model.named_parameters()}
     model.load_state_dict(weights, assign=True)
-    for name, parameter in model.named_parameters():
-        vars(parameter).update(attributes[name])
     model.make_tables()
 
 
@@ -196,9 +189,25 @@ def read_training(folder: Path, manifest: Manifest) -> TrainingState | None:
     if not files:
         return None
     verify_files(folder, files)
-    paths = tensor_files(folder / TRAINING, STATE)
+    paths = listed_tensors(folder, f"{TRAINING}/{STATE}", manifest)
     read_headers(paths)
+    require_listed(folder, f"{TRAINING}/{STATE}.json", manifest)
     return TrainingState(read_tensors(paths), read_json(folder / TRAINING / f"{STATE}.json"))
+
+
+def listed_tensors(folder: Path, name: str, manifest: Manifest) -> list[Path]:
+    """The files of some tensors; nothing is opened that the manifest does not list."""
+    if (folder / f"{name}.safetensors.index.json").exists():
+        require_listed(folder, f"{name}.safetensors.index.json", manifest)
+    paths = tensor_files((folder / name).parent, Path(name).name)
+    for path in paths:
+        require_listed(folder, path.relative_to(folder).as_posix(), manifest)
+    return paths
+
+
+def require_listed(folder: Path, name: str, manifest: Manifest) -> None:
+    if name not in manifest.files:
+        raise FledgeError(f"{folder / name} is not in the bundle's manifest. Do not trust it.")
 
 
 def find_bundle(path: Path | str) -> Path:

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from fledge.bundle.manifest import Entry
 from fledge.errors import FledgeError
-from fledge.files import readable_bytes
 
 LARGEST_HEADER = 100_000_000
 SHARD_BYTES = 5_000_000_000
@@ -141,6 +140,11 @@ def read_header(path: Path) -> dict[str, Shape]:
         header.pop("__metadata__", None)
         spans, shapes = [], {}
         for name, entry in header.items():
+            if entry["dtype"] not in DTYPES:
+                raise FledgeError(
+                    f"{path}: {name} is of the type {entry['dtype']}, which is not read here. Convert it to one of "
+                    f"{', '.join(DTYPES)}."
+                )
             dtype, shape = DTYPES[entry["dtype"]], tuple(entry["shape"])
             begin, end = entry["data_offsets"]
             if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
@@ -149,6 +153,8 @@ def read_header(path: Path) -> dict[str, Shape]:
                 raise broken
             spans.append((begin, end))
             shapes[name] = Shape(dtype, shape)
+    except FledgeError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise broken from None
     spans.sort()
@@ -191,6 +197,8 @@ def check_shapes(found: Mapping[str, Shape], wanted: Mapping[str, tuple[int, ...
             raise FledgeError(
                 f"{where} has no tensor {name}: these weights are of another model than its settings say."
             )
+        if not found[name].dtype.is_floating_point:
+            raise FledgeError(f"{where}: {name} holds {found[name].dtype}, and weights are floating-point numbers.")
         if found[name].shape != shape:
             raise FledgeError(
                 f"{where}: {name} has the shape {list(found[name].shape)} where the settings ask for {list(shape)}: "
@@ -202,7 +210,3 @@ def check_shapes(found: Mapping[str, Shape], wanted: Mapping[str, tuple[int, ...
 
 def total_bytes(shapes: Mapping[str, Shape]) -> int:
     return sum(prod(s.shape) * torch.empty((), dtype=s.dtype).element_size() for s in shapes.values())
-
-
-def readable_total(shapes: Mapping[str, Shape]) -> str:
-    return readable_bytes(total_bytes(shapes))

@@ -46,8 +46,8 @@ def sweep(
     from fledge.cli.experiment import command_line, finish, seconds_of
     from fledge.config import load_recipe
     from fledge.experiments.engines import Engine
+    from fledge.experiments.largest import FEWEST_STEPS
     from fledge.experiments.space import parse_axis
-    from fledge.experiments.sweep import FEWEST_STEPS
     from fledge.experiments.sweep import sweep as run_sweep
 
     config = load_recipe(recipe, set_ or [])

@@ -141,6 +141,10 @@ def fine_tuned(recipe: str | None, source: Path, overrides: list[str], out: Path
         }
     )
     folder = out if out is not None else Path("runs") / f"{config.name}-from-{source.name}"
+    if folder.absolute() in (bundle.path.absolute(), *bundle.path.absolute().parents):
+        raise FledgeError(
+            f"--from starts a new run, and {folder} holds the bundle it starts from: choose another --out."
+        )
     return Run(override_config(config, overrides), folder, bundle=bundle, quiet=quiet)
 
 

@@ -326,6 +326,11 @@ class Corpus:
         first = "standard input" if first == "-" else first
         return first if len(self.sources) == 1 else f"{first} and {len(self.sources) - 1} more"
 
+    @property
+    def few_documents(self) -> int:
+        """How many there are, where they are few; elsewhere a number that is enough to be many."""
+        return self._count()[0]
+
     def _count(self) -> tuple[int, dict[int, int | None]]:
         """The number of documents, as far as it matters, and, where they are few, the size of each source's
         text.

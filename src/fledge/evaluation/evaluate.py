@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +80,8 @@ def evaluate(
     With the tokenizer, characters are counted too; with it or its `roles`, the first document follows a separator,
     as all others do. `max_tokens` evaluates the beginning only.
     """
+    if max_tokens is not None and max_tokens < 1:
+        raise FledgeError(f"max_tokens = {max_tokens} is not allowed: at least one token is evaluated.")
     split.verify()
     roles = tokenizer.roles if roles is None and tokenizer is not None else roles
     separator = roles.separator if roles is not None and split.layout == "separated" else None
@@ -93,7 +95,9 @@ def evaluate(
     if tokenizer is not None:
         sizes, symbols = _sizes(tokenizer)
         characters = int(symbols[tokens].sum())
-        source_bytes = source_bytes if whole else int(sizes[tokens].sum())
+        source_bytes = split.source_bytes if whole else int(sizes[tokens].sum())
+        firsts = tokens[stretches.unpredicted(documents)]
+        source_bytes, characters = source_bytes - int(sizes[firsts].sum()), characters - int(symbols[firsts].sum())
     elif not whole:
         source_bytes = round(split.source_bytes * len(tokens) / len(split.tokens))
     return _measure(model, stretches, documents, stride, source_bytes, characters, batch_tokens, progress)
@@ -136,6 +140,9 @@ def evaluate_texts(
         raise FledgeError("There is no text to evaluate.")
     tokens = np.concatenate(parts)
     stretches = _stretches(tokens, np.array(starts), None if bounded else roles.separator)
+    if len(firsts := tokens[stretches.unpredicted(documents)]) and not bounded:
+        sizes, symbols = _sizes(tokenizer)
+        source_bytes, characters = source_bytes - int(sizes[firsts].sum()), characters - int(symbols[firsts].sum())
     return _measure(model, stretches, documents, stride, source_bytes, characters, batch_tokens, progress)
 
 
@@ -148,6 +155,12 @@ class _Stretches:
     ends: NDArray[np.int64]
     shift: int
     "1 where a document begins with the separator before it, which is not its own."
+
+    def unpredicted(self, documents: Documents) -> NDArray[np.int64]:
+        """Tokens of documents that nothing stands before, so that nothing predicts them: their bytes do not count."""
+        if self.shift:
+            return self.starts[:0]
+        return self.starts[self.starts < self.ends] if documents == "alone" else self.starts[:1]
 
     def owners(self, places: NDArray[np.int64]) -> NDArray[np.intp]:
         """The document that each place belongs to."""
@@ -172,6 +185,8 @@ def _measure(
     batch_tokens: int,
     progress: bool,
 ) -> Evaluation:
+    if documents not in get_args(Documents):
+        raise FledgeError(f"documents = {documents!r} is not allowed: choose {' or '.join(get_args(Documents))}.")
     context = model.context_length
     stride = max(1, context // 2) if stride is None else stride
     if not isinstance(stride, Integral) or not 1 <= stride <= context:

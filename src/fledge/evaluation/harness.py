@@ -62,6 +62,10 @@ def loglikelihoods(
             before, after = split_ids(bundle, context, continuation)
             ids = (before + after)[-(model.context_length + 1) :]
             count = min(len(after), len(ids) - 1)
+            if count < 1:  # nothing follows, or nothing stands before the one token that does
+                found.append((0.0, True))
+                bar.advance(1)
+                continue
             inputs = torch.tensor([ids[:-1]], device=device)
             logits = model.head(model.hidden(inputs)[0][0, -count:])[:, : tokenizer.vocab_size].float()
             targets = torch.tensor(ids[-count:], device=device)
@@ -82,6 +86,8 @@ def split_ids(bundle: Bundle, context: str, continuation: str) -> tuple[list[int
     start = beginning(bundle)
     before = tokenizer.encode(context, special="text")
     whole = tokenizer.encode(context + continuation, special="text")
+    if len(whole) <= len(before):  # the border lies in the middle of a token
+        return [*start, *before], tokenizer.encode(continuation, special="text")
     return [*start, *whole[: len(before)]] if before else start, whole[len(before) :]
 
 

@@ -73,28 +73,30 @@ def token_losses(
     was_training = model.training
     model.eval()
     done = 0
-    with progress_bar("Evaluating", count, unit="tokens", scale=1, shown=progress) as bar:
-        for batch in _batches(windows, batch_tokens):
-            longest = max(window.end - window.start for window in batch) - 1
-            ids_BT = np.zeros((len(batch), longest + 1), dtype=np.int64)
-            scored_BT = np.zeros((len(batch), longest), dtype=bool)
-            for row, window in enumerate(batch):
-                ids_BT[row, : window.end - window.start] = tokens[window.start : window.end]
-                scored_BT[row, window.scored - window.start - 1 : window.end - window.start - 1] = True
-            ids, scored = torch.from_numpy(ids_BT), torch.from_numpy(scored_BT)
-            model.check_ids(ids)
-            hidden_BTD, _ = model.hidden(ids[:, :-1].to(device))
-            found = _losses(model, hidden_BTD[scored.to(device)], ids[:, 1:][scored].to(device))
-            if not np.isfinite(found).all():
-                raise FledgeError(NOT_FINITE)
-            rows, columns = np.nonzero(scored_BT)
-            piece = slice(done, done + len(rows))
-            nats[piece] = found
-            contexts[piece] = columns + 1
-            places[piece] = np.array([window.start for window in batch])[rows] + columns + 1
-            done = piece.stop
-            bar.advance(len(rows))
-    model.train(was_training)
+    try:
+        with progress_bar("Evaluating", count, unit="tokens", scale=1, shown=progress) as bar:
+            for batch in _batches(windows, batch_tokens):
+                longest = max(window.end - window.start for window in batch) - 1
+                ids_BT = np.zeros((len(batch), longest + 1), dtype=np.int64)
+                scored_BT = np.zeros((len(batch), longest), dtype=bool)
+                for row, window in enumerate(batch):
+                    ids_BT[row, : window.end - window.start] = tokens[window.start : window.end]
+                    scored_BT[row, window.scored - window.start - 1 : window.end - window.start - 1] = True
+                ids, scored = torch.from_numpy(ids_BT), torch.from_numpy(scored_BT)
+                model.check_ids(ids)
+                hidden_BTD, _ = model.hidden(ids[:, :-1].to(device))
+                found = _losses(model, hidden_BTD[scored.to(device)], ids[:, 1:][scored].to(device))
+                if not np.isfinite(found).all():
+                    raise FledgeError(NOT_FINITE)
+                rows, columns = np.nonzero(scored_BT)
+                piece = slice(done, done + len(rows))
+                nats[piece] = found
+                contexts[piece] = columns + 1
+                places[piece] = np.array([window.start for window in batch])[rows] + columns + 1
+                done = piece.stop
+                bar.advance(len(rows))
+    finally:
+        model.train(was_training)
     return TokenLosses(nats, contexts, places)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from fledge.config import RunConfig, override_config
@@ -10,10 +11,11 @@ from fledge.errors import FledgeError, nearest
 from fledge.experiments import findings
 from fledge.experiments.engines import ONE_BY_ONE, Engine, alone_in, run_trials
 from fledge.experiments.page import Page
-from fledge.experiments.plan import Arm, Plan, make_plan
-from fledge.experiments.statistics import Estimate, apart
+from fledge.experiments.plan import TIMING, Arm, Plan, make_plan, with_shared_data
+from fledge.experiments.statistics import Estimate, apart, estimate
 from fledge.experiments.timing import Clock, Cost, pacer
 from fledge.experiments.trials import Outcome, by_arm, check_arms, plan_trials
+from fledge.run import Run
 
 BASE = "as it is"
 GROUPS = ("architecture", "windows", "vocabulary", "fit", "tied")
@@ -22,6 +24,17 @@ QUESTIONS: dict[tuple[str, ...], str] = {
     ("vocabulary",): "Which vocabulary size suits {name}?",
     ("fit",): "Does it help {name} to fit the tokenizer on the held-out text too?",
     ("tied",): "Should {name} use its embedding as its head too?",
+}
+
+
+POLICIES = {
+    "stream": "end to end through the whole text, over the ends of documents",
+    "packed": "documents end to end, each seen by itself: no token looks into another document",
+    "slide-in": "one for every token of a document: all its beginnings, padded on the left, then every full window",
+    "slide-through": "the same, and on until only the last token is left, padded on the right",
+    "full": "every full window of a document; shorter documents are padded",
+    "aligned": "from a document's beginning in steps of the context; the rest is padded, or cut (tokens.remainder)",
+    "longest": "whole documents, each batch as wide as its longest",
 }
 
 
@@ -41,9 +54,9 @@ def group_arms(group: str, config: RunConfig) -> list[Arm]:
             Arm("SiLU", ("model.feed_forward=silu", f"model.hidden={matched_hidden(config)}")),
         ]
     if group == "windows":
-        policies = ("stream", "packed", "slide-in", "slide-through", "full", "longest")
         mine = (config.tokens.policy, config.tokens.remainder)
-        arms = [Arm(policy, (f"tokens.policy={policy}",)) for policy in policies if policy != mine[0]]
+        others = [policy for policy in POLICIES if policy not in (mine[0], "aligned")]
+        arms = [Arm(policy, (f"tokens.policy={policy}",)) for policy in others]
         return arms + [
             Arm(name, ("tokens.policy=aligned", f"tokens.remainder={remainder}"))
             for name, remainder in (("aligned, padded", "pad"), ("aligned, cut", "cut"))
@@ -93,8 +106,9 @@ def ablate(
     engine: Engine = ONE_BY_ONE,
 ) -> tuple[Plan, list[Outcome], Path]:
     """Run every arm with every seed and write the report; `budget` is seconds for all of it."""
+    began = time.monotonic()
     every = [Arm(BASE), *(arm for group in groups for arm in group_arms(group, config)), *arms]
-    check_arms(config, every)  # a mistake in the last arm is found before the first is run
+    check_arms(config, every, planned=budget is not None)  # a mistake in the last arm is found before the first is run
     question = QUESTIONS.get(tuple(groups) if not arms else (), "What is each part of {name} worth?")
     question = question.format(name=config.name)
 
@@ -102,7 +116,8 @@ def ablate(
         return [clock.cost(override_config(settings, arm.changes)) for arm in every] * seeds
 
     with alone_in(folder):
-        pace = pacer(budget, budget_text, engine.parallel, folder, costs)
+        every, left_out = with_windows(config, every, [arm.name for arm in arms], folder)
+        pace = pacer(budget, budget_text, began, engine, folder, costs)
         plan = make_plan("ablate", question, config, every, seeds, folder, pace, budget_text, engine.parallel)
         changes = [change for arm in every for change in arm.changes]
         windows = any("tokens.policy" in change for change in changes)
@@ -110,17 +125,59 @@ def ablate(
         metric = "bits_per_byte" if any("tokenizer." in change for change in changes) else "validation_loss"
         page = Page(plan.question, answer(plan, outcomes, metric))
         findings.add_arms(page, plan, outcomes, metric, BASE)
+        for sentence in left_out:
+            page.paragraph(sentence)
+        page.paragraph(
+            "The settings that an arm does not name, the learning rate among them, were not tuned for it. So this is "
+            "what each change does to a model of this size on this text after so many steps, and not what it would do "
+            "to one that is larger or trained for longer."
+        )
         if windows:
-            page.paragraph(
-                "Ways to lay windows are compared on the same text, each held-out document by itself, whatever windows "
-                "an arm was trained on. The curves below are on each arm's own windows: do not hold them against each "
-                "other."
-            )
-        findings.add_curves(page, plan, outcomes, folder)
+            add_policies(page, plan, config)
+        note = " Each arm on windows of its own kind: heights are not to be held against each other."
+        findings.add_curves(page, plan, outcomes, folder, note * windows)
         findings.add_given_up(page, outcomes)
         findings.add_samples(page, plan, outcomes, folder, config.sampling.prompt)
         findings.add_setup(page, plan, command, outcomes, engine.parallel, folder)
         return plan, outcomes, findings.write(page, outcomes, folder)
+
+
+def with_windows(
+    config: RunConfig, arms: Sequence[Arm], asked: Collection[str], folder: Path
+) -> tuple[list[Arm], list[str]]:
+    """The arms that this text has windows for, and a sentence on each of a group's that it has none for.
+
+    One that was `asked` for by name is refused, before the first trial.
+    """
+    found, left_out = [], []
+    for arm in arms:
+        try:
+            if any(change.startswith(("corpus.", "tokenizer.", "tokens.")) for change in arm.changes):
+                settings = with_shared_data(override_config(config, arm.changes), folder.absolute())
+                run = Run(settings, folder / TIMING, quiet=True)
+                run.windows("train"), run.windows("validation")
+            found.append(arm)
+        except FledgeError as error:
+            if arm.name in asked:
+                raise FledgeError(f"The arm {arm.name!r} cannot be run. {error}") from None
+            left_out.append(f"{arm.name} is left out. {error}")
+            print(left_out[-1], flush=True)
+    return found, left_out
+
+
+def add_policies(page: Page, plan: Plan, config: RunConfig) -> None:
+    """What the ways to lay windows are, and what they are compared on."""
+    tokens = config.tokens
+    page.table(
+        ["tokens.policy", "how windows lie on documents"],
+        [(f"{name} (the recipe's)" if name == tokens.policy else name, how) for name, how in POLICIES.items()],
+    )
+    most = plan.config["training"]["evaluate_windows"] * tokens.context_length
+    page.paragraph(
+        "All arms take as many steps of as many windows; where windows are padded, they see less text in them. The "
+        f"losses above are those of the first held-out documents, about {most:,} tokens of them and the same for every "
+        "arm, each document read by itself from its beginning. The windows that the set-up tells of are the curves'."
+    )
 
 
 def answer(plan: Plan, outcomes: Sequence[Outcome], metric: str) -> str:
@@ -141,9 +198,11 @@ def answer(plan: Plan, outcomes: Sequence[Outcome], metric: str) -> str:
             found[arm.name] = value
     ordered = sorted(found, key=lambda name: -found[name].mean)
     parts = []
+    if lost := sum(outcome.status == "diverged" for outcome in groups[BASE]):
+        parts.append(f"The recipe itself diverged with {lost} of {len(base)} seeds: differences are of the others.")
 
     def told(names: Sequence[str]) -> str:
-        return ", ".join(f"{name} {findings.with_interval(found[name])}" for name in names)
+        return "; ".join(f"{name} {findings.with_interval(found[name])}" for name in names)
 
     worse = [name for name in ordered if apart(found[name]) and found[name].mean > 0]
     better = [name for name in reversed(ordered) if apart(found[name]) and found[name].mean < 0]
@@ -161,5 +220,11 @@ def answer(plan: Plan, outcomes: Sequence[Outcome], metric: str) -> str:
             f"One seed shows no uncertainty, so no difference is shown yet (run with --seeds 3). Measured against the "
             f"recipe as it is, more is worse: {told(open_)}."
         )
-    unit = f"In {findings.METRICS[metric]}{', ± the 95 % interval' if len(plan.seeds) > 1 else ''}."
+    length = max(outcome.tokens for outcome in outcomes)
+    spread = f", ± half the 95 % interval over {len(plan.seeds)} seeds" * (len(plan.seeds) > 1)
+    unit = f"In {findings.METRICS[metric]} after training on {length:,} tokens{spread}."
+    if plan.question.startswith("Which") and found:
+        means = {arm.name: findings.arm_values(groups.get(arm.name, []), metric) for arm in plan.arms}
+        lowest = min((name for name in means if means[name]), key=lambda name: sum(means[name]) / len(means[name]))
+        parts.insert(0, f"Lowest: {lowest}, with {estimate(means[lowest])}.")
     return " ".join([*parts, unit] if found else parts)

@@ -52,8 +52,6 @@ class Look:
     bytes: int
     characters: int
     "Different ones, in the first megabyte."
-    whole: bool
-    "Whether all of it was looked at, or the first part and the rest reckoned from it."
 
 
 class Size(NamedTuple):

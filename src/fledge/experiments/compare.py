@@ -6,6 +6,7 @@ how much more would be needed.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from fledge.experiments.match import Match, same_parameters, same_work
 from fledge.experiments.plan import NOTES, Arm, Plan, make_plan, with_shared_data
 from fledge.experiments.timing import EVALUATIONS, Clock, Cost, pacer
 from fledge.experiments.trials import Outcome, Trial, check_arms, unigram_loss
-from fledge.files import write_json
 
 RATES = (0.3, 1.0, 3.0)
 "The small grid that every arm is tuned over, as factors of its recipe's learning rate."
@@ -27,7 +27,9 @@ ARCHITECTURES = ("transformer", "gpt2", "bdh", "rnn", "gru", "lstm")
 # As such networks are usually built: with no residual path around a layer, four of them hardly learn in a short run.
 RECURRENT = ("model.layers=2", "model.bias=true", "model.tied=false")
 PRESETS = {
+    "transformer": ("model.architecture=transformer",),
     "gpt2": (
+        "model.architecture=transformer",
         "model.norm=layer",
         "model.position=learned",
         "model.feed_forward=gelu_tanh",
@@ -43,7 +45,7 @@ PRESETS = {
 
 def arm_config(name: str, base: RunConfig) -> RunConfig:
     """An architecture at the base recipe's settings, or the model of another recipe on the base's corpus and tokens."""
-    if name == base.name or name == "transformer":
+    if name == base.name or name == base.model.architecture == "transformer":
         return base
     if name in PRESETS:
         from fledge.model.registry import without_unused
@@ -71,6 +73,7 @@ def compare(
     engine: Engine = ONE_BY_ONE,
 ) -> tuple[Plan, list[Outcome], Path]:
     """Tune every arm over the same small grid with the first seed, then run its best rate with the others."""
+    began = time.monotonic()
     if len(names) < 2 or len(set(names)) < len(names):
         raise FledgeError("A comparison takes two or more different recipes or architectures, such as: bdh gpt2.")
     with alone_in(folder):
@@ -96,7 +99,7 @@ def compare(
         def matched(settings: RunConfig, count: int) -> dict[str, Any]:
             return work.facts(settings, count, longer=budget is None)
 
-        pace = pacer(budget, budget_text, engine.parallel, folder, costs)
+        pace = pacer(budget, budget_text, began, engine, folder, costs)
         equal = match in ("parameters", "tokens")
         parallel = engine.parallel
         plan = make_plan(
@@ -104,7 +107,6 @@ def compare(
         )
         notes = [*moved(names[0], asked[0], configs[0], vocabulary_size), *plan.facts.get(NOTES, [])]
         steps = {name: int(plan.facts.get("arm_steps", {}).get(name, plan.facts["steps"])) for name in names}
-        write_json(folder / "steps.json", steps)
         outcomes = run_arms(plan, names, steps, folder, engine)
         unigram = unigram_loss(with_shared_data(base, folder))
         page = ranking.report(plan, outcomes, names, match, unigram, folder)

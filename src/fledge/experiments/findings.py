@@ -13,12 +13,15 @@ from fledge.errors import FledgeError
 from fledge.experiments.page import Page
 from fledge.experiments.plan import NOTES, TIMING, Plan, with_shared_data
 from fledge.experiments.recipe import settings_text
+from fledge.experiments.space import BATCH
 from fledge.experiments.statistics import Estimate, apart, estimate, paired_difference
-from fledge.experiments.trials import Outcome, by_arm, without_context_notes
+from fledge.experiments.trials import LENGTH, Outcome, by_arm, without_context_notes
 from fledge.files import atomic_write, readable_bytes
 from fledge.plot import COLOURS, Curve, curves
 
 MOST_CURVES = len(COLOURS)
+SAMPLE = 60
+"Tokens of a sample in a report, at most."
 METRICS = {"validation_loss": "nats per token", "bits_per_byte": "bits per byte"}
 
 
@@ -52,14 +55,17 @@ def add_setup(
         "training.steps": f"{steps:,} steps"
         + (f" of batch {training['batch_size']}" * ("training.batch_size" in shared)),
         "optimizer.name": f"optimizer {optimizer['name']}",
-        rate: f"peak learning rate {optimizer[rate.partition('.')[2]]:g}",
+        rate: f"peak learning rate {optimizer['learning_rate']:g}"
+        + f" ({optimizer['matrix_learning_rate']:g} for matrices)" * (optimizer["name"] == "muon"),
     }
+    keys = {key for names in (*changed, varied) for key in names}
+    own_data = any(key.startswith(("corpus.", "tokenizer.", "tokens.")) for key in keys)
+    same_order = "; all arms see the same data in the same order" * (not own_data and not keys & {BATCH, *LENGTH})
     page.paragraph(
         f"Recipe {config['name']} on {', '.join(config['corpus']['source'])}: "
         f"{', '.join(text for key, text in told.items() if key not in shared)}. {sizes_sentence(outcomes)}"
-        f"Seeds: {', '.join(map(str, plan.seeds))}; all arms see the same data in the same order."
+        f"Seeds: {', '.join(map(str, plan.seeds))}{same_order}."
     )
-    own_data = any(key.startswith(("corpus.", "tokenizer.", "tokens.")) for keys in (*changed, varied) for key in keys)
     page.paragraph(data_sentences(parse(RunConfig, config), folder, shared=not own_data))
     for note in plan.facts.get(NOTES, ()) if plan.kind != "compare" else ():  # a comparison tells them with its arms
         page.paragraph(note)
@@ -68,7 +74,8 @@ def add_setup(
         page.paragraph(
             f"The time budget of {plan.facts['budget']} for all trials together was turned into {steps:,} steps for "
             f"each{first}, once, by measuring this machine; plan.json keeps the number. Elsewhere --set "
-            f"training.steps={steps} in the place of --budget runs as many."
+            f"training.steps={steps} --set training.evaluate_windows={training['evaluate_windows']} in the place of "
+            "--budget runs and measures as many."
         )
     if parallel > 1:
         page.paragraph(
@@ -78,7 +85,7 @@ def add_setup(
     page.code(command)
     machines = sorted({outcome.machine for outcome in outcomes if outcome.machine})
     page.paragraph("; ".join([f"fledge {__version__}", *machines]) + ".")
-    page.code(settings_text(config), "Every setting; those that an arm or point names have its value there")
+    page.code(settings_text(config), "Every setting; arms differ from it by what they name, and seeds by training.seed")
 
 
 def sizes_sentence(outcomes: Sequence[Outcome]) -> str:
@@ -153,7 +160,7 @@ def add_arms(page: Page, plan: Plan, outcomes: Sequence[Outcome], metric: str, r
             "arm",
             "changes",
             METRICS[metric],
-            f"against {reference or '–'}",
+            "difference",
             "diverged",
             "parameters",
             "tokens/s",
@@ -162,12 +169,17 @@ def add_arms(page: Page, plan: Plan, outcomes: Sequence[Outcome], metric: str, r
     )
     if len(plan.seeds) > 1:
         page.paragraph(
-            "± is the 95 % interval of the mean over the seeds (Student's t); differences are taken seed by seed."
+            f"± is half the 95 % interval of the mean over the {len(plan.seeds)} seeds (Student's t). A difference is "
+            f"the arm's loss less that of {reference!r}, seed by seed and before rounding: below zero is better. "
+            "Better and worse are said where its interval leaves zero out; that none is shown does not make two arms "
+            "equal. The intervals are of one arm each: among twenty that change nothing, about one would seem to."
         )
     else:
         page.paragraph(
             "One seed: there is no interval, and small differences may be chance. Run with --seeds 3 to know."
         )
+    if all(outcome.status == "complete" for outcome in outcomes):
+        page.paragraph(f"All {len(outcomes)} trials ran to their last step, of which the losses are.")
 
 
 def difference(found: Sequence[Outcome], base: dict[int, Outcome], metric: str) -> Estimate | None:
@@ -199,12 +211,15 @@ def with_interval(value: Estimate) -> str:
     return f"{value.mean:+.4f}" + (f" ± {value.half_width:.4f}" if math.isfinite(value.half_width) else "")
 
 
-def add_curves(page: Page, plan: Plan, outcomes: Sequence[Outcome], folder: Path, x: str = "tokens") -> None:
-    """Validation loss of the first seed of each arm as it trained; of many arms, those that came furthest down."""
+def add_curves(page: Page, plan: Plan, outcomes: Sequence[Outcome], folder: Path, note: str = "") -> None:
+    """Validation loss of the first seed of each arm as it trained; of many arms, those that came furthest down.
+
+    A `note` is said with them.
+    """
     from matplotlib import rc_context
 
     first = [outcome for outcome in outcomes if outcome.seed == plan.seeds[0]]
-    found = {o.arm: points for o in first if (points := read_curve(folder / o.folder, x))[0]}
+    found = {o.arm: points for o in first if (points := read_curve(folder / o.folder, "tokens"))[0]}
     if not found:
         return
     best = sorted(found, key=lambda name: min(found[name][1]))[:MOST_CURVES]
@@ -218,11 +233,13 @@ def add_curves(page: Page, plan: Plan, outcomes: Sequence[Outcome], folder: Path
     lines = {name: line for name, line in lines.items() if line[0]}
     page.heading("Curves")
     left_out = f" The best {len(best)} of {len(found)} arms." if len(best) < len(found) else ""
+    if any(len(lines[name][0]) < len(found[name][0]) for name in lines):
+        left_out += f" Losses above {ceiling:.2f} are off the figure."
     if above := [name for name in best if name not in lines]:
         left_out += f" Not shown, for {'they lie' if len(above) > 1 else 'it lies'} above: {', '.join(above)}."
     with rc_context({"lines.marker": "o", "lines.markersize": 3}):
-        drawing = curves(lines, x, "validation loss, nats per token")
-    page.figure(drawing, f"Validation loss against {x}, seed {plan.seeds[0]}.{left_out}")
+        drawing = curves(lines, "tokens", "validation loss, nats per token")
+    page.figure(drawing, f"Validation loss against tokens, seed {plan.seeds[0]}.{note}{left_out}")
 
 
 def read_curve(run: Path, x: str) -> Curve:
@@ -241,11 +258,16 @@ def add_samples(page: Page, plan: Plan, outcomes: Sequence[Outcome], folder: Pat
         return
     start = repr(prompt) if prompt else "nothing (a new document)"
     page.heading("Samples")
-    page.paragraph(f"What was trained with seed {plan.seeds[0]} goes on from {start}; temperature 0.7, seed 0.")
+    page.paragraph(
+        f"What each model of seed {plan.seeds[0]} writes after {start}: up to {SAMPLE} tokens behind the ▸, at "
+        "temperature 0.7 with seed 0."
+    )
     for outcome in whole:
         try:
             with without_context_notes():
-                text = load(folder / outcome.folder).generate([prompt], temperature=0.7, max_tokens=60, seed=0)[0].text
+                text = (
+                    load(folder / outcome.folder).generate([prompt], temperature=0.7, max_tokens=SAMPLE, seed=0)[0].text
+                )
         except FledgeError as error:  # a report is worth having without what was since removed
             text = f" (no sample: {error})"
         page.quote(f"{outcome.arm}: {prompt}▸{text}")

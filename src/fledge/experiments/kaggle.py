@@ -10,14 +10,16 @@ import glob
 import os
 import re
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fledge.config import CorpusConfig, RunConfig
 from fledge.errors import FledgeError
 from fledge.experiments import distribution
 from fledge.experiments.notebook import notebook
-from fledge.files import require_space, write_json
+from fledge.files import atomic_write, read_json, require_space, write_json
 
 RECIPE = "recipe.json"
 FILES = "files"
@@ -55,6 +57,7 @@ def pack(config: RunConfig, folder: Path, time: str = "8h50m", user: str = "") -
     from fledge.corpus import Corpus
     from fledge.training import parse_duration
 
+    folder = Path(os.path.abspath(folder))
     if parse_duration(time) < 60:
         raise FledgeError(f"--time {time} is less than a minute: the notebook could not even be set up in it.")
     if folder.exists() and not (folder / "dataset" / RECIPE).is_file() and any(folder.iterdir()):
@@ -64,21 +67,38 @@ def pack(config: RunConfig, folder: Path, time: str = "8h50m", user: str = "") -
     packed, slug = Packed(folder), slug_of(config.name)
     if not remote(config.corpus):
         Corpus.from_config(config.corpus)  # a source that is not there is found out here, not on Kaggle
-    with put_in_place(folder, replace=folder.exists()) as place:
-        dataset, notebooks = place / "dataset", place / "notebook"
-        dataset.mkdir()
-        notebooks.mkdir()
-        write_json(dataset / RECIPE, carried(config, dataset, packed).model_dump(mode="json"))
-        extras = extras_of(config)
-        add_program(dataset, packed, extras)
-        asked = distribution.requirements(extras)
-        write_json(
-            dataset / MANIFEST, {"name": config.name, "wheels": [packed.wheel, *packed.wheels], "source": packed.source}
-        )
-        add_metadata(dataset, notebooks, slug, user, packed)
-        (notebooks / f"{slug}.ipynb").write_bytes(notebook(config.name, slug, time, asked, MANIFEST))
-        (place / "README.md").write_text(readme(slug, user or PLACEHOLDER, time, packed))
+    former = former_metadata(folder)
+    owner = user or former.get("id", "").partition("/")[0] or PLACEHOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    places = folder / "dataset", folder / "notebook"  # what else lies in the folder, such as results, stays there
+    try:
+        with (
+            put_in_place(places[0], replace=places[0].exists()) as dataset,
+            put_in_place(places[1], replace=places[1].exists()) as notebooks,
+        ):
+            write_json(dataset / RECIPE, carried(config, dataset, packed).model_dump(mode="json"))
+            extras = extras_of(config)
+            add_program(dataset, packed, extras)
+            asked = distribution.requirements(extras)
+            wheels = [packed.wheel, *packed.wheels]
+            write_json(dataset / MANIFEST, {"name": config.name, "wheels": wheels, "source": packed.source})
+            add_metadata(dataset, notebooks, slug, owner, packed, former)
+            content = notebook(config.name, slug, time, asked, MANIFEST, packed.network)
+            (notebooks / f"{slug}.ipynb").write_bytes(content)
+    except BaseException:
+        with suppress(OSError):
+            folder.rmdir()  # where nothing came of it
+        raise
+    with atomic_write(folder / "README.md") as file:
+        file.write(readme(slug, owner, time, packed).encode())
     return packed
+
+
+def former_metadata(folder: Path) -> dict[str, Any]:
+    """What the notebook's metadata were, with what a person has written into them."""
+    kept = folder / "notebook" / "kernel-metadata.json"
+    found = read_json(kept) if kept.is_file() else {}
+    return found if isinstance(found, dict) else {}
 
 
 # -- what goes along ---------------------------------------------------------------------------------------------------
@@ -111,7 +131,7 @@ def carried(config: RunConfig, dataset: Path, packed: Packed) -> RunConfig:
         "corpus": corpus.model_copy(update={"source": (*sources[False],), "validation_source": (*sources[True],)})
     }
     if config.tokenizer.path is not None:
-        kept = _carry(Path(config.tokenizer.path), dataset, packed)
+        kept = _carry_tokenizer(config.tokenizer.path, dataset, packed)
         changes["tokenizer"] = config.tokenizer.model_copy(update={"path": kept})
     if config.tokens.store is not None:
         kept = _carry(Path(config.tokens.store), dataset, packed)
@@ -131,7 +151,10 @@ def _places(name: str, packed: Packed) -> list[tuple[Path | None, bool]]:
         return [(None, False)]
     found: list[tuple[Path | None, bool]] = []
     for address, held_out in located(name):
-        paths = sorted(glob.glob(address, recursive=True)) if not os.path.exists(address) else [address]
+        address = os.path.expanduser(address)
+        paths = [address]
+        if not os.path.exists(address):
+            paths = sorted(path for path in glob.glob(address, recursive=True) if os.path.isfile(path))
         found += [(Path(path), held_out) for path in paths]
     return found
 
@@ -142,14 +165,33 @@ def _carry(path: Path, dataset: Path, packed: Packed) -> str:
         raise FledgeError(f"There is no file or folder {path}, which the recipe names.")
     files = [entry for entry in path.rglob("*") if entry.is_file()] if path.is_dir() else [path]
     require_space(dataset, sum(entry.stat().st_size for entry in files), f"Packing {path}")
-    name, number = path.resolve().name, 1
-    while (target := dataset / FILES / name).exists():
-        number += 1
-        name = f"{number}-{path.resolve().name}"
-    target.parent.mkdir(exist_ok=True)
+    target = _free(dataset, Path(os.path.abspath(path)).name)  # a link's own name: its ending says what is in it
     shutil.copytree(path, target) if path.is_dir() else shutil.copyfile(path, target)
-    packed.files.append(f"{FILES}/{name}")
-    return f"./{FILES}/{name}"
+    return _carried(target, packed)
+
+
+def _carry_tokenizer(path: str, dataset: Path, packed: Packed) -> str:
+    """The tokenizer in our own format, whatever files it lies in here."""
+    from fledge.tokenizer import open_tokenizer
+
+    target = _free(dataset, "tokenizer")
+    open_tokenizer(path, "tokenizer.path").save(target)
+    return _carried(target, packed)
+
+
+def _free(dataset: Path, name: str) -> Path:
+    """A place for a file of that name, or one like it where the name is taken."""
+    target, number = dataset / FILES / name, 1
+    while target.exists():
+        number += 1
+        target = dataset / FILES / f"{number}-{name}"
+    target.parent.mkdir(exist_ok=True)
+    return target
+
+
+def _carried(target: Path, packed: Packed) -> str:
+    packed.files.append(f"{FILES}/{target.name}")
+    return f"./{FILES}/{target.name}"
 
 
 def extras_of(config: RunConfig) -> list[str]:
@@ -198,9 +240,8 @@ def add_program(dataset: Path, packed: Packed, extras: list[str]) -> None:
         packed.notes.append(f"Not carried, as Kaggle and Colab have them or they are compiled: {', '.join(others)}.")
 
 
-def add_metadata(dataset: Path, notebooks: Path, slug: str, user: str, packed: Packed) -> None:
-    """What `kaggle datasets create` and `kaggle kernels push` read."""
-    owner = user or PLACEHOLDER
+def add_metadata(dataset: Path, notebooks: Path, slug: str, owner: str, packed: Packed, former: dict[str, Any]) -> None:
+    """What `kaggle datasets create` and `kaggle kernels push` read; attached outputs of before stay attached."""
     write_json(
         dataset / "dataset-metadata.json",
         {"title": f"{slug}-data", "id": f"{owner}/{slug}-data", "licenses": [{"name": "other"}]},
@@ -218,7 +259,7 @@ def add_metadata(dataset: Path, notebooks: Path, slug: str, user: str, packed: P
             "enable_internet": bool(packed.network),
             "dataset_sources": [f"{owner}/{slug}-data"],
             "competition_sources": [],
-            "kernel_sources": [],
+            "kernel_sources": former.get("kernel_sources", []),
         },
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,12 +80,16 @@ def tokenize(recipe: Path, working: Path) -> list[str]:
     They lie beside the run, as a store that settings name: the text's time of change differs with every attachment.
     """
     from fledge.config import RunConfig, load_recipe
+    from fledge.corpus.fetch import NAMED, fetch
     from fledge.run import Run
     from fledge.tokens import TokenStore, write_store
 
     config = load_recipe(str(recipe))
     if config.tokens.store is not None:
         return []
+    for name in (*config.corpus.source, *config.corpus.validation_source):
+        if name in NAMED and not os.path.exists(name):
+            fetch(name)  # what is there already is left alone
     folder = working / TOKENS / config.name
     place = folder / "tokens"
     if not (place / "store.json").is_file():

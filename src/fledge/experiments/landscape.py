@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,12 @@ from typing import Any
 from fledge.experiments import findings
 from fledge.experiments.page import Page
 from fledge.experiments.plan import Plan
-from fledge.experiments.space import BATCH, Axis, Point
+from fledge.experiments.space import BATCH, RATE, Axis, Point
 from fledge.experiments.statistics import estimate
 from fledge.experiments.trials import Outcome, by_arm
 from fledge.plot import curves
 
 METRIC = "validation_loss"
-RATE = "optimizer.learning_rate"
 
 
 def report(
@@ -66,7 +66,9 @@ def answer(outcomes: Sequence[Outcome], axes: Sequence[Axis], points: Mapping[st
             "the same step: how they would have ended is not known."
         )
     parts += [end for axis in axes if (end := at_end(axis, points[best][axis.key]))]
-    parts += rates_by_batch({name: sum(values) / len(values) for name, values in losses.items()}, axes, points)
+    if len(points) == math.prod(len(axis.values) for axis in axes) and not pruned:
+        # Elsewhere a batch size may have lost, or never been given, the rate that would have been its best.
+        parts += rates_by_batch({name: sum(values) / len(values) for name, values in losses.items()}, axes, points)
     return " ".join(parts)
 
 

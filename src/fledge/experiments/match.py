@@ -201,23 +201,10 @@ def _no_match(
     )
 
 
-def with_parameters(config: RunConfig, vocabulary_size: int, target: int) -> RunConfig:
-    """The same model as wide as it takes to have `target` parameters, within one per cent."""
-    family = Family(config, vocabulary_size)
-    found = family.best(target * (1 - TOLERANCE), target * (1 + TOLERANCE), target)
-    if found is None:
-        option = family.nearest(target)
-        raise FledgeError(
-            f"{config.model.architecture} has no width that gives {target:,} parameters within {TOLERANCE:.0%}: the "
-            f"nearest is width {option.settings['width']} with {option.size:,}. Change its layers, or the size."
-        )
-    return config.model_copy(update={"model": family.with_(**found.settings)})
-
-
-def apart(values: Iterable[float]) -> float:
+def spread(values: Iterable[float]) -> float:
     """How much more the largest is than the smallest.
 
-    >>> round(apart([100, 101, 100.5]), 4)
+    >>> round(spread([100, 101, 100.5]), 4)
     0.01
     """
     found = list(values)
@@ -257,4 +244,4 @@ def _whole(costs: Sequence[float], first: int) -> list[int]:
 
 
 def _work_apart(costs: Sequence[float], steps: Sequence[int]) -> float:
-    return apart(cost * count for cost, count in zip(costs, steps, strict=True))
+    return spread(cost * count for cost, count in zip(costs, steps, strict=True))

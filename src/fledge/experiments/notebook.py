@@ -119,15 +119,15 @@ for path in collect(RUN, WORKING):
 """
 
 
-def notebook(name: str, slug: str, time: str, requirements: list[str], manifest: str) -> bytes:
-    """The whole notebook as a file."""
+def notebook(name: str, slug: str, time: str, requirements: list[str], manifest: str, network: str = "") -> bytes:
+    """The whole notebook as a file; `network` says what it needs one for."""
     settings = SETTINGS.format(name=name, slug=slug, time=time, manifest=manifest)
     parts = [
         (
             "markdown",
-            f"# {name}\n\nTrains the recipe `{name}` with fledge, which is installed from the attached dataset: no "
-            f"network is needed. It stops, saved, within {time}. To go on in the next version, attach this notebook's "
-            "own output as an input, and run it again.",
+            f"# {name}\n\nTrains the recipe `{name}` with fledge, which is installed from the attached dataset. "
+            f"{f'A network is needed, for {network}' if network else 'No network is needed'}. It stops, saved, within "
+            f"{time}. To go on in the next version, attach this notebook's own output as an input, and run it again.",
         ),
         ("code", settings),
         ("markdown", "## Install fledge, without a network"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,18 +86,17 @@ def make_plan(
     budget_text: str = "",
     parallel: int = 1,
     match: Callable[[RunConfig, int], dict[str, Any]] | None = None,
+    asked: Mapping[str, Any] | None = None,
 ) -> Plan:
     """The plan. With a budget, `pace` turns it into steps by measuring this machine, and the stored plan keeps them.
 
     So are the threads of each trial kept, of which the bits depend: the machine's, divided by those that run at once.
     Where arms take different steps, `match` gives the facts to keep: `steps`, those of the first arm, and others.
+    What was `asked` besides, which the same folder must be asked again, is kept too.
     """
-    import torch
-
     from fledge.experiments.timing import EVALUATIONS, Pace, check_corpus
 
-    threads = config.training.threads or max(1, torch.get_num_threads() // parallel)
-    config = override_config(config, [f"training.threads={threads}"])
+    config = with_threads(config, parallel)
     found, matched, new = Pace(config.steps, config.training.evaluate_windows), {}, not (folder / PLAN).is_file()
     if new:
         if pace is not None:
@@ -129,7 +128,8 @@ def make_plan(
             f"schedule.warmup_steps={warmup}",
         ],
     )
-    facts = {"steps": found.steps, "budget": budget_text, **matched, **({NOTES: notes} if notes else {})}
+    facts = {"steps": found.steps, "budget": budget_text, **matched, **(asked or {})}
+    facts |= {NOTES: notes} if notes else {}
     plan = Plan(kind, question, settings.model_dump(mode="json"), tuple(arms), tuple(range(seeds)), facts)
     settled = plan.settle(folder)
     if new:
@@ -138,6 +138,14 @@ def make_plan(
         for line in [*([decided] if pace is not None else []), *notes]:
             print(line, flush=True)
     return settled
+
+
+def with_threads(config: RunConfig, parallel: int) -> RunConfig:
+    """The same with threads for each trial: those set, or the machine's divided by the trials that run at once."""
+    import torch
+
+    threads = config.training.threads or max(1, torch.get_num_threads() // parallel)
+    return override_config(config, [f"training.threads={threads}"])
 
 
 def warm_up(config: RunConfig, steps: int) -> tuple[int, list[str]]:

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fledge.experiments import findings
-from fledge.experiments.match import Match
-from fledge.experiments.match import apart as spread
+from fledge.experiments.match import Match, spread
 from fledge.experiments.page import Page
 from fledge.experiments.plan import Plan
 from fledge.experiments.statistics import Estimate, apart, estimate, seeds_needed
@@ -25,7 +24,8 @@ def report(
     """The page of a comparison, all but its samples and its set-up."""
     chosen = best_rates(outcomes, names, plan.seeds[0])
     finals = [outcome for outcome in outcomes if outcome.arm in chosen.values()]
-    page = Page(plan.question, verdict(finals, chosen, unigram))
+    said = [verdict(finals, chosen, unigram), *lost_sentences(finals, names, chosen)]
+    page = Page(plan.question, " ".join(said))
     add_table(page, plan, finals, chosen, match, unigram)
     per_token = {outcome.arm: outcome.flops / outcome.tokens for outcome in finals}
     for title, x, scales in (
@@ -66,6 +66,16 @@ def best_rates(outcomes: Sequence[Outcome], names: Sequence[str], seed: int) -> 
     return chosen
 
 
+def lost_sentences(finals: Sequence[Outcome], names: Sequence[str], chosen: Mapping[str, str]) -> list[str]:
+    """What diverged and so is not in the figures: whole arms, or some seeds of one."""
+    groups = by_arm(finals)
+    said = [f"{name} diverged at every rate tried, and is left out." for name in names if name not in chosen]
+    for name, arm in chosen.items():
+        if lost := sum(outcome.validation_loss is None for outcome in groups[arm]):
+            said.append(f"{name} diverged with {lost} of {len(groups[arm])} seeds: its figures are of the others.")
+    return said
+
+
 def verdict(finals: Sequence[Outcome], chosen: Mapping[str, str], unigram: float) -> str:
     """The winner, or why there is none and what would be needed."""
     groups = by_arm(finals)
@@ -87,7 +97,7 @@ def verdict(finals: Sequence[Outcome], chosen: Mapping[str, str], unigram: float
     if gap is not None and apart(gap) and not means[first].overlaps(means[second]):
         return f"{first} predicts best, {gap.mean:.3f} ± {gap.half_width:.3f} nats below {second}. {losses}"
     level = [name for name in ordered if means[name].overlaps(means[first])]
-    parts = [f"No conclusion between {listed(level)}: {needed(means, first, second, gap)}"]
+    parts = [f"No conclusion between {listed(level)}: {needed(means, first, second, gap, len(base))}"]
     near = {name: [other for other in level if means[name].overlaps(means[other])] for name in ordered}
     between = [name for name in ordered if name not in level and near[name]]
     parts += [f"{name} is worse than {first}, but not told apart from {listed(near[name])}." for name in between]
@@ -104,14 +114,16 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def needed(means: Mapping[str, Estimate], first: str, second: str, gap: Estimate | None) -> str:
+def needed(means: Mapping[str, Estimate], first: str, second: str, gap: Estimate | None, seeds: int) -> str:
     """How many seeds would take the intervals of the two best apart, if means and spread stayed as they are."""
     if gap is None or not math.isfinite(gap.half_width):
+        if seeds > 1:
+            return "too few seeds ran to their end in both to show a spread. Lower the learning rate."
         return "one seed shows no spread; run with --seeds 3."
     if gap.mean == 0:
         return "the means are equal."
-    seeds = seeds_needed(means[first], means[second])
-    enough = f"about {seeds} seeds would take them apart" if seeds else "no number of seeds in reach takes them apart"
+    more = seeds_needed(means[first], means[second])
+    enough = f"about {more} seeds would take them apart" if more else "no number of seeds in reach takes them apart"
     return (
         f"the intervals of {first} and {second} overlap ({second} is {abs(gap.mean):.4f} ± {gap.half_width:.4f} nats "
         f"above, seed by seed). With this spread {enough}; a longer run may widen the gap."

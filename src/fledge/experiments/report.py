@@ -47,6 +47,9 @@ def report_run(
 
     `choices` are told with their reasons; of a large text, `most_tokens` held-out ones are evaluated.
     """
+    from fledge.training.device import choose_device
+
+    run.model.to(choose_device(run.config.training.device))  # a checkpoint that was taken up lies on the CPU
     baselines = run_baselines(run, most_tokens)
     evaluation = run.evaluate(max_tokens=most_tokens)
     samples = [(prompt, text.text) for prompt, text in zip(prompts, run.generate(list(prompts)), strict=True)]

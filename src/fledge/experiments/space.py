@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, get_args
 
-from fledge.config import setting_paths
+from fledge.config import RunConfig, Settings, setting_paths
 from fledge.errors import FledgeError, nearest
 
 LARGEST_GRID = 2000
 MAX = "max"
 "In a list of batch sizes: the largest that this machine takes, found when the sweep begins."
-BATCH = "training.batch_size"
+BATCH, RATE = "training.batch_size", "optimizer.learning_rate"
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,10 @@ def parse_axis(text: str) -> Axis:
         raise FledgeError(f"--over {text!r}: the range must rise and have at least 2 steps.")
     if log and low <= 0:
         raise FledgeError(f"--over {text!r}: a logarithmic range begins above 0.")
-    return Axis(key, _spaced(low, high, count, log), log, continuous=True)
+    whole = _takes_whole_numbers(key)
+    if whole and not (low.is_integer() and high.is_integer()):
+        raise FledgeError(f"--over {text!r}: {key} takes whole numbers.")
+    return Axis(key, _spaced(low, high, count, log, whole), log, continuous=True)
 
 
 def grid(axes: list[Axis]) -> list[Point]:
@@ -105,17 +108,28 @@ def label(point: Point) -> str:
     return " ".join(f"{key.rpartition('.')[2]}={_short(value)}" for key, value in point.items())
 
 
-def _spaced(low: float, high: float, count: int, log: bool) -> tuple[Any, ...]:
+def _takes_whole_numbers(key: str) -> bool:
+    group, _, name = key.partition(".")
+    kind = RunConfig.model_fields[group].annotation
+    if not name or not isinstance(kind, type) or not issubclass(kind, Settings):
+        return False
+    annotation = kind.model_fields[name].annotation
+    kinds = {annotation, *get_args(annotation)}
+    return int in kinds and float not in kinds
+
+
+def _spaced(low: float, high: float, count: int, log: bool, whole: bool) -> tuple[Any, ...]:
+    """
+    >>> _spaced(8, 64, 4, log=True, whole=True), _spaced(0, 1, 3, log=False, whole=False)
+    ((8, 16, 32, 64), (0.0, 0.5, 1.0))
+    """
     if log:
         ratio = (high / low) ** (1 / (count - 1))
         values = [low * ratio**i for i in range(count - 1)] + [high]
     else:
         values = [low + (high - low) * i / (count - 1) for i in range(count)]
     values = [float(f"{value:.6g}") for value in values]  # no 0.010000000000000002 in names and tables
-    if low.is_integer() and high.is_integer() and not log:
-        whole = sorted({round(value) for value in values})
-        return tuple(whole)
-    return tuple(values)
+    return tuple(sorted({round(value) for value in values})) if whole else tuple(values)
 
 
 def _number(text: str, where: str) -> float:

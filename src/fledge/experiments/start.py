@@ -7,6 +7,7 @@ Stopped and called again, the choices stand and training goes on.
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +19,8 @@ from fledge.errors import FledgeError
 from fledge.experiments import choose
 from fledge.experiments.choose import Look, Size
 from fledge.experiments.recipe import Choice, config_of, recipe_text, write_recipe
-from fledge.files import read_json, readable_bytes, write_json
+from fledge.files import PARTIAL, read_json, readable_bytes, write_json
+from fledge.run import CONFIG
 
 if TYPE_CHECKING:
     from fledge.experiments.report import RunReport
@@ -45,6 +47,8 @@ class Start:
 
     def __init__(self, texts: Sequence[str], seconds: float, time_text: str, folder: Path | None, say: Say) -> None:
         self.began = time.monotonic()
+        if "-" in texts:
+            raise FledgeError("fledge start reads its text several times, and standard input only once. Name a file.")
         self.texts = [str(Path(text).absolute()) if Path(text).exists() else text for text in texts]
         self.seconds, self.time_text, self.say = seconds, time_text, say
         self.folder = folder or Path("runs") / name_of(texts[0])
@@ -65,6 +69,8 @@ class Start:
             self.choices, self.speed = [Choice(*choice) for choice in kept["choices"]], kept["speed"]
             self.say("recipe", f"{self.folder / RECIPE}, chosen before: going on with it")
             return Run(load_recipe(str(self.folder / RECIPE)), self.folder)
+        if self.folder.is_dir() and begun(self.folder):
+            shutil.rmtree(self.folder)  # a kill came between the choice and its last file
         if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
             raise FledgeError(f"{self.folder} exists already. Name another folder with --out, or remove that one.")
         config, tokenizer, title = self.choose()
@@ -87,9 +93,7 @@ class Start:
         settings = TokenizerConfig(kind=kind, vocabulary_size=vocabulary)  # type: ignore[arg-type]
         values: dict[str, Any] = {"kind": kind} if vocabulary is None else {"kind": kind, "vocabulary_size": vocabulary}
         self.choices = [
-            Choice(
-                {"corpus.source": self.texts}, f"the text: {look.documents:,} documents, {readable_bytes(look.bytes)}"
-            ),
+            Choice({"corpus.source": self.texts}, f"the text: {counted(look)}, {readable_bytes(look.bytes)}"),
             Choice({f"tokenizer.{key}": value for key, value in values.items()}, why),
         ]
         tokenizer = train_tokenizer(settings, corpus, progress=True)
@@ -116,8 +120,7 @@ class Start:
                 f"{corpus.name} holds {readable_bytes(look.bytes)}: to read and tokenize it may take "
                 f"{needed / 60:,.0f} of the {self.seconds / 60:,.0f} minutes. Give a longer --time, or fewer texts."
             )
-        count = f"{look.documents:,} document{'s' * (look.documents != 1)}"
-        self.say("text", f"{readable_bytes(look.bytes)} in {count}, {look.characters} different characters")
+        self.say("text", f"{readable_bytes(look.bytes)} in {counted(look)}, {look.characters} different characters")
         return look
 
     def choose_model(self, vocabulary_size: int, unique: int, document_tokens: float) -> tuple[int, Size]:
@@ -144,20 +147,14 @@ class Start:
 
         most = 3 if fast else 5
         size, sizes = choose.choose_size(0.85 * left, unique, vocabulary_size, context, measure, start, most)
-        place = sizes.index(size)
-        others = [sizes[near] for near in (place - 1, place + 1) if 0 <= near < len(sizes)]
-        rivals = " and ".join(f"{other.layers} × {other.width} ({other.tokens:,} tokens)" for other in others)
-        why = (
-            f"{size.parameters:,} parameters, which at the {size.tokens_per_second:,.0f} tokens/s measured here see "
-            f"{size.tokens:,} tokens in the time; by the scaling law that gives a lower loss than {rivals}"
-        )
         model = choose.model_of(size.layers, size.width)
-        shape = {"model.layers": size.layers, "model.width": size.width, "model.heads": model.heads, "model.tied": True}
-        self.choices.append(Choice(shape, why))
         self.batch, self.speed = choose.choose_fast_batch(
             choose.choose_batch(size.tokens, context),
             lambda batch: measured_speed(model, vocabulary_size, context, batch, seconds),
         )
+        shape = {"model.layers": size.layers, "model.width": size.width, "model.heads": model.heads, "model.tied": True}
+        why = f"{size.parameters:,} parameters, which learn at {self.speed:,.0f} tokens/s here; {rivals(size, sizes)}"
+        self.choices.append(Choice(shape, why))
         self.say("model", f"{size.layers} layers × {size.width}, {size.parameters:,} parameters, context {context}")
         return context, size
 
@@ -251,20 +248,49 @@ class Start:
         )
 
 
+def rivals(size: Size, sizes: Sequence[Size]) -> str:
+    """Why not the next smaller or larger one."""
+    place = list(sizes).index(size)
+    others = [sizes[near] for near in (place - 1, place + 1) if 0 <= near < len(sizes)]
+    worse = [f"{other.layers} × {other.width}" for other in others if other.loss > size.loss]
+    said = (
+        [f"with what each would see, the scaling law gives it a lower loss than {' and '.join(worse)}"] if worse else []
+    )
+    if len(worse) < len(others):
+        said.append("a larger one would have more than two parameters for each token it sees")
+    return ", and ".join(said)
+
+
 def look_at(corpus: Corpus) -> Look:
     """Size, documents and characters; of a large text the beginning, and the rest reckoned from it."""
     documents = size = 0
     characters: set[str] = set()
-    for block in corpus.blocks():
+    share = 1.0
+    for batch in corpus.batches():
+        text = batch.text.joined()
         if not size:
-            characters = set(bytes(block.buffer[: 1 << 20]).decode("utf-8", "replace"))
-        documents += len(block.offsets) - 1
-        size += len(block.buffer)
-        if size >= LOOKED_AT:
+            characters = set(bytes(text.buffer[: 1 << 20]).decode("utf-8", "replace"))
+        documents += len(text)
+        size += text.size
+        if size >= LOOKED_AT and corpus.size:
+            share = batch.consumed / corpus.size
             break
-    if size < LOOKED_AT or not corpus.size or corpus.size <= size:
-        return Look(1 if corpus.contiguous else documents, size, len(characters), True)
-    return Look(round(documents * corpus.size / size), corpus.size, len(characters), False)
+    documents = corpus.few_documents if corpus.contiguous else round(documents / share)
+    return Look(documents, round(size / share), len(characters))
+
+
+def counted(look: Look) -> str:
+    """
+    >>> counted(Look(1, 5000, 60)), counted(Look(1200, 5000, 60))
+    ('1 document', '1,200 documents')
+    """
+    return f"{look.documents:,} document{'s' * (look.documents != 1)}"
+
+
+def begun(folder: Path) -> bool:
+    """Whether a folder holds no more than the first files of a start."""
+    names = {path.name for path in folder.iterdir() if not path.name.endswith(PARTIAL)}
+    return CONFIG in names and names <= {CONFIG, "tokenizer", RECIPE}
 
 
 def bytes_per_token(corpus: Corpus, tokenizer: Tokenizer) -> float:

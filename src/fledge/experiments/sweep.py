@@ -7,7 +7,8 @@ are results: the edge of divergence is part of the answer. Hopeless ones are sto
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -16,8 +17,8 @@ from fledge.config import RunConfig, override_config, parse
 from fledge.errors import FledgeError
 from fledge.experiments import findings, landscape
 from fledge.experiments.engines import ONE_BY_ONE, Engine, alone_in, run_trials
-from fledge.experiments.largest import KEPT, Largest, largest_batch
-from fledge.experiments.plan import DATA, PLAN, Arm, Plan, make_plan
+from fledge.experiments.largest import FEWEST_STEPS, KEPT, Largest, largest_batch
+from fledge.experiments.plan import DATA, PLAN, Arm, Plan, make_plan, with_threads
 from fledge.experiments.space import BATCH, MAX, Axis, Point, grid, label, overrides
 from fledge.experiments.timing import EVALUATIONS, Clock, Cost, Pace, pacer
 from fledge.experiments.trials import Outcome, Trial, check_arms, with_rivals
@@ -25,8 +26,8 @@ from fledge.experiments.trials import Outcome, Trial, check_arms, with_rivals
 Method = Literal["grid", "random", "tpe"]
 ROUND = 4
 "Points that random and tpe choose at once, however many run at once: so the points do not depend on it."
-FEWEST_STEPS = 10
-"Steps of the largest batch at equal samples below which it says nothing."
+DRAWN = 100
+"How often a point is drawn until a model can be made of it."
 STUDY = "study.db"
 
 
@@ -50,7 +51,8 @@ def sweep(
     With `equal_samples` a larger batch takes fewer steps, so that every point sees the same number of windows; one that
     would take fewer than `fewest_steps` is refused.
     """
-    check_points(config, axes, method)
+    began = time.monotonic()
+    check_points(config, axes, method, planned=budget is not None or equal_samples)
     with alone_in(folder), study_errors(folder):
         count = len(grid(list(axes))) if method == "grid" else trials or 20
         seconds_each = engine.parallel * budget / (count * seeds) if budget else None
@@ -63,10 +65,11 @@ def sweep(
             return [Arm(label(point), tuple(overrides(point))) for point in points]
 
         def costs(settings: RunConfig, clock: Clock) -> list[Cost]:
-            changed = [override_config(settings, arm.changes) for arm in arms()] or [settings] * count
+            points = grid(list(axes)) if method == "grid" else [ends(axes)[number % 2] for number in range(count)]
+            changed = [override_config(settings, overrides(point)) for point in points]
             return [clock.cost(each, base_batch) for each in changed] * seeds
 
-        timer = pacer(budget, budget_text, engine.parallel, folder, costs)
+        timer = pacer(budget, budget_text, began, engine, folder, costs)
 
         def pace(settings: RunConfig) -> Pace:
             """What fits, once it is sure that every batch size has its steps; the largest is lowered to that."""
@@ -86,8 +89,13 @@ def sweep(
 
         timed = None
         if not (folder / PLAN).is_file():
-            threads = config.training.threads or max(1, torch_threads() // engine.parallel)
-            timed = pace(override_config(config, [f"training.threads={threads}"]))
+            timed = pace(with_threads(config, engine.parallel))
+        asked = {
+            "over": {axis.key: list(axis.values) for axis in axes},
+            "points": count,
+            "equal_samples": equal_samples,
+            "prune": prune,
+        }
         plan = make_plan(
             "sweep",
             f"Which {' and '.join(axis.key for axis in axes)} is best for {config.name}?",
@@ -98,25 +106,33 @@ def sweep(
             (lambda settings: timed) if timer and timed else None,
             budget_text,
             engine.parallel,
+            asked=asked,
         )
         search = Search(plan, folder, axes, method, equal_samples, prune, engine, len(arms()) or count)
         outcomes = search.run()
         page = landscape.report(plan, outcomes, axes, search.points, folder)
         if largest is not None:
             page.paragraph(largest.sentence())
+        if search.repeated:
+            page.paragraph(
+                f"{search.repeated} of the {count} points drawn had been drawn before, and were not run again."
+            )
         findings.add_setup(page, plan, command, outcomes, engine.parallel, folder, [axis.key for axis in axes])
         if equal_samples:
             page.paragraph(samples_sentence(outcomes))
         return plan, outcomes, findings.write(page, outcomes, folder)
 
 
-def torch_threads() -> int:
-    import torch
+def ends(axes: Sequence[Axis]) -> tuple[Point, Point]:
+    """The first value of every axis, and the last: between them lies what is sampled.
 
-    return torch.get_num_threads()
+    >>> ends([Axis("model.layers", (1, 2, 4))])
+    ({'model.layers': 1}, {'model.layers': 4})
+    """
+    return {axis.key: axis.values[0] for axis in axes}, {axis.key: axis.values[-1] for axis in axes}
 
 
-def check_points(config: RunConfig, axes: Sequence[Axis], method: Method) -> None:
+def check_points(config: RunConfig, axes: Sequence[Axis], method: Method, planned: bool) -> None:
     """Refuse what no trial could be made of, before anything is written."""
     try:
         import optuna  # noqa: F401
@@ -129,6 +145,7 @@ def check_points(config: RunConfig, axes: Sequence[Axis], method: Method) -> Non
             Arm(label(point), tuple(text for text in overrides(point) if not text.endswith(f"={MAX}")))
             for point in every
         ],
+        planned,
     )
 
 
@@ -235,6 +252,9 @@ class Search:
         self.method, self.prune = method, prune
         self.base = parse(RunConfig, plan.config)
         self.points: dict[str, Point] = {}
+        self.losses: dict[str, float | None] = {}
+        "Of the points that were run, by their names."
+        self.repeated = 0
         self.windows: int | None = None
         if equal_samples:
             sizes = batch_sizes(axes, self.base, method)
@@ -275,22 +295,42 @@ class Search:
             if trial.state == states.RUNNING and len(trial.params) < len(self.axes):
                 self.study.tell(trial.number, state=states.FAIL)  # killed before all its settings were chosen
         known = [trial for trial in self.study.trials if trial.state != states.FAIL]
-        while len(self.outcomes) < self.count * len(self.plan.seeds):
-            done = len(self.outcomes) // len(self.plan.seeds)
+        for done in range(0, self.count, ROUND):
             size = min(ROUND, self.count - done)
-            chosen = [(trial.number, trial.params) for trial in known[done : done + size]]
+            chosen = [(trial.number, self.point(trial.params)) for trial in known[done : done + size]]
             while len(chosen) < size:
-                number = done + len(chosen)  # a seed for each point, so that a resumed study chooses the same ones
-                kind = optuna.samplers.RandomSampler if method == "random" else optuna.samplers.TPESampler
-                self.study.sampler = kind(seed=number)
-                asked = self.study.ask()
-                chosen.append((asked.number, {axis.key: suggest(asked, axis) for axis in self.axes}))
+                chosen.append(self.draw(method, done + len(chosen)))
             open_trials = {trial.number for trial in self.study.trials if trial.state == states.RUNNING}
-            points = [{axis.key: rounded(params[axis.key]) for axis in self.axes} for _, params in chosen]
-            for (number, _), (_, loss) in zip(chosen, self.measure(points), strict=True):
+            new = {label(point): point for _, point in chosen if label(point) not in self.losses}
+            self.repeated += size - len(new)
+            list(self.measure(list(new.values())))
+            for number, point in chosen:
                 if number in open_trials:
+                    loss = self.losses[label(point)]
                     self.study.tell(number, loss, state=states.PRUNED if loss is None else states.COMPLETE)
         return self.outcomes
+
+    def draw(self, method: Method, place: int) -> tuple[int, Point]:
+        """The point at that place, with its number in the study; one of which no model can be made is drawn again."""
+        import optuna
+
+        kind = optuna.samplers.RandomSampler if method == "random" else optuna.samplers.TPESampler
+        for attempt in range(DRAWN):
+            self.study.sampler = kind(seed=place + attempt * self.count)  # so that a resumed study draws the same
+            asked = self.study.ask()
+            point = self.point({axis.key: suggest(asked, axis) for axis in self.axes})
+            try:
+                check_arms(self.base, [Arm(label(point), tuple(overrides(point)))])
+            except FledgeError:
+                self.study.tell(asked.number, state=optuna.trial.TrialState.FAIL)
+                if attempt == DRAWN - 1:
+                    raise
+            else:
+                break
+        return asked.number, point
+
+    def point(self, params: Mapping[str, Any]) -> Point:
+        return {axis.key: rounded(params[axis.key]) for axis in self.axes}
 
     def measure(self, points: Sequence[Point]) -> Any:
         """Each point with its mean loss over the seeds, or None where a seed diverged or was pruned."""
@@ -307,6 +347,7 @@ class Search:
                 losses = [each.validation_loss for each in found[-len(self.plan.seeds) :]]
                 whole = [loss for loss in losses if loss is not None]
                 loss = sum(whole) / len(whole) if len(whole) == len(losses) else None
+                self.losses[outcome.arm] = loss
                 yield points[len(found) // len(self.plan.seeds) - 1], loss
 
     def trial(self, point: Point, seed: int) -> Trial:
@@ -321,7 +362,7 @@ class Search:
                 "training.log_every": max(1, steps // 100),
                 "schedule.warmup_steps": round(steps * base.schedule.warmup_steps / base.steps),
             }
-            config = override_config(config, [f"{key}={value}" for key, value in length.items()])
+            config = override_config(config, [f"{key}={value}" for key, value in length.items() if key not in point])
         return Trial(label(point), config)
 
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fledge.config import RunConfig
 from fledge.errors import FledgeError
 from fledge.experiments.plan import TIMING, with_shared_data
+
+if TYPE_CHECKING:
+    from fledge.experiments.engines import Engine
 
 EVALUATIONS = 10
 "Evaluations of each trial: enough for a curve."
 WARM_STEPS, TIMED_STEPS = 3, 5
 TIMED_SECONDS, TIMED_SHARE = 1.0, 1 / 200  # at least, and of a time budget: a longer look sees more of the slow moments
 FORWARD = 0.4  # of a step's time for a window that is only evaluated
-SHARE = 0.7  # of the time that is planned for; the rest starts trials, saves them and bears a machine that gets slower
+SHARE = 0.65  # of the time that is planned for; the rest starts trials, saves them and bears a machine that gets slower
 SLOW = 0.75  # the share of timed steps that a plan's step is no faster than: on a shared machine some are slower
 EVALUATED = 0.15  # of the time that may go to evaluations
 FEWEST_WINDOWS, FEWEST_STEPS = 32, 10
@@ -77,8 +80,9 @@ class Clock:
 
     def cost(self, config: RunConfig, base_batch: int | None = None) -> Cost:
         """Of a step; with `base_batch`, of as many windows as a step of that size has."""
-        groups = (config.corpus, config.tokenizer, config.tokens, config.model, config.training.batch_size)
-        key = repr((*groups, config.optimizer.name, config.training.threads, config.training.device))
+        of_steps = {"batch_size", "micro_batch", "device", "threads", "precision", "compile", "recompute"}
+        training = config.training.model_dump(include=of_steps)
+        key = repr((config.corpus, config.tokenizer, config.tokens, config.model, training, config.optimizer.name))
         if key not in self.known:
             self.known[key] = step_seconds(config, self.folder, self.least)
         per_window = self.known[key] / config.training.batch_size
@@ -89,7 +93,7 @@ def fit(costs: Sequence[Cost], seconds: float, budget_text: str, evaluate_window
     """Steps that all trials together take in the time.
 
     >>> fit([Cost(step=0.1, window=0.001)] * 2, 60, "1m", 512)
-    Pace(steps=165, evaluate_windows=450)
+    Pace(steps=150, evaluate_windows=450)
     """
     step, window = sum(cost.step for cost in costs), sum(cost.window for cost in costs)
     most = int(EVALUATED * seconds / (EVALUATIONS * window))
@@ -105,21 +109,44 @@ def fit(costs: Sequence[Cost], seconds: float, budget_text: str, evaluate_window
 
 
 def pacer(
-    seconds: float | None, text: str, parallel: int, folder: Path, costs: Callable[[RunConfig, Clock], list[Cost]]
+    seconds: float | None,
+    text: str,
+    began: float,
+    engine: Engine,
+    folder: Path,
+    costs: Callable[[RunConfig, Clock], list[Cost]],
 ) -> Callable[[RunConfig], Pace] | None:
-    """What `make_plan` asks for steps: `costs` lists those of all trials. Measuring takes from the time, too."""
+    """What `make_plan` asks for steps: `costs` lists those of all trials.
+
+    The time runs from `began` on: tokenizing and measuring take from it, too.
+    """
     if seconds is None:
         return None
-    started = time.monotonic()
 
     def pace(config: RunConfig) -> Pace:
         found = costs(config, Clock(folder, seconds))
-        left = seconds - (time.monotonic() - started)
-        # Processes that run at once share the memory's bandwidth, which one that is measured alone has for itself.
-        at_once = 1.0 if parallel == 1 else 0.9 * parallel
-        return fit(found, left * at_once, text, config.training.evaluate_windows)
+        left = seconds - (time.monotonic() - began)
+        return fit(found, left * gain(engine, config, len(found)), text, config.training.evaluate_windows)
 
     return pace
+
+
+def gain(engine: Engine, config: RunConfig, trials: int) -> float:
+    """How many times the work of one process is done by those that run at once.
+
+    They share the memory's bandwidth, which one that is measured alone has for itself; and no more help than there are
+    trials, and on one machine cores or GPUs.
+    """
+    import torch
+
+    from fledge.training.device import choose_device
+
+    at_once = min(engine.parallel, trials)
+    if engine.name == "local":
+        on_gpu = choose_device(config.training.device).type == "cuda"
+        cores = torch.get_num_threads() // (config.training.threads or 1)
+        at_once = min(at_once, torch.cuda.device_count() if on_gpu else max(1, cores))
+    return 1.0 if at_once == 1 else 0.9 * at_once
 
 
 def check_corpus(config: RunConfig, steps: int, folder: Path) -> None:
@@ -128,12 +155,8 @@ def check_corpus(config: RunConfig, steps: int, folder: Path) -> None:
 
     run = Run(with_shared_data(config, folder), folder / TIMING, quiet=True)
     source = ", ".join(config.corpus.source)
-    windows, held_out = len(run.windows("train")), len(run.windows("validation"))
-    if not held_out:
-        raise FledgeError(
-            f"{source} holds out no window of {config.tokens.context_length} tokens to measure on. Give more text, or "
-            "set a larger corpus.validation_fraction or a smaller tokens.context_length."
-        )
+    windows = len(run.windows("train"))
+    len(run.windows("validation"))  # too little to hold out is refused there
     if (repeats := steps * config.training.batch_size / windows) > MOST_REPEATS:
         raise FledgeError(
             f"{source} is too small for this length of training: its {windows:,} windows would be seen {repeats:,.0f} "

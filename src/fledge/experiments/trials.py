@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 LONGEST = 100
 "Characters of an arm's name in the name of its folder."
+LENGTH = ("training.steps", "training.tokens")
 
 
 @dataclass(frozen=True)
@@ -83,14 +84,25 @@ def plan_trials(plan: Plan, alone: bool = False) -> list[Trial]:
     ]
 
 
-def check_arms(config: RunConfig, arms: Sequence[Arm]) -> None:
-    """Refuse, before anything is written, arms without a name of their own and settings of which no model is made."""
+def check_arms(config: RunConfig, arms: Sequence[Arm], planned: bool = False) -> None:
+    """Refuse, before anything is written, arms without a name of their own and settings of which no model is made.
+
+    So are settings refused that the experiment sets itself: the seed, and where steps are `planned` the length.
+    """
     import torch
 
     from fledge.model import build_model
 
     known: dict[str, str] = {}
     for arm in arms:
+        for key in (change.partition("=")[0] for change in arm.changes):
+            if key == "training.seed":
+                raise FledgeError(f"{arm.name!r} changes {key}, which is set for every trial: give --seeds instead.")
+            if planned and key in LENGTH:
+                raise FledgeError(
+                    f"{arm.name!r} changes {key}, which --budget and --equal-samples decide for every trial. Leave "
+                    "those out, or this."
+                )
         if not arm.name.strip():
             raise FledgeError(
                 f"An arm has no name: give it one before the colon, as in 'mine: {' '.join(arm.changes)}'."

@@ -183,8 +183,10 @@ class Session:
                         if text:
                             yield Piece(row, text)
             length = min(BURST, sampling.max_tokens - done)
-            if not length or all(self.results[row].stopped != "length" for row in rows):
+            running = [row for row in rows if self.results[row].stopped == "length"]
+            if not length or not running:
                 return
+            self._say_outgrown([row for row in running if len(self.histories[row]) > self.model.context_length])
             if bursts is None:
                 size = self.tokenizer.vocab_size
                 transformer = cast("Transformer", self.model)
@@ -264,10 +266,7 @@ class Session:
             running = [row for row in rows if self.results[row].stopped == "length"]
             full = [row for row in running if len(self.histories[row]) > limit]
             if self.model.endless:
-                if full:
-                    self._say(
-                        f"The text outgrows the context of {limit:,} tokens: from here on, only the last ones are seen."
-                    )
+                self._say_outgrown(full)
             else:
                 keep = max(1, limit // 2)
                 if full:
@@ -317,6 +316,14 @@ class Session:
         for row, values, names in zip(rows, best.tolist(), ids.tolist(), strict=True):
             if self.results[row].stopped == "length":
                 self.results[row].alternatives.append([Alternative(*pair) for pair in zip(names, values, strict=True)])
+
+    def _say_outgrown(self, rows: list[int]) -> None:
+        """Of texts that are longer than the context of a model that goes on without what falls out of it."""
+        if rows:
+            self._say(
+                f"The text outgrows the context of {self.model.context_length:,} tokens: from here on, only the last "
+                "ones are seen."
+            )
 
     def _say(self, sentence: str) -> None:
         """What the person should know of this text, once."""

@@ -167,7 +167,7 @@ def document_blocks(documents_BT: Tensor) -> Any:
     """FlexAttention's view of `document_mask`, from the first and last document of each block: no T×T mask is made.
 
     Documents lie in one piece each, so two blocks share one exactly when the earlier block's last document is the later
-    block's first.
+    block's first. Padding may lie on both sides of a document: what padding sees there is never read.
     """
     from torch.nn.attention.flex_attention import BlockMask
 
@@ -178,7 +178,8 @@ def document_blocks(documents_BT: Tensor) -> Any:
     here = torch.arange(count, device=documents_BT.device)
     earlier = here[:, None] > here
     touching = (first[:, :, None] == last[:, None, :]) & earlier
-    full = (last[:, :, None] == first[:, None, :]) & touching
+    uniform = (padded == first[:, :, None]).all(-1)
+    full = touching & uniform[:, :, None] & uniform[:, None, :]
     partial = (touching & ~full) | (here[:, None] == here)
 
     def mask(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:

@@ -60,8 +60,6 @@ class FusedLinear(nn.Module):
         self.sizes = list(parts.values())
         self.weight = nn.Parameter(torch.empty(sum(self.sizes), width))
         self.bias = nn.Parameter(torch.zeros(sum(self.sizes))) if bias else None
-        # For optimizers that treat each matrix on its own.
-        self.weight.parts = tuple(self.sizes)  # type: ignore[attr-defined]
         self.register_state_dict_post_hook(FusedLinear._split)  # type: ignore[no-untyped-call]
 
     def _split(self, state: dict[str, Any], prefix: str, _: Any) -> None:

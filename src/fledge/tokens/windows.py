@@ -178,7 +178,7 @@ def make_windows(
 ) -> Windows:
     """The windows of a split under `config.policy`; without `shuffle`, in the order in which they lie.
 
-    `lanes`, for the policy of that name, is the size of the global batch.
+    `lanes`, for the policy of that name, is their number in the place of the settings': the size of the global batch.
     """
     from fledge.tokens.lines import LINE_POLICIES
     from fledge.tokens.packing import BestFitWindows, PackedWindows
@@ -187,7 +187,7 @@ def make_windows(
     if config.policy == "stream":
         windows = StreamWindows(split, config, roles, seed, shuffle)
     elif config.policy == "lanes":
-        lanes = config.lanes or lanes
+        lanes = lanes or config.lanes
         if lanes is None:
             raise FledgeError("tokens.policy = lanes needs their number: set tokens.lanes to training.batch_size.")
         windows = LaneWindows(split, config, roles, seed, lanes=lanes)

@@ -40,6 +40,8 @@ def devices() -> list[str]:
 
 def measure(config: RunConfig, batch_size: int, device_name: str, seconds: float = 3.0) -> Measurement:
     """Time steps of one batch size on one device, after a warm-up, for about `seconds`."""
+    length = config.tokens.context_length
+    total = config.training.tokens or config.steps * config.training.batch_size * length
     config = override_config(config, [f"training.batch_size={batch_size}"])
     device = choose_device(device_name)
     precision = choose_precision(config.training.precision, device)
@@ -53,9 +55,7 @@ def measure(config: RunConfig, batch_size: int, device_name: str, seconds: float
         if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
             raise
         return Measurement(device_name, batch_size, None, None, None, None)
-    length = config.tokens.context_length
     speed = batch_size * length / per_step
-    total = config.training.tokens or config.steps * config.training.batch_size * length
     return Measurement(device_name, batch_size, speed, batch_size / per_step, used_memory(device), total / speed)
 
 

@@ -36,10 +36,11 @@ def notable_changes(config: RunConfig, resume: Bundle, asked: Iterable[str], bac
     """
     asked = set(asked)
     found = changed(resume.config, config)
+    order = ("training.seed", "tokens.", *(("training.batch_size",) if config.tokens.policy == "lanes" else ()))
     sentences = [
         f"{name} is {old} there and {new} now: from here on the samples are not those that would have followed."
         for name, (old, new) in found.items()
-        if name.startswith(("training.seed", "tokens.")) and name != "tokens.store"
+        if name.startswith(order) and name != "tokens.store"
     ]
     if back:
         later = {name: pair for name, pair in found.items() if name not in asked and name not in LENGTH}

@@ -49,7 +49,9 @@ def choose_device(name: str, local_rank: int = 0, named: str = "training.device"
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise FledgeError(f"{named} = {name!r} is no device. Use auto, cpu, mps, cuda or cuda:N.") from None
+        device = torch.device("meta")
+    if device.type not in ("cpu", "mps", "cuda"):
+        raise FledgeError(f"{named} = {name!r} is no device for fledge. Use auto, cpu, mps, cuda or cuda:N.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise FledgeError(f"{named} = {name}, and torch sees no CUDA device here. Use {named}=auto.")
     if device.type == "mps" and not torch.backends.mps.is_available():

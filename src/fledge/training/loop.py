@@ -66,7 +66,7 @@ def train(
 
     `bytes_per_token` of the validation split turns its loss into bits per byte; `time_limit` is in seconds.
     `on_start` is called by the main process when nothing can be refused any more, before the first step.
-    `on_evaluation` is told the step and the validation loss after each evaluation; what it raises ends the training.
+    `on_evaluation` is told the step and the validation loss of evaluations on the way; what it raises ends training.
     A second Ctrl-C raises KeyboardInterrupt; with `leave` it ends the process, even in the middle of a long step.
     """
     settings = config.training
@@ -89,7 +89,9 @@ def train(
             on_start()
         stopped = None
         try:
-            session.catch_up()
+            made_up = session.catch_up()
+            if on_evaluation is not None and made_up is not None:
+                on_evaluation(session.progress.step, made_up)
             gc.collect()
             gc.disable()  # a collection in the middle of a step would stall the device; the loop collects between them
             progress = session.progress
@@ -98,7 +100,7 @@ def train(
                 kept = Skipping(windows, progress.skipped)
                 with closing(session.batches(kept)) as batches:
                     for first, batch in batches:
-                        wish = stops.wanted(session.step_seconds)
+                        wish = stops.wanted(session.step_seconds, session.ending_seconds)
                         count, wishes = ranks.total(int((batch.targets_BT != MASKED).sum()), wish is not None)
                         if wishes:
                             stopped = wish or "another process"
@@ -110,7 +112,7 @@ def train(
                         if session.due(settings.log_every):
                             session.log()
                         if session.due(settings.save_every):
-                            stops.reserve = session.save()  # before evaluation: a crash there must not cost the step
+                            session.save()  # before evaluation: a crash there must not cost the step
                         if session.due(settings.evaluate_every):
                             found = session.evaluate()
                             if on_evaluation is not None and found is not None:

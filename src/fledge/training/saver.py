@@ -99,6 +99,11 @@ class Saver:
             torch.cuda.current_stream().wait_event(ready)
             self._write(path, model, training, options)
 
+    def check(self) -> None:
+        """Raise what went wrong in the thread as soon as it has, without waiting for it."""
+        if self._writing is not None and self._writing.done() and self._writing.exception() is not None:
+            self.wait()
+
     def wait(self) -> bool:
         """Finish the checkpoint under way; whether there was one."""
         writing, self._writing = self._writing, None

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from fledge.training.loop import TrainingResult
 
 PATIENCE = 10  # times that training goes back to one checkpoint after a divergence before it gives up
+SLOW_DISK = 200e6  # bytes a second that any disk takes: what the first checkpoint is reckoned with
 PLOT_EVERY = 60.0  # seconds between refreshes of loss.svg; drawing takes about half a second
 
 
@@ -103,6 +104,7 @@ class Session:
         self._last: dict[str, float | None] = {}
         self._started = self._ended = time.monotonic()
         self._doing, self._doing_since = "step", self._started
+        self._took: dict[str, float] = {}  # seconds of the last checkpoint, evaluation and sample
         self._begun_at = self.progress.step
         self._first_seconds = 0.0
         self._clock: tuple[float, int] | None = None  # when the first step ended, and the tokens seen by then
@@ -143,6 +145,7 @@ class Session:
     def watch(self) -> Trouble | None:
         """Judge the losses since the last look: every step on a CPU; on a GPU, which must not wait, when one is due."""
         settings = self.config.training
+        self.saver.check()
         waits = self.device.type != "cpu" and not any(
             self.due(every) for every in (settings.log_every, settings.save_every, settings.evaluate_every)
         )
@@ -165,6 +168,7 @@ class Session:
     def go_back(self, trouble: Trouble) -> None:
         """After a divergence: stop with a sentence, or return to the last checkpoint and leave the batch out."""
         self.finish_saving()
+        self.ranks.wait()  # the others look for the last checkpoint when it is whole
         saved = timeline.checkpoint_steps(self.place)
         last = saved[max(saved)] if saved else self._origin  # a branch without one goes back to where it began
         self._setbacks += 1
@@ -176,12 +180,16 @@ class Session:
             raise Diverged(f"At step {trouble.step} {trouble.what}.{again} {advice}{good}", trouble.step)
         bundle = timeline.load_checkpoint(last)
         assert bundle.training is not None
-        skipped = [*self.progress.skipped, (trouble.first, trouble.after)]
+        kept = {
+            "skipped": [*self.progress.skipped, (trouble.first, trouble.after)],
+            "seconds": self.progress.seconds,  # those of this session are counted from its own start
+        }
         restored = Progress.restore(bundle.training.values)
-        for name, value in restored.values().items():
+        for name, value in {**restored.values(), **kept}.items():
             setattr(self.progress, name, value)
-        self.progress.skipped = skipped
         self.stepper.go_back(bundle)
+        self._clock = self._logged = (time.monotonic(), self.progress.tokens)
+        self._begun_at = self.progress.step - 1
         if self.metrics is not None:
             self.metrics.back_to(self.progress.step)
             self.samples = timeline.Samples(self.place / timeline.SAMPLES, self.progress.step)
@@ -219,13 +227,13 @@ class Session:
         self._record(values)
         gc.collect(0)
 
-    def save(self) -> float:
-        """A whole checkpoint, unless this step has one. Returns the seconds that writing one takes."""
+    def save(self) -> None:
+        """A whole checkpoint, unless this step has one."""
         if self._saved == self.progress.step:
             self.finish_saving()
             if self.metrics is not None and self.place != self.folder:  # a kill may have come before the takeover
                 self._settle()
-            return self.saver.seconds
+            return
         if trouble := self._judge():
             raise FledgeError(f"At step {trouble.step} {trouble.what}: this step is not saved.")
         self.finish_saving()
@@ -240,7 +248,6 @@ class Session:
                     self._settle()
             self.ranks.wait()
         self._saved, self._setbacks = self.progress.step, 0
-        return self.saver.seconds
 
     def finish_saving(self) -> None:
         """Wait for a checkpoint that a thread is writing."""
@@ -320,10 +327,16 @@ class Session:
 
         model.eval()
         sampling = self.config.sampling
-        with self._busy("sample"):
-            found = generate(model, self.tokenizer, [sampling.prompt], sampling)
+        try:
+            with self._busy("sample"):
+                found = generate(model, self.tokenizer, [sampling.prompt], sampling)
+        except FledgeError as error:  # a model that cannot write can be trained all the same
+            self.samples.steps.add(self.progress.step)
+            self.view.warn(f"No sample at step {self.progress.step}. {error}")
+            return
+        finally:
+            model.train()
         texts = [each.prompt + each.text for each in found]
-        model.train()
         self.samples.add(self.progress.step, texts)
         self.view.note(f"step {self.progress.step} wrote: {texts[0].strip()[:300]}")
 
@@ -344,8 +357,11 @@ class Session:
 
     # -- beginning and end ----------------------------------------------------------------------------------------
 
-    def catch_up(self) -> None:
-        """What was due at the step that training goes on from, where a kill came between saving and doing it."""
+    def catch_up(self) -> float | None:
+        """What was due at the step that training goes on from, where a kill came between saving and doing it.
+
+        Returns the validation loss, where that was due.
+        """
         settings = self.config.training
         if self.device.type == "cuda" and self.validation is not None:
             self._validation_loss(1)  # kernels are built now, not in the middle of the run
@@ -353,11 +369,11 @@ class Session:
         if self.progress.step == 0:
             if settings.on_divergence == "skip":
                 self.save()  # somewhere to go back to
-            return
-        if self.due(settings.evaluate_every):
-            self.evaluate()
+            return None
+        found = self.evaluate() if self.due(settings.evaluate_every) else None
         if self.due(settings.sample_every):
             self.sample()
+        return found
 
     def finish(self, complete: bool) -> None:
         """What comes after the last step: a checkpoint, and where the run is complete, a last look at it."""
@@ -405,8 +421,11 @@ class Session:
     def _busy(self, doing: str) -> Iterator[None]:
         """For who asks to stop: what there is to wait for."""
         self._doing, self._doing_since = doing, time.monotonic()
-        yield
-        self._doing, self._doing_since = "step", time.monotonic()
+        try:
+            yield
+        finally:
+            self._took[doing] = time.monotonic() - self._doing_since
+            self._doing, self._doing_since = "step", time.monotonic()
 
     def answer_stop(self) -> None:
         """What a person hears who asks to stop; called by another thread, in the middle of a step."""
@@ -441,6 +460,15 @@ class Session:
         if self._clock is None or self.progress.step <= self._begun_at + 1:
             return self._first_seconds if self.device.type == "cpu" else 0.0
         return (time.monotonic() - self._clock[0]) / (self.progress.step - self._begun_at - 1)
+
+    @property
+    def ending_seconds(self) -> float:
+        """What comes after the next step before training can end: what is due then, and the last checkpoint."""
+        settings, step = self.config.training, self.progress.step + 1
+        chores = (("evaluation", settings.evaluate_every), ("sample", settings.sample_every))
+        due = sum(self._took.get(name, 0.0) for name, every in chores if every and step % every == 0)
+        saving = self.saver.seconds or self.stepper.checkpoint_bytes() / SLOW_DISK
+        return due + 1.5 * saving
 
     def _left(self) -> float | None:
         return (self.steps - self.progress.step) * self.step_seconds or None
@@ -478,12 +506,12 @@ class Session:
     def _open(self, resume: Bundle | None) -> Path:
         """Where to write. The main process prepares it before the others look."""
         origin = None if resume is None else resume.path.absolute()
-        place = self.folder
+        branch, branched = self.folder / timeline.BRANCH, False
         if self.ranks.main:
             place = timeline.open_place(self.folder.absolute(), origin)
             timeline.sweep(place)
-        self.ranks.wait()
-        return self.folder / timeline.BRANCH if place.name == timeline.BRANCH else self.folder
+            branched = place == branch.absolute()
+        return branch if self.ranks.total(float(branched))[0] else self.folder
 
     def _synchronize(self) -> None:
         if self.device.type == "cuda":

@@ -45,8 +45,6 @@ class Stops:
     def __init__(self, time_limit: float | None = None, leave: bool = False) -> None:
         self.deadline = None if time_limit is None else time.monotonic() + time_limit
         self.signal: str | None = None
-        self.reserve = 0.0
-        "Seconds that saving took last time, kept free before the deadline."
         self.answer: Callable[[], None] = lambda: None
         "Called, by another thread, when the first signal comes."
         self.parting: Callable[[], str] = lambda: ""
@@ -113,10 +111,10 @@ class Stops:
                 os._exit(130)  # what is on the disk is whole, and nothing else is worth minutes of waiting
             time.sleep(0.02)
 
-    def wanted(self, step_seconds: float) -> str | None:
-        """Why to stop now, if there is a reason: the next step and the last checkpoint must still fit the limit."""
+    def wanted(self, step_seconds: float, ending_seconds: float) -> str | None:
+        """Why to stop now, if there is a reason: the next step and what ends the training must still fit the limit."""
         if self.signal is not None:
             return self.signal
-        if self.deadline is not None and time.monotonic() + 2 * step_seconds + 1.5 * self.reserve > self.deadline:
+        if self.deadline is not None and time.monotonic() + 2 * step_seconds + ending_seconds > self.deadline:
             return "the time limit"
         return None

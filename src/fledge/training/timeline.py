@@ -9,6 +9,7 @@ survives a kill at any moment: what was begun is finished at the next start.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -222,8 +223,7 @@ class Samples:
         self.path = path
         self.steps: set[int] = set()
         kept = []
-        for part in _parts(path):
-            step = int(part.split()[2])
+        for step, part in _parts(path):
             if step <= until:
                 kept.append(part)
                 self.steps.add(step)
@@ -233,13 +233,18 @@ class Samples:
 
     def add(self, step: int, texts: list[str]) -> None:
         body = "\n".join(text.strip("\n") for text in texts)
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(f"{SAMPLE_HEADER.format(step=step)}\n{body}\n\n")
+        with open(self.path, "ab", buffering=0) as file:
+            file.write(f"{SAMPLE_HEADER.format(step=step)}\n{body}\n\n".encode("utf-8", "replace"))
         self.steps.add(step)
 
 
-def _parts(path: Path) -> list[str]:
+def _parts(path: Path) -> list[tuple[int, str]]:
+    """Each step with its header and what follows it; what a kill or a full disk cut short is left out."""
     if not path.is_file():
         return []
-    mark = SAMPLE_HEADER.split("{")[0]
-    return [mark + part for part in path.read_text(encoding="utf-8").split(mark)[1:]]
+    text = path.read_text(encoding="utf-8", errors="replace")
+    text = re.sub(f"(?<=\n\n)[{SAMPLE_HEADER[0]}\ufffd][^\n]*\\Z", "", text)  # a header that was cut short
+    headers = list(re.finditer(f"^{SAMPLE_HEADER.format(step='([0-9]+)')}$", text, re.MULTILINE))
+    ends = [*(header.start() for header in headers[1:]), len(text)]
+    found = [(int(header[1]), text[header.start() : end]) for header, end in zip(headers, ends, strict=True)]
+    return [(step, part) for step, part in found if part.endswith("\n\n")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from itertools import islice
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from fledge.config import override_config
 from fledge.experiments.page import Page
 from fledge.experiments.plan import with_shared_data
-from fledge.experiments.workbook.sweeps import RATE, add_curves, best_rate, result_text, start, too_short
+from fledge.experiments.space import RATE
+from fledge.experiments.workbook.sweeps import add_curves, best_rate, learned_from, result_text, start, too_short
 from fledge.plot import curves
 
 if TYPE_CHECKING:
@@ -103,7 +105,9 @@ def show_ablations(page: Page, facts: Facts, book: Book) -> None:
 def main_folder(book: Book, name: str) -> Path:
     from fledge.experiments.trials import slug
 
-    return book.folder / "main" / slug(name)
+    plain = slug(name)
+    mark = hashlib.sha256(name.encode()).hexdigest()[:6]
+    return book.folder / "main" / (plain if plain == name else f"{plain}-{mark}".strip("-"))
 
 
 def ask_main(book: Book) -> Facts:
@@ -173,7 +177,7 @@ def show_main(page: Page, facts: Facts, book: Book) -> None:
             f"training text) in {f['seconds']:,.1f} seconds, {f['speed']:,.0f} tokens a second. On {f['evaluated']:,} "
             f"held-out tokens it needs {f['loss']:.3f} nats a token{bits}: {verdict}"
             + (f", and not the {', the '.join(missed)}." if missed and beaten else ".")
-            + f" Its own report: {f['report']}."
+            + f" Its own report: {f['report']}.{learned_from(book, name)}"
         )
     lines = {name: read_curve(main_folder(book, name), "tokens") for name, f in facts.items() if "diverged" not in f}
     lines = {name: line for name, line in lines.items() if line[0]}

@@ -6,6 +6,7 @@ the same plan gives the same numbers.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,6 +18,7 @@ from fledge.config import CorpusConfig, RunConfig, load_recipe, override_config,
 from fledge.corpus import Corpus
 from fledge.errors import FledgeError
 from fledge.experiments.plan import DATA, PLAN, TIMING
+from fledge.experiments.start import look_at
 from fledge.experiments.timing import Clock, Pace, check_corpus, fit
 from fledge.files import atomic_write, read_json, write_json
 from fledge.run import differences
@@ -109,6 +111,8 @@ def settle(
         "recipe": recipe,
         "changes": list(changes),
     }
+    if "-" in sources:
+        raise FledgeError("A workbook reads its text several times, and standard input only once. Name a file.")
     if (folder / PLAN).is_file():
         stored = read_json(folder / PLAN)
         differing = differences({key: stored.get(key) for key in asked}, json.loads(json.dumps(asked)))
@@ -139,7 +143,8 @@ def measure(plan: BookPlan, folder: Path) -> BookPlan:
     config = base_config(plan.recipe, plan.changes, first)
     threads = config.training.threads or torch.get_num_threads()
     config = override_config(config, [f"training.threads={threads}"])
-    fixed = next((int(text.partition("=")[2]) for text in plan.changes if text.startswith("training.steps=")), None)
+    asked = any(text.partition("=")[0].strip() == "training.steps" for text in plan.changes)
+    fixed = config.training.steps if asked else None
     if fixed is not None:
         paces = {part: Pace(fixed, config.training.evaluate_windows) for part in SHARES}
     else:
@@ -181,9 +186,12 @@ def batch_sizes(size: int) -> list[int]:
 
 def training_text(name: str, corpus: Corpus, sources: list[str], most: int, folder: Path) -> dict[str, Any]:
     """The text itself, or, where it is larger than the time allows to learn from, its beginning as a file."""
-    if corpus.size is not None and corpus.size <= most:
+    if look_at(corpus).bytes <= most:
         return {"source": sources}
-    target = (folder / TEXTS / f"{name}.txt").absolute()
+    mark = hashlib.sha256(repr((sources, corpus.description, most)).encode()).hexdigest()[
+        :8
+    ]  # one for each call's text
+    target = (folder / TEXTS / f"{name}-{mark}.txt").absolute()
     if not target.is_file():
         with atomic_write(target) as file:
             for block in limited(corpus, most):

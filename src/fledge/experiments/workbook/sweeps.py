@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fledge.config import RunConfig, override_config
 from fledge.experiments.page import Page
 from fledge.experiments.plan import with_shared_data
+from fledge.experiments.space import BATCH, RATE, Axis
 from fledge.experiments.workbook.plan import RATE_FACTORS, RATES, batch_sizes
 from fledge.files import readable_bytes
 from fledge.plot import curves
 
 if TYPE_CHECKING:
-    from fledge.experiments.space import Axis
     from fledge.experiments.trials import Outcome
     from fledge.experiments.workbook.book import Book
 
-RATE, BATCH = "optimizer.learning_rate", "training.batch_size"
 Facts = dict[str, Any]
 
 
@@ -86,7 +86,10 @@ def ask_rates(book: Book) -> Facts:
 def show_rates(page: Page, facts: Facts, book: Book) -> None:
     rows = facts["points"]
     best = best_of(rows)
-    page.paragraph(f"{facts['optimizer']}, {facts['steps']:,} steps at each rate, all else equal, on {book.first}.")
+    page.paragraph(
+        f"{facts['optimizer']}, {facts['steps']:,} steps at each rate, all else equal, on {book.first}."
+        f"{learned_from(book, book.first)}"
+    )
     page.table(
         ["learning rate", "validation loss, nats per token"],
         [(f"{row[RATE]:g}", result_text(row)) for row in rows],
@@ -224,20 +227,30 @@ def too_short(loss: float, book: Book) -> str:
     )
 
 
+def learned_from(book: Book, name: str) -> str:
+    """What to add where models learn from a part of the text."""
+    used = book.plan.trained[name]["source"]
+    if used == book.plan.corpora[name]:
+        return ""
+    return f" Models learn from the first {readable_bytes(Path(used[0]).stat().st_size)} of it: the time reads no more."
+
+
 def rate_growth(chosen: dict[int, float], rates: Sequence[float]) -> str:
     """Whether a larger batch wants a larger rate, as far as these points tell.
 
-    >>> rate_growth({8: 0.001, 80: 0.001}, [0.001, 0.003])
+    >>> rate_growth({8: 0.001, 80: 0.001}, [0.0003, 0.001, 0.003])
     'Batches of 8 and of 80 do best at the same rate of those tried, 0.001: no larger rate was needed.'
     """
     if len(chosen) < 2:
         return "Too few of these points trained to say whether a larger batch wants a larger rate."
     small, large = min(chosen), max(chosen)
     grown = chosen[large] / chosen[small]
+    at_edge = {chosen[small], chosen[large]} & {rates[0], rates[-1]}
+    edge = " That is the edge of those tried, so a rate beyond it may be right." if at_edge else ""
     if grown == 1:
         return (
             f"Batches of {small} and of {large} do best at the same rate of those tried, {chosen[small]:g}: no larger "
-            "rate was needed."
+            f"rate was needed.{edge}"
         )
     more = large / small
     near = (
@@ -245,11 +258,7 @@ def rate_growth(chosen: dict[int, float], rates: Sequence[float]) -> str:
         if abs(math.log(grown) - math.log(more) / 2) < abs(math.log(grown) - math.log(more))
         else "nearer to the factor itself"
     )
-    edge = (
-        " The best rate lies at the edge of those tried, so more may be right."
-        if chosen[large] in (rates[0], rates[-1])
-        else ""
-    )
+    edge = " A best rate lies at the edge of those tried, so one beyond it may be right." if at_edge else ""
     if grown < 1:
         return f"Batch {large} did best at a smaller rate than batch {small}: these runs ask for no larger one.{edge}"
     return (

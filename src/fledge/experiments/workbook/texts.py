@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from fledge.experiments.page import Page
+from fledge.experiments.start import look_at
 from fledge.files import readable_bytes
 
 if TYPE_CHECKING:
@@ -118,8 +119,8 @@ def ask_bpe(book: Book) -> Facts:
     found = {}
     for name in book.plan.corpora:
         corpus, most = book.plan.corpus(name), book.plan.text_bytes
-        whole = corpus.size is not None and corpus.size <= most
-        size = min(corpus.size or most, most)
+        there = look_at(corpus).bytes
+        whole, size = there <= most, min(there, most)
         source: Any = corpus
         if not whole:
             source = (
@@ -143,6 +144,7 @@ def ask_bpe(book: Book) -> Facts:
             "seconds": seconds,
             "distinct": profile.distinct_pretokens,
             "phases": [[phase.name, phase.seconds, phase.peak_memory] for phase in profile.phases],
+            "counted": len(text),
             "longest": [
                 [token.data.decode("utf-8", "replace"), len(token.data), text.count(token.data)] for token in longest
             ],
@@ -179,14 +181,15 @@ def show_bpe(page: Page, facts: Facts, book: Book) -> None:
 
 def show_longest(page: Page, facts: Facts, book: Book) -> None:
     for name, f in facts.items():
+        where = f"the first {readable_bytes(f['counted'])}" if f["bytes"] > f["counted"] else "the text"
         page.table(
-            [f"longest tokens of {name}", "bytes", "times in the text"],
+            [f"longest tokens of {name}", "bytes", f"times in {where}"],
             [(repr(text), length, count) for text, length, count in f["longest"]],
         )
         text, length, count = f["longest"][0]
         page.paragraph(
-            f"The longest token of {name} is {text!r}, {length} bytes; the text has it {count:,} times. BPE merges "
-            "what is frequent, whatever it means: a token is as long as what was repeated."
+            f"The longest token of {name} is {text!r}, {length} bytes; {count:,} times in {where}. BPE merges what is "
+            "frequent, whatever it means: a token is as long as what was repeated."
         )
 
 
