@@ -57,14 +57,14 @@ def pack(config: RunConfig, folder: Path, time: str = "8h50m", user: str = "") -
     from fledge.corpus import Corpus
     from fledge.training import parse_duration
 
-    folder = Path(os.path.abspath(folder))
+    packed, folder = Packed(folder), Path(os.path.abspath(folder))
     if parse_duration(time) < 60:
         raise FledgeError(f"--time {time} is less than a minute: the notebook could not even be set up in it.")
     if folder.exists() and not (folder / "dataset" / RECIPE).is_file() and any(folder.iterdir()):
         raise FledgeError(f"{folder} exists already and was not made by fledge kaggle. Choose another with -o.")
     if "-" in (*config.corpus.source, *config.corpus.validation_source):
         raise FledgeError("corpus.source = - is standard input, which a notebook has not. Name a file.")
-    packed, slug = Packed(folder), slug_of(config.name)
+    slug = slug_of(config.name)
     if not remote(config.corpus):
         Corpus.from_config(config.corpus)  # a source that is not there is found out here, not on Kaggle
     former = former_metadata(folder)
