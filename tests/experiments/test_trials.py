@@ -171,6 +171,7 @@ def test_a_comparison_tunes_every_arm_alike(config, tmp_path) -> None:
     text = report.read_text()
     for word in ("equal tokens", "Learning rates tried", "unigram", "make▸", "memory", "CPU with", "MB"):
         assert word in text
+    assert ("gru less transformer" in text) != ("transformer less gru" in text)
     setup = text.partition("<h2>Set-up</h2>")[2]
     assert "windows of 16 tokens" in setup
     assert "and for every arm" in setup

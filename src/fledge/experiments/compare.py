@@ -143,8 +143,8 @@ def moved(name: str, asked: RunConfig, config: RunConfig, vocabulary_size: int) 
         if getattr(config.model, key) != getattr(asked.model, key)
     )
     line = (
-        f"{name} has {sizes[1]:,} parameters and not the {sizes[0]:,} asked for ({found}): not every arm has a size "
-        "near enough to those."
+        f"{name} has {sizes[1]:,} parameters ({found}) and not the {sizes[0]:,} of its settings: to those, not every "
+        "arm has a size that is near enough."
     )
     print(line, flush=True)
     return [line]

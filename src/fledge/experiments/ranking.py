@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 
 from fledge.experiments import findings
@@ -25,8 +26,12 @@ def report(
     chosen = best_rates(outcomes, names, plan.seeds[0])
     finals = [outcome for outcome in outcomes if outcome.arm in chosen.values()]
     said = [verdict(finals, chosen, unigram), *lost_sentences(finals, names, chosen)]
+    if edges := at_edge(outcomes, chosen):
+        said.append(f"{listed(edges)} did best at the end of the rates tried, so one beyond may change this.")
     page = Page(plan.question, " ".join(said))
     add_table(page, plan, finals, chosen, match, unigram)
+    if len(plan.seeds) > 1:
+        add_pairs(page, finals, chosen)
     per_token = {outcome.arm: outcome.flops / outcome.tokens for outcome in finals}
     for title, x, scales in (
         ("tokens", "tokens", {}),
@@ -37,7 +42,7 @@ def report(
             name: curve(finals, arm, plan.seeds[0], folder, x, scales.get(arm, 1.0)) for name, arm in chosen.items()
         }
         drawing = curves(lines, title, "validation loss, nats per token")
-        page.figure(drawing, f"Validation loss against {title}, seed {plan.seeds[0]}.")
+        page.figure(drawing, f"Validation loss against {title}, seed {plan.seeds[0]}, each arm at its best rate.")
     add_tuning(page, outcomes, chosen, plan.seeds[0])
     findings.add_given_up(page, outcomes)
     return page
@@ -175,10 +180,30 @@ def add_table(
     page.paragraph(
         f"{how_matched(plan, [groups[arm][0] for arm in chosen.values()], match)} "
         "± is the 95 % interval of the mean over the seeds (Student's t). Counting tokens alone (unigram) gives "
-        f"{unigram:.3f} nats per token: an arm above that has learned nothing. Seconds and tokens/s are means over the "
-        "seeds. The rate is a factor of the learning rate of the arm's recipe, the best of those tried."
+        f"{unigram:.3f} nats per token: an arm above that has learned nothing. Losses are those of the last step. "
+        "Seconds and tokens/s are means over the seeds; the seconds count evaluations, too. The rate is a factor of "
+        "the learning rate of the arm's recipe, the best of those tried."
         + " Memory is the most that the process had used by then, so a later arm never shows less."
         * on_cpu
+    )
+
+
+def add_pairs(page: Page, finals: Sequence[Outcome], chosen: Mapping[str, str]) -> None:
+    """Every two arms: how far apart, seed by seed, and whether that is a conclusion."""
+    groups = by_arm(finals)
+    means = {
+        name: estimate(found) for name, arm in chosen.items() if (found := findings.arm_values(groups[arm], METRIC))
+    }
+    rows = []
+    for first, second in combinations(sorted(means, key=lambda name: means[name].mean), 2):
+        base = {outcome.seed: outcome for outcome in groups[chosen[first]]}
+        gap = findings.difference(groups[chosen[second]], base, METRIC)
+        told = "overlap: no conclusion" if means[first].overlaps(means[second]) else "apart"
+        rows.append((f"{second} less {first}", findings.with_interval(gap) if gap else "–", told))
+    page.table(["arms", "difference, seed by seed", "their intervals"], rows)
+    page.paragraph(
+        "Arms are told apart where their own intervals do not overlap. That asks for more than a difference whose "
+        "interval leaves zero out, as fits so few seeds."
     )
 
 
@@ -216,21 +241,24 @@ def perplexity(loss: Estimate) -> str:
 def add_tuning(page: Page, outcomes: Sequence[Outcome], chosen: Mapping[str, str], seed: int) -> None:
     """Every arm at every rate, with the seed that all were tuned on."""
     page.heading("Learning rates tried")
-    rows = []
-    tried: list[str] = []
+    rows: list[tuple[str, str, str]] = []
     for outcome in outcomes:
         if outcome.seed == seed:
             rate = outcome.arm.rpartition("×")[2]
             result = "diverged" if outcome.validation_loss is None else f"{outcome.validation_loss:.4f}"
             rows.append((arm_of(outcome), f"× {rate}", result))
-            tried.append(rate)
     page.table(["arm", "learning rate, of its recipe's", f"nats per token, seed {seed}"], rows)
-    ends = {min(tried, key=float), max(tried, key=float)}
-    edges = [name for name, arm in chosen.items() if arm.rpartition("×")[2] in ends]
-    if edges:
+    if edges := at_edge(outcomes, chosen):
         page.paragraph(
             f"For {listed(edges)} the best rate is at the end of the grid: one beyond it might do better still."
         )
+
+
+def at_edge(outcomes: Sequence[Outcome], chosen: Mapping[str, str]) -> list[str]:
+    """The arms whose best rate is the lowest or the highest of those tried."""
+    tried = {outcome.arm.rpartition("×")[2] for outcome in outcomes}
+    ends = {min(tried, key=float), max(tried, key=float)}
+    return [name for name, arm in chosen.items() if arm.rpartition("×")[2] in ends]
 
 
 def add_arms(page: Page, plan: Plan, chosen: Mapping[str, str], steps: Mapping[str, int], notes: Sequence[str]) -> None:
