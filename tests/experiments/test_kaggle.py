@@ -216,6 +216,9 @@ def test_packing_again_keeps_what_is_a_persons_own(text: Path, tmp_path: Path, m
     kernel = json.loads(metadata.read_text())
     assert (kernel["id"], kernel["kernel_sources"]) == ("someone/fledge-small", ["someone/fledge-small"])
     assert json.loads((tmp_path / "out/dataset/recipe.json").read_text())["training"]["steps"] == 8
+    (tmp_path / "out/notebook/results").mkdir()
+    with pytest.raises(FledgeError, match=r"notebook/results would be lost"):
+        pack(config, tmp_path / "out")
 
 
 def test_mistakes_are_answered_with_a_sentence(text: Path, tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_windows_that_a_text_has_not_are_left_out_or_refused_before_the_first_tr
     every = [Arm(BASE), Arm("long", arms[0].changes)]
     found, said = with_windows(config, every, [], tmp_path / "f")
     assert [arm.name for arm in found] == [BASE]
-    assert said[0].startswith("long is left out.")
+    assert said[0].startswith("long is left out: The")
 
 
 def test_processes_help_no_more_than_there_are_cores_and_trials(config) -> None:
@@ -178,6 +178,25 @@ def test_processes_help_no_more_than_there_are_cores_and_trials(config) -> None:
     assert gain(Engine("local", 64), single, 99) <= 0.9 * cores or cores == 1
     assert gain(Engine("local", 64), single, 1) == 1.0
     assert gain(Engine("ray", 8), single, 99) == pytest.approx(7.2)
+
+
+def test_trials_are_for_methods_that_draw(config, tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    with pytest.raises(FledgeError, match="--trials is for --method random or tpe"):
+        sweep(config, tmp_path / "e", [parse_axis("model.layers=1,2")], "grid", trials=4)
+    assert not (tmp_path / "e").exists()
+
+
+def test_what_is_no_better_than_counting_is_not_compared() -> None:
+    runs = [
+        outcome(arm, seed, loss + seed / 100) for arm, loss in ((BASE, 2.0), ("a", 1.5), ("b", 2.5)) for seed in (0, 1)
+    ]
+    said = answer(plan([BASE, "a", "b"], 2), runs, "validation_loss", {BASE: 3.0, "a": 1.2, "b": 3.0})
+    assert "No better than counting tokens, so nothing was learned to compare: a." in said
+    assert "Better" not in said
+    assert "b +0.5" in said
+    weak = answer(plan([BASE, "a", "b"], 2), runs, "validation_loss", {BASE: 1.9, "a": 1.2, "b": 3.0})
+    assert weak.startswith("No conclusion: the recipe itself did not get below the 1.900 nats of counting tokens")
 
 
 def test_a_base_that_diverged_in_part_is_told() -> None:

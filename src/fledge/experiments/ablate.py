@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from fledge.config import RunConfig, override_config
+from fledge.config import RunConfig, override_config, parse
 from fledge.errors import FledgeError, nearest
 from fledge.experiments import findings
 from fledge.experiments.engines import ONE_BY_ONE, Engine, alone_in, run_trials
@@ -14,7 +15,7 @@ from fledge.experiments.page import Page
 from fledge.experiments.plan import TIMING, Arm, Plan, make_plan, with_shared_data
 from fledge.experiments.statistics import Estimate, apart, estimate
 from fledge.experiments.timing import Clock, Cost, pacer
-from fledge.experiments.trials import Outcome, by_arm, check_arms, plan_trials
+from fledge.experiments.trials import Outcome, by_arm, check_arms, plan_trials, unigram_loss
 from fledge.run import Run
 
 BASE = "as it is"
@@ -123,7 +124,7 @@ def ablate(
         windows = any("tokens.policy" in change for change in changes)
         outcomes = list(run_trials(plan_trials(plan, alone=windows), folder, engine))
         metric = "bits_per_byte" if any("tokenizer." in change for change in changes) else "validation_loss"
-        page = Page(plan.question, answer(plan, outcomes, metric))
+        page = Page(plan.question, answer(plan, outcomes, metric, unigrams(plan, folder)))
         findings.add_arms(page, plan, outcomes, metric, BASE)
         for sentence in left_out:
             page.paragraph(sentence)
@@ -160,7 +161,7 @@ def with_windows(
         except FledgeError as error:
             if arm.name in asked:
                 raise FledgeError(f"The arm {arm.name!r} cannot be run. {error}") from None
-            left_out.append(f"{arm.name} is left out. {error}")
+            left_out.append(f"{arm.name} is left out: {error}")
             print(left_out[-1], flush=True)
     return found, left_out
 
@@ -180,9 +181,31 @@ def add_policies(page: Page, plan: Plan, config: RunConfig) -> None:
     )
 
 
-def answer(plan: Plan, outcomes: Sequence[Outcome], metric: str) -> str:
-    """The finding in a few sentences: what hurts, what helps, what diverges, and of what no difference is shown."""
+def unigrams(plan: Plan, folder: Path) -> dict[str, float]:
+    """What counting tokens gives with each arm's tokens, in nats per token."""
+    base = parse(RunConfig, plan.config)
+    stores = {arm.name: with_shared_data(override_config(base, arm.changes), folder.absolute()) for arm in plan.arms}
+    found = {config.tokens.store: unigram_loss(config) for config in stores.values()}
+    return {name: found[config.tokens.store] for name, config in stores.items()}
+
+
+def answer(plan: Plan, outcomes: Sequence[Outcome], metric: str, counted: Mapping[str, float] | None = None) -> str:
+    """The finding in a few sentences: what hurts, what helps, what diverges, and of what no difference is shown.
+
+    An arm that is no better than counting tokens, whose losses `counted` has, has learned nothing to be compared by.
+    """
     groups = by_arm(outcomes)
+    losses = {name: findings.arm_values(found, "validation_loss") for name, found in groups.items()}
+    weak = [
+        name
+        for name, values in losses.items()
+        if values and sum(values) / len(values) >= (counted or {}).get(name, math.inf)
+    ]
+    if BASE in weak:
+        return (
+            f"No conclusion: the recipe itself did not get below the {(counted or {})[BASE]:.3f} nats of counting "
+            "tokens, so nothing was learned that its parts could be told by. Train longer."
+        )
     base = {outcome.seed: outcome for outcome in groups[BASE]}
     if not findings.arm_values(groups[BASE], metric):
         return (
@@ -194,7 +217,7 @@ def answer(plan: Plan, outcomes: Sequence[Outcome], metric: str) -> str:
         runs = groups.get(arm.name, [])
         if any(outcome.status == "diverged" for outcome in runs):
             diverged.append(arm.name)
-        elif (value := findings.difference(runs, base, metric)) is not None:
+        elif arm.name not in weak and (value := findings.difference(runs, base, metric)) is not None:
             found[arm.name] = value
     ordered = sorted(found, key=lambda name: -found[name].mean)
     parts = []
@@ -213,6 +236,8 @@ def answer(plan: Plan, outcomes: Sequence[Outcome], metric: str) -> str:
         parts.append(f"Better: {told(better)}.")
     if diverged:
         parts.append(f"Training diverged: {', '.join(diverged)}.")
+    if weak:
+        parts.append(f"No better than counting tokens, so nothing was learned to compare: {'; '.join(weak)}.")
     if open_ and len(plan.seeds) > 1:
         parts.append(f"No difference shown: {told(open_)}.")
     elif open_:
@@ -225,6 +250,7 @@ def answer(plan: Plan, outcomes: Sequence[Outcome], metric: str) -> str:
     unit = f"In {findings.METRICS[metric]} after training on {length:,} tokens{spread}."
     if plan.question.startswith("Which") and found:
         means = {arm.name: findings.arm_values(groups.get(arm.name, []), metric) for arm in plan.arms}
-        lowest = min((name for name in means if means[name]), key=lambda name: sum(means[name]) / len(means[name]))
+        strong = [name for name in means if means[name] and name not in weak]
+        lowest = min(strong, key=lambda name: sum(means[name]) / len(means[name]))
         parts.insert(0, f"Lowest: {lowest}, with {estimate(means[lowest])}.")
     return " ".join([*parts, unit] if found else parts)

@@ -107,6 +107,12 @@ def compare(
         )
         notes = [*moved(names[0], asked[0], configs[0], vocabulary_size), *plan.facts.get(NOTES, [])]
         steps = {name: int(plan.facts.get("arm_steps", {}).get(name, plan.facts["steps"])) for name in names}
+        if budget is None and steps[names[0]] != base.steps:
+            notes.append(
+                f"{names[0]} takes {steps[names[0]]:,} steps and not the {base.steps:,} asked for, so that whole steps "
+                "of all arms agree."
+            )
+            print(notes[-1], flush=True)
         outcomes = run_arms(plan, names, steps, folder, engine)
         unigram = unigram_loss(with_shared_data(base, folder))
         page = ranking.report(plan, outcomes, names, match, unigram, folder)

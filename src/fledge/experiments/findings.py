@@ -259,8 +259,8 @@ def add_samples(page: Page, plan: Plan, outcomes: Sequence[Outcome], folder: Pat
     start = repr(prompt) if prompt else "nothing (a new document)"
     page.heading("Samples")
     page.paragraph(
-        f"What each model of seed {plan.seeds[0]} writes after {start}: up to {SAMPLE} tokens behind the ▸, at "
-        "temperature 0.7 with seed 0."
+        f"Written by models of seed {plan.seeds[0]} after {start}: up to {SAMPLE} tokens behind the ▸, at temperature "
+        "0.7 with seed 0."
     )
     for outcome in whole:
         try:
@@ -270,7 +270,7 @@ def add_samples(page: Page, plan: Plan, outcomes: Sequence[Outcome], folder: Pat
                 )
         except FledgeError as error:  # a report is worth having without what was since removed
             text = f" (no sample: {error})"
-        page.quote(f"{outcome.arm}: {prompt}▸{text}")
+        page.quote(f"{outcome.arm}: {prompt}▸{text or ' (it ended at once)'}")
 
 
 def write(page: Page, outcomes: Sequence[Outcome], folder: Path) -> Path:

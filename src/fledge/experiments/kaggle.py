@@ -67,6 +67,8 @@ def pack(config: RunConfig, folder: Path, time: str = "8h50m", user: str = "") -
     slug = slug_of(config.name)
     if not remote(config.corpus):
         Corpus.from_config(config.corpus)  # a source that is not there is found out here, not on Kaggle
+    if foreign := [path for path in (folder / "notebook").glob("*") if path.suffix not in (".ipynb", ".json")]:
+        raise FledgeError(f"{foreign[0]} would be lost, for that folder is written anew: move it elsewhere first.")
     former = former_metadata(folder)
     owner = user or former.get("id", "").partition("/")[0] or PLACEHOLDER
     folder.mkdir(parents=True, exist_ok=True)

@@ -55,10 +55,15 @@ def answer(outcomes: Sequence[Outcome], axes: Sequence[Axis], points: Mapping[st
         return "Every point diverged: no answer. Begin the range lower."
     best = best_arm(losses)
     once = len(groups[best]) == 1
-    which = "Lowest of one run each" if once else "Best"
-    parts = [f"{which}: {best}, with a validation loss of {estimate(losses[best])} nats per token."]
+    lowest = estimate(losses[best])
+    near = [name for name in losses if name != best and estimate(losses[name]).overlaps(lowest)]
+    which = "Lowest of one run each" if once else "Lowest" if near else "Best"
+    parts = [f"{which}: {best}, with a validation loss of {lowest} nats per token."]
     if once:
         parts.append("One seed shows no uncertainty: near points may change places. Run with --seeds 3 to know.")
+    elif near:
+        others = f" and {len(near) - 3} more" * (len(near) > 3)
+        parts.append(f"Its interval overlaps with that of {', '.join(near[:3])}{others}: they are not told apart.")
     parts.append(f"Training diverged at {'; '.join(diverged)}." if diverged else "No point diverged.")
     if pruned := len(groups) - len(losses) - len(diverged):
         parts.append(
@@ -66,6 +71,11 @@ def answer(outcomes: Sequence[Outcome], axes: Sequence[Axis], points: Mapping[st
             "the same step: how they would have ended is not known."
         )
     parts += [end for axis in axes if (end := at_end(axis, points[best][axis.key]))]
+    seen = [outcome.tokens for outcome in outcomes if outcome.status == "complete"]
+    if max(seen) > 1.1 * min(seen):
+        parts.append(
+            f"Points saw between {min(seen):,} and {max(seen):,} tokens; with --equal-samples all would see as many."
+        )
     if len(points) == math.prod(len(axis.values) for axis in axes) and not pruned:
         # Elsewhere a batch size may have lost, or never been given, the rate that would have been its best.
         parts += rates_by_batch({name: sum(values) / len(values) for name, values in losses.items()}, axes, points)
@@ -130,6 +140,8 @@ def add_points(page: Page, outcomes: Sequence[Outcome]) -> None:
         speeds = [outcome.tokens_per_second for outcome in found if outcome.tokens_per_second]
         rows.append((name, result, f"{found[0].tokens:,}", f"{sum(speeds) / len(speeds):,.0f}" if speeds else "–"))
     page.table(["point", "validation loss (nats per token)", "tokens", "tokens/s"], rows)
+    if len({outcome.seed for outcome in outcomes}) > 1:
+        page.paragraph("± is half the 95 % interval of the mean over the seeds (Student's t).")
 
 
 def add_landscape(page: Page, outcomes: Sequence[Outcome], axes: Sequence[Axis], points: Mapping[str, Point]) -> None:

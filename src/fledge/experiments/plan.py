@@ -175,7 +175,9 @@ def _changed(theirs: dict[str, Any], mine: dict[str, Any]) -> list[str]:
             found.append(f"only {place}: {shorten(', '.join(sorted(names)), LONGEST_DIFFERENCE)}")
     found += differences(theirs["config"], mine["config"])
     found += [f"{name}: other settings" for name in there if name in here and there[name] != here[name]]
-    found += differences(theirs["facts"], mine["facts"])
+    told = ("steps", NOTES)  # with the settings, or not asked for
+    there_facts, here_facts = ({k: v for k, v in plan["facts"].items() if k not in told} for plan in (theirs, mine))
+    found += differences(there_facts, here_facts)
     if theirs["question"] != mine["question"]:
         found.append("another question")
     return [shorten(text, LONGEST_DIFFERENCE) for text in found[:3]]

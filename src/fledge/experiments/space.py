@@ -25,6 +25,15 @@ class Axis:
     log: bool = False
     continuous: bool = False
 
+    def text(self) -> str:
+        """
+        >>> Axis("model.layers", (1, 2)).text(), Axis("optimizer.learning_rate", (0.001, 0.1), True, True).text()
+        ('model.layers=1,2', 'optimizer.learning_rate=0.001..0.1:log:2')
+        """
+        if self.continuous:
+            return f"{self.key}={self.low:g}..{self.high:g}{':log' * self.log}:{len(self.values)}"
+        return f"{self.key}={','.join(map(_short, self.values))}"
+
     @property
     def low(self) -> float:
         return float(min(self.values))
@@ -86,9 +95,9 @@ def grid(axes: list[Axis]) -> list[Point]:
         raise FledgeError(f"--over {twice} is given twice. Give all its values at once, as in {twice}=A,B,C.")
     size = math.prod(len(axis.values) for axis in axes)
     if size > LARGEST_GRID:
-        shape = " × ".join(str(len(axis.values)) for axis in axes)
+        shape = f"{' × '.join(str(len(axis.values)) for axis in axes)} = " * (len(axes) > 1)
         raise FledgeError(
-            f"The grid has {shape} = {size:,} points, and at most {LARGEST_GRID:,} are run. Take fewer steps, or "
+            f"The grid has {shape}{size:,} points, and at most {LARGEST_GRID:,} are run. Take fewer steps, or "
             "sample it: --method random --trials 50."
         )
     return [dict(zip(keys, point, strict=True)) for point in product(*(a.values for a in axes))]

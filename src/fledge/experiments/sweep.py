@@ -52,6 +52,8 @@ def sweep(
     would take fewer than `fewest_steps` is refused.
     """
     began = time.monotonic()
+    if method == "grid" and trials is not None:
+        raise FledgeError("--trials is for --method random or tpe: a grid has as many points as its values make.")
     check_points(config, axes, method, planned=budget is not None or equal_samples)
     with alone_in(folder), study_errors(folder):
         count = len(grid(list(axes))) if method == "grid" else trials or 20
@@ -91,7 +93,7 @@ def sweep(
         if not (folder / PLAN).is_file():
             timed = pace(with_threads(config, engine.parallel))
         asked = {
-            "over": {axis.key: list(axis.values) for axis in axes},
+            "over": [axis.text() for axis in axes],
             "points": count,
             "equal_samples": equal_samples,
             "prune": prune,
@@ -308,6 +310,8 @@ class Search:
                 if number in open_trials:
                     loss = self.losses[label(point)]
                     self.study.tell(number, loss, state=states.PRUNED if loss is None else states.COMPLETE)
+        if self.repeated:
+            print(f"{self.repeated} of the {self.count} points had been drawn before, and were not run again.")
         return self.outcomes
 
     def draw(self, method: Method, place: int) -> tuple[int, Point]:

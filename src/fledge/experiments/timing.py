@@ -103,7 +103,7 @@ def fit(costs: Sequence[Cost], seconds: float, budget_text: str, evaluate_window
         needed = (5 * FEWEST_STEPS * step + EVALUATIONS * FEWEST_WINDOWS * window) / SHARE / 60
         raise FledgeError(
             f"--budget {budget_text} is too short for {len(costs)} trials: each would have {max(0, steps)} steps. "
-            f"Give about {max(1, round(needed + 0.5))}m, fewer arms or seeds, or a smaller model."
+            f"Give about {max(1, round(needed + 0.5))}m, or plan fewer trials or a smaller model."
         )
     return Pace(steps, windows)
 
