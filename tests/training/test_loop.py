@@ -228,6 +228,9 @@ def test_samples_that_were_cut_short_are_left_out(tmp_path: Path) -> None:
     samples = Samples(place, 0)
     samples.add(6, ["whole, ünd so on"])
     whole = place.read_bytes()
+    assert Samples(place, 3).steps == set()
+    assert Samples(place, 9).steps == set(), "what was dropped is gone, and nothing is left to read"
+    samples.add(6, ["whole, ünd so on"])
     samples.add(12, ["cut"])
     for size in range(len(whole) + 1, place.stat().st_size):
         torn = tmp_path / "torn.txt"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 from fledge.bundle import Bundle, load_bundle
@@ -245,6 +246,6 @@ def _parts(path: Path) -> list[tuple[int, str]]:
     text = path.read_text(encoding="utf-8", errors="replace")
     text = re.sub(f"(?<=\n\n)[{SAMPLE_HEADER[0]}\ufffd][^\n]*\\Z", "", text)  # a header that was cut short
     headers = list(re.finditer(f"^{SAMPLE_HEADER.format(step='([0-9]+)')}$", text, re.MULTILINE))
-    ends = [*(header.start() for header in headers[1:]), len(text)]
-    found = [(int(header[1]), text[header.start() : end]) for header, end in zip(headers, ends, strict=True)]
+    bounds = [*(header.start() for header in headers), len(text)]
+    found = [(int(header[1]), text[start:end]) for header, (start, end) in zip(headers, pairwise(bounds), strict=True)]
     return [(step, part) for step, part in found if part.endswith("\n\n")]
