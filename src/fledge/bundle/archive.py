@@ -178,7 +178,7 @@ class _Member(tarfile.TarInfo):
         extended = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
         if self.type in (*extended, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK) and self.size > LARGEST_CARD:
             raise tarfile.ReadError(f"a header of {self.size:,} bytes")
-        return super()._proc_member(archive)  # type: ignore[misc]
+        return super()._proc_member(archive)  # type: ignore[misc]  # tarfile's own hook, which its types leave out
 
 
 def _plain(path: Path, archive: tarfile.TarFile, info: tarfile.TarInfo) -> tuple[str, IO[bytes]]:

@@ -156,7 +156,8 @@ def with_windows(
             if any(change.startswith(("corpus.", "tokenizer.", "tokens.")) for change in arm.changes):
                 settings = with_shared_data(override_config(config, arm.changes), folder.absolute())
                 run = Run(settings, folder / TIMING, quiet=True)
-                run.windows("train"), run.windows("validation")
+                for split in ("train", "validation"):
+                    run.windows(split)
             found.append(arm)
         except FledgeError as error:
             if arm.name in asked:
@@ -194,17 +195,15 @@ def answer(plan: Plan, outcomes: Sequence[Outcome], metric: str, counted: Mappin
 
     An arm that is no better than counting tokens, whose losses `counted` has, has learned nothing to be compared by.
     """
-    groups = by_arm(outcomes)
+    groups, counted = by_arm(outcomes), counted or {}
     losses = {name: findings.arm_values(found, "validation_loss") for name, found in groups.items()}
     weak = [
-        name
-        for name, values in losses.items()
-        if values and sum(values) / len(values) >= (counted or {}).get(name, math.inf)
+        name for name, values in losses.items() if values and sum(values) / len(values) >= counted.get(name, math.inf)
     ]
     if BASE in weak:
         return (
-            f"No conclusion: the recipe itself did not get below the {(counted or {})[BASE]:.3f} nats of counting "
-            "tokens, so nothing was learned that its parts could be told by. Train longer."
+            f"No conclusion: the recipe itself did not get below the {counted[BASE]:.3f} nats of counting tokens, "
+            "so nothing was learned that its parts could be told by. Train longer."
         )
     base = {outcome.seed: outcome for outcome in groups[BASE]}
     if not findings.arm_values(groups[BASE], metric):

@@ -156,7 +156,7 @@ def check_corpus(config: RunConfig, steps: int, folder: Path) -> None:
     run = Run(with_shared_data(config, folder), folder / TIMING, quiet=True)
     source = ", ".join(config.corpus.source)
     windows = len(run.windows("train"))
-    len(run.windows("validation"))  # too little to hold out is refused there
+    run.windows("validation")  # a text that has none is refused there
     if (repeats := steps * config.training.batch_size / windows) > MOST_REPEATS:
         raise FledgeError(
             f"{source} is too small for this length of training: its {windows:,} windows would be seen {repeats:,.0f} "

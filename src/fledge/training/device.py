@@ -46,11 +46,12 @@ def choose_device(name: str, local_rank: int = 0, named: str = "training.device"
         if torch.cuda.is_available():
             return torch.device("cuda", local_rank)
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    device: torch.device | None
     try:
         device = torch.device(name)
     except RuntimeError:
-        device = torch.device("meta")
-    if device.type not in ("cpu", "mps", "cuda"):
+        device = None
+    if device is None or device.type not in ("cpu", "mps", "cuda"):
         raise FledgeError(f"{named} = {name!r} is no device for fledge. Use auto, cpu, mps, cuda or cuda:N.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise FledgeError(f"{named} = {name}, and torch sees no CUDA device here. Use {named}=auto.")

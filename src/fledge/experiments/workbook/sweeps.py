@@ -246,7 +246,7 @@ def rate_growth(chosen: dict[int, float], rates: Sequence[float]) -> str:
     small, large = min(chosen), max(chosen)
     grown = chosen[large] / chosen[small]
     at_edge = {chosen[small], chosen[large]} & {rates[0], rates[-1]}
-    edge = " That is the edge of those tried, so a rate beyond it may be right." if at_edge else ""
+    edge = " A best rate lies at the edge of those tried, so one beyond it may be right." if at_edge else ""
     if grown == 1:
         return (
             f"Batches of {small} and of {large} do best at the same rate of those tried, {chosen[small]:g}: no larger "
@@ -258,7 +258,6 @@ def rate_growth(chosen: dict[int, float], rates: Sequence[float]) -> str:
         if abs(math.log(grown) - math.log(more) / 2) < abs(math.log(grown) - math.log(more))
         else "nearer to the factor itself"
     )
-    edge = " A best rate lies at the edge of those tried, so one beyond it may be right." if at_edge else ""
     if grown < 1:
         return f"Batch {large} did best at a smaller rate than batch {small}: these runs ask for no larger one.{edge}"
     return (
