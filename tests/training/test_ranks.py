@@ -90,3 +90,28 @@ def test_the_handbooks_command_trains_and_says_so(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     assert "on 2 processes, cpu" in done.stderr + done.stdout
     assert load_checkpoint(tmp_path / "run").path.name == "step-00000006"
+
+
+LEAVE_AT_ONCE = """
+from pathlib import Path
+import torch, torch.distributed as dist
+from fledge.training import join_ranks
+
+with join_ranks("cpu") as ranks:
+    import torch.distributed.fsdp
+    for _ in range(50):
+        ranks.reduce([torch.zeros(1000)])
+threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+assert not any("gloo" in name for name in threads), threads
+"""
+
+
+def test_processes_leave_without_an_abort(tmp_path: Path) -> None:
+    """Gloo's threads are joined first: one that lets go of a tensor while Python ends takes the process with it."""
+    script = tmp_path / "leave.py"
+    script.write_text(LEAVE_AT_ONCE)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=4", "--rdzv-backend=c10d"]
+    command += ["--rdzv-endpoint=localhost:0", str(script)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=240)
+    assert done.returncode == 0, done.stderr.decode()[-3000:]

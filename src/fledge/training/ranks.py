@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,10 +11,16 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before there is a group: imported later, its functions' defaults keep that one for ever
 from torch import Tensor
 
 from fledge.errors import FledgeError
 from fledge.training.device import choose_device
+
+LETTING_GO = 0.1
+"""Seconds for gloo's threads, which let go of a collective's tensors a moment after it is over: where Python has begun
+to end by then, they abort the process. They are joined with a group that nothing keeps, but DTensor's caches keep a
+sharded model's."""
 
 
 @dataclass(frozen=True)
@@ -83,3 +90,4 @@ def join_ranks(device: str = "auto") -> Iterator[Ranks]:
     finally:
         if not joined:
             dist.destroy_process_group()
+            time.sleep(LETTING_GO)
