@@ -58,6 +58,8 @@ def test_the_diagram_brings_no_style_that_the_policy_would_refuse(client: TestCl
     [
         ({"model": {"width": 100, "heads": 3}}, "does not divide"),
         ({"model": {"layers": 10**9}}, "at most"),
+        ({"model": {"layers": "1000000000"}}, "at most"),
+        ({"model": {"width": 1e18, "heads": 2}}, "at most"),
         ({"model": {"colour": "red"}}, "no setting"),
         ({"recipe": "akvj-demo"}, "Did you mean akjv-demo"),
         ({"recipe": "/etc/passwd"}, "no recipe called"),
@@ -67,6 +69,15 @@ def test_what_can_t_be_built_is_one_sentence(client: TestClient, values: dict[st
     answer = client.post("/api/account", json=values)
     assert answer.status_code == 400
     assert words in answer.json()["error"]["message"]
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("width", [10**18, "1000000000000000000", 1e18])
+def test_no_number_keeps_the_server_busy(client: TestClient, width: object) -> None:
+    """Divisors of a width without end are not all looked for."""
+    answer = client.post("/api/account", json={"model": {"width": width, "heads": 3}})
+    assert answer.status_code == 400
+    assert "does not divide" in answer.json()["error"]["message"]
 
 
 def test_a_slider_is_followed_at_once(client: TestClient) -> None:

@@ -85,10 +85,16 @@ class TestTokens:
             add.click()
             until(page, f"document.querySelectorAll('.panel').length === {before + 1}")
         assert page.locator(".panel").count() == 4
+        assert page.evaluate(FOCUSED) == "Tokenizer 4"  # the button that had the focus is gone
         page.get_by_label("Tokenizer 2", exact=True).select_option("characters")
         until(page, "document.querySelectorAll('.panel')[1].textContent.includes('character,')")
-        page.get_by_role("button", name=re.compile("^Remove")).first.click()
+        page.get_by_label("Tokenizer 2", exact=True).focus()
+        page.keyboard.press("ArrowUp")
+        until(page, "document.querySelector('[aria-label=\"Tokenizer 2\"]').value === 'bpe-370'")
+        assert page.evaluate(FOCUSED) == "Tokenizer 2"
+        page.get_by_role("button", name=re.compile("^Remove")).last.click()
         assert page.locator(".panel").count() == 3
+        assert page.evaluate(FOCUSED) == "Tokenizer 3"
 
     def test_the_keyboard_walks_from_token_to_token(self, page: Any) -> None:
         visit(page, "tokens")
@@ -112,6 +118,17 @@ class TestTokens:
         page.get_by_role("button", name="Step forward").click()
         assert page.locator(".replay .piece").count() == 8
         assert page.locator(".replay .piece.made").count() == 1
+        assert page.problems == []
+
+    def test_a_line_s_end_has_a_story_and_no_word_has_none(self, page: Any) -> None:
+        visit(page, "tokens")
+        set_text(page, "egg\n\n\negg")
+        page.locator(".coloured").first.get_by_text("↵").first.click()
+        until(page, "/^↵+$/.test([...document.querySelectorAll('.replay .piece')].map((p) => p.textContent).join(''))")
+        page.get_by_label("Word", exact=True).fill("egg")
+        until(page, "document.querySelectorAll('.details tbody tr').length === 3")
+        page.get_by_label("Word", exact=True).fill("")
+        until(page, "document.querySelectorAll('.details tbody tr, .piece').length === 0")
         assert page.problems == []
 
     def test_bytes_that_do_not_decode_are_explained(self, page: Any) -> None:
@@ -259,6 +276,57 @@ class TestRuns:
             badge = page.locator(".state.empty")
             assert badge.evaluate("(badge) => getComputedStyle(badge).borderStyle") == "none"
 
+    def test_a_refresh_leaves_focus_place_and_selection_alone(self, page: Any, world: Path, tmp_path: Path) -> None:
+        served = shutil.copytree(world / "runs", tmp_path / "runs")
+        page.set_viewport_size({"width": 1280, "height": 500})
+        with serving([served]) as address:
+            page.goto(f"{address}/#/runs?run=alpha&run=beta")
+            page.evaluate(HURRY)
+            until(page, "document.querySelector('.compare')?.textContent.includes('optimizer.learning_rate')")
+            page.get_by_label("all, not only what differs").focus()
+            page.keyboard.press("Space")
+            assert page.evaluate("document.activeElement.closest('section').ariaLabel") == "Settings"
+            page.get_by_label("Show alpha", exact=True).focus()
+            page.evaluate("getSelection().selectAllChildren(document.querySelector('.sample pre'))")
+            page.evaluate("scrollTo(0, 700); window.row = document.activeElement.closest('.run')")
+            place = page.evaluate("scrollY")
+            write_metrics(served / "alpha", range(0, 190, 5), seed=1)  # now the newest: the list is ordered anew
+            until(page, "document.querySelector('.run').textContent.includes('training, step 185')")
+            page.wait_for_timeout(300)
+            assert page.evaluate("scrollY") == place > 0
+            assert page.evaluate(FOCUSED) == "Show alpha"
+            assert page.evaluate("row.isConnected && row.contains(document.activeElement)")
+            assert page.evaluate("getSelection().toString()").startswith("And the egg said")
+        page.set_viewport_size({"width": 1280, "height": 860})
+
+    def test_what_is_new_comes_once_and_what_is_wrong_is_said(self, page: Any, world: Path, tmp_path: Path) -> None:
+        served = shutil.copytree(world / "runs", tmp_path / "runs")
+        points = "document.querySelector('.chart .line.thin').getAttribute('d').match(/[ML]/g).length"
+        with serving([served]) as address:
+            page.goto(f"{address}/#/runs?run=alpha")
+            page.evaluate(HURRY)
+            until(page, f"document.querySelector('.chart .line') && {points} === 41")
+            page.evaluate(  # slow rows, so that a choice falls between asking and hearing
+                """() => { const quick = fetch; window.fetch = async (path, options) => {
+                    if (path.includes("metrics")) await new Promise((done) => setTimeout(done, 3000));
+                    return quick(path, options); }; }"""
+            )
+            (served / "alpha" / "config.json").write_text("{")
+            (served / "alpha" / "samples.txt").write_text("──── step 300 ────\nAnd the hen said 300.\n")
+            write_metrics(served / "alpha", range(0, 301, 5), seed=1)
+            until(page, "document.querySelector('.run').textContent.includes('not valid JSON')")
+            page.get_by_label("Show beta", exact=True).check()
+            page.get_by_text("And the hen said 300").wait_for()
+            page.wait_for_timeout(500)
+            assert page.evaluate(points) == 61
+            assert "alpha: " in page.locator(".runs-layout > .stack > .problem").last.inner_text()
+            page.evaluate(
+                """() => { window.kept = fetch; window.fetch = () => Promise.reject(new TypeError("gone")); }"""
+            )
+            page.get_by_text("The server does not answer").wait_for()
+            page.evaluate("() => { window.fetch = kept; }")
+            page.get_by_text("The server does not answer").wait_for(state="hidden")
+
     def test_axes_smoothing_and_the_readout(self, page: Any) -> None:
         visit(page, "runs")
         page.get_by_label("Show alpha", exact=True).check()
@@ -305,6 +373,8 @@ class TestGenerate:
         visit(page, "generate")
         page.get_by_label("Bundle", exact=True).select_option(ALPHA)
         page.get_by_label("Tokens at most", exact=True).fill("20")
+        page.get_by_label("Temperature", exact=True).fill("0.725")  # between two steps of the arrow keys
+        page.get_by_label("Repetition penalty", exact=True).fill("1.01")
         page.get_by_label("Prompt", exact=True).fill("the egg")
         texts = []
         for _ in range(2):
@@ -368,14 +438,57 @@ class TestGenerate:
         page.get_by_label("Bundle", exact=True).select_option(ALPHA)
         page.get_by_label("Tokens at most", exact=True).fill("8000")
         page.get_by_label("Temperature", exact=True).fill("1")
+        page.evaluate(
+            """() => { window.said = 0; new MutationObserver(() => { window.said++; })
+                .observe(document.querySelector(".take-status"), { childList: true }); }"""
+        )
         page.get_by_role("button", name="Generate").click()
-        until(page, "document.querySelectorAll('.g').length > 20")
+        until(page, "document.querySelectorAll('.g').length > 100")
+        assert page.evaluate("said") < 20  # not for every token: who listens to the page would hear nothing else
         page.get_by_role("button", name="Stop").click()
         until(page, "/^Stopped after/.test(document.querySelector('.take-status').textContent)")
         count = page.locator(".g").count()
         page.wait_for_timeout(300)
         assert page.locator(".g").count() == count
         assert page.get_by_role("button", name="Generate").is_enabled()
+
+    def test_an_earlier_take_is_left_alone_by_the_one_being_written(self, page: Any) -> None:
+        visit(page, "generate")
+        page.get_by_label("Bundle", exact=True).select_option(ALPHA)
+        page.get_by_label("Temperature", exact=True).fill("1")
+        page.get_by_label("Tokens at most", exact=True).fill("5")
+        page.get_by_role("button", name="Generate").click()
+        until(page, "/tokens in/.test(document.querySelector('.take-status').textContent)")
+        page.get_by_label("Tokens at most", exact=True).fill("8000")
+        page.get_by_role("button", name="Generate").click()
+        until(page, "document.querySelectorAll('.g').length > 5 && document.querySelectorAll('.caret').length === 1")
+        page.get_by_role("button", name="Take 1").click()
+        page.wait_for_timeout(1100)
+        assert page.locator(".take-status").inner_text().startswith("5 tokens in")
+        assert page.locator(".caret").count() == 0
+        page.get_by_role("button", name="Take 2").click()
+        page.locator(".written").focus()
+        for _ in range(4):
+            page.keyboard.press("ArrowRight")
+        page.get_by_role("button", name=re.compile("^Branch with")).first.click()
+        until(page, "document.querySelectorAll('.g.kept').length === 4 && document.querySelectorAll('.g').length > 20")
+        assert page.locator(".caret").count() == 1  # the take that was given up removes its own only
+        page.get_by_role("button", name="Stop").click()
+        until(page, "document.querySelectorAll('.caret').length === 0")
+
+    def test_a_split_character_is_joined_with_nothing_else(self, page: Any) -> None:
+        visit(page, "generate")
+        texts = page.evaluate(
+            """async (pieces) => {
+                const { Take } = await import("/static/take.js");
+                const take = new Take("x", {});
+                const tokens = pieces.map((bytes) => ({ bytes: btoa(String.fromCharCode(...bytes)), logprob: -1 }));
+                take.choose({ request: {}, tokens, kept: 0, status: "", ended: true });
+                return [...take.written.children].map((span) => span.textContent);
+            }""",
+            [[0xFF], [0xC3], [0xA9], *([letter] for letter in b"xyzwv"), [0xE2], [0x82, 0xAC], [0xC3], [0x21]],
+        )
+        assert texts == ["‹FF›", "\u200b", "é", *"xyzwv", "\u200b", "€", "‹C3›", "!"]
 
     def test_two_bundles_on_the_same_prompt(self, page: Any) -> None:
         visit(page, "generate")
@@ -441,6 +554,29 @@ class TestEverywhere:
             assert page.get_by_role("link", name=view, exact=True).get_attribute("aria-current") == "page"
         assert page.problems == []
 
+    def test_a_view_that_fails_late_stays_away_and_its_link_tries_again(self, page: Any) -> None:
+        visit(page, "tokens")
+        page.evaluate(
+            """() => { const real = fetch; window.held = []; window.release = () => { window.fetch = real; };
+                window.fetch = (path, options) => path !== "/api/library" ? real(path, options)
+                    : new Promise((_, fail) => held.push(() => fail(new TypeError("gone")))); }"""
+        )
+        page.get_by_role("link", name="Generate", exact=True).click()
+        until(page, "held.length === 1")
+        page.get_by_role("link", name="Runs", exact=True).click()
+        page.locator(".runs-view h1").wait_for()
+        page.evaluate("held.pop()()")
+        page.wait_for_timeout(100)
+        assert page.locator(".runs-view h1").is_visible()
+        page.get_by_role("link", name="Model", exact=True).click()
+        until(page, "held.length === 1")
+        page.evaluate("held.pop()()")
+        page.get_by_text("The server does not answer").wait_for()
+        page.evaluate("release()")
+        page.get_by_role("link", name="Model", exact=True).click()
+        page.locator(".model-view h1").wait_for()
+        assert page.problems == []
+
     @pytest.mark.parametrize("width", [320, 390, 768, 1600])
     def test_no_view_is_wider_than_its_window(self, page: Any, width: int) -> None:
         for view in ("tokens", "runs", "generate", "model", "api"):
@@ -487,8 +623,10 @@ class TestEverywhere:
     def test_with_a_token_the_printed_address_opens_the_page(self, page: Any, world: Path) -> None:
         token = "a-secret-of-enough-characters"
         with serving([world / "runs"], token=token) as address:
+            page.goto(f"{address}/#token=that-of-an-earlier-server")
+            page.get_by_text("This server needs its token").wait_for()
             page.problems.clear()
-            page.goto(f"{address}/#token={token}")
+            page.goto(f"{address}/#token={token}")  # in the same tab: nothing but the fragment changes
             page.locator(".tokens-view h1").wait_for()
             assert token not in page.url
             page.get_by_role("link", name="API", exact=True).click()
@@ -503,6 +641,11 @@ class TestEverywhere:
             opened.value.close()
             assert page.problems == []
 
+
+FOCUSED = "document.activeElement.ariaLabel"
+
+# What the page does every two seconds, it does every fifth of one.
+HURRY = "() => { const later = setTimeout; window.setTimeout = (work, pause) => later(work, pause / 10); }"
 
 CONTRAST = """() => {
   const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });

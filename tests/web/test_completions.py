@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from fledge.config import load_recipe
+from fledge.tokenizer import WordTokenizer
 from tests.documentation import examples
+from tests.web.conftest import serving
+from tests.web.world import SMALL, TEXT, make_bundle
 
 openai = pytest.importorskip("openai", reason="judged by the openai package")
 
@@ -16,6 +20,16 @@ openai = pytest.importorskip("openai", reason="judged by the openai package")
 @pytest.fixture
 def api(address: str) -> Any:
     with openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The same for a bundle whose tokenizer puts a token of its own before every text."""
+    config = load_recipe("akjv-demo", [*SMALL, "tokenizer.kind=word"])
+    folder = tmp_path_factory.mktemp("served")
+    make_bundle(folder / "words", config, WordTokenizer.train([TEXT]), seed=1)
+    with serving([folder]) as address, openai.OpenAI(base_url=f"{address}/v1", api_key="none") as client:
         yield client
 
 
@@ -58,14 +72,58 @@ def test_prompts_as_ids(api: Any, client: TestClient) -> None:
     assert by_ids == api.completions.create(prompt="the egg", **asked).choices[0].text
 
 
-def test_logprobs_and_echo(api: Any) -> None:
-    answer = api.completions.create(model="alpha", prompt="the egg", max_tokens=4, logprobs=3, echo=True, temperature=0)
+def test_logprobs(api: Any) -> None:
+    answer = api.completions.create(model="alpha", prompt="the egg", max_tokens=4, logprobs=3, temperature=0)
     choice = answer.choices[0]
-    assert choice.text.startswith("the egg")
     assert len(choice.logprobs.tokens) == len(choice.logprobs.token_logprobs) == answer.usage.completion_tokens
     assert all(len(top) <= 3 for top in choice.logprobs.top_logprobs)
     for chosen, top in zip(choice.logprobs.token_logprobs, choice.logprobs.top_logprobs, strict=True):
         assert chosen == pytest.approx(max(top.values()))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_token_that_was_taken_is_always_among_the_likeliest(api: Any, number: int) -> None:
+    asked = {"model": "alpha", "prompt": "the egg", "max_tokens": 30, "temperature": 2, "seed": 3}
+    found = api.completions.create(**asked, logprobs=number).choices[0].logprobs
+    for token, logprob, top in zip(found.tokens, found.token_logprobs, found.top_logprobs, strict=True):
+        assert top[token] == pytest.approx(logprob)
+        assert len(top) <= number + 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_token_stands_in_the_text_where_its_offset_says(api: Any, stream: bool) -> None:
+    """Also behind tokens that hold a part of a character only, of which this model writes many."""
+    asked = {"model": "alpha", "prompt": "the egg", "max_tokens": 60, "temperature": 2, "seed": 3, "logprobs": 0}
+    answer = api.completions.create(**asked, stream=stream)
+    choices = [chunk.choices[0] for chunk in answer] if stream else answer.choices
+    text = "".join(choice.text for choice in choices)
+    told = [choice.logprobs for choice in choices if choice.logprobs]
+    tokens = [pair for part in told for pair in zip(part.tokens, part.text_offset, strict=True)]
+    assert any(token.startswith("bytes:") for token, _ in tokens)
+    for token, offset in tokens:
+        assert token.startswith("bytes:") or text[offset : offset + len(token)] == token
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("prompt", ["the egg", "", ["a hen", ""]])
+def test_an_echo_is_the_prompt_as_it_was_sent(api: Any, words: Any, prompt: Any, stream: bool) -> None:
+    """Without the token that begins a text, which a model meets first."""
+    for client, name in ((api, "alpha"), (words, "words")):
+        asked = {"model": name, "prompt": prompt, "max_tokens": 2, "n": 2, "temperature": 0, "stream": stream}
+        texts = ["", "", "", ""]
+        echoed = client.completions.create(**asked, echo=True)
+        for choice in (choice for part in (echoed if stream else [echoed]) for choice in part.choices):
+            texts[choice.index] += choice.text
+        for number, sent in enumerate([prompt] if isinstance(prompt, str) else prompt):
+            alone = client.completions.create(**{**asked, "prompt": sent, "stream": False}).choices
+            assert texts[2 * number : 2 * number + 2] == [sent + choice.text for choice in alone]
+
+
+def test_an_echo_of_ids_is_their_text(api: Any, client: TestClient) -> None:
+    tokens = client.post("/api/tokens", json={"text": "the egg", "tokenizers": ["alpha/checkpoints/step-00000200"]})
+    ids = tokens.json()["results"][0]["ids"]
+    answer = api.completions.create(model="alpha", prompt=ids, max_tokens=2, echo=True)
+    assert answer.choices[0].text.startswith("the egg")
 
 
 def test_without_a_seed_texts_differ(api: Any) -> None:
@@ -91,6 +149,7 @@ def test_a_stop_text_ends_the_completion(api: Any) -> None:
         ({"best_of": 3}, "best_of: not offered"),
         ({"extra_body": {"top_k": 3}}, "top_k is not a field"),
         ({"prompt": ["a"] * 20, "n": 10}, "more than 64 texts"),
+        ({"echo": True, "logprobs": 0}, "not offered with echo"),
     ],
 )
 def test_what_would_do_nothing_is_refused(api: Any, values: dict[str, Any], words: str) -> None:
@@ -101,12 +160,6 @@ def test_what_would_do_nothing_is_refused(api: Any, values: dict[str, Any], word
 def test_what_asks_for_nothing_is_allowed(api: Any) -> None:
     neutral = {"suffix": "", "best_of": 1, "presence_penalty": 0.0, "frequency_penalty": 0, "logit_bias": {}}
     assert api.completions.create(model="alpha", prompt="a", max_tokens=1, **neutral).choices
-
-
-def test_offsets_count_from_the_beginning_of_an_echoed_text(api: Any) -> None:
-    choice = api.completions.create(model="alpha", prompt="the egg", max_tokens=2, logprobs=1, echo=True).choices[0]
-    assert choice.text.startswith("the egg")
-    assert choice.logprobs.text_offset[0] == len("the egg")
 
 
 def test_a_model_by_its_name(api: Any) -> None:

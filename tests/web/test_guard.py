@@ -92,6 +92,17 @@ def test_with_a_token_names_still_count(world: Path) -> None:
     assert client.get("/api/library", headers={"host": "evil.example", **right}).status_code == 421
 
 
+def test_the_name_given_to_host_is_answered_and_names_are_looked_up_once(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = create_app([world / "runs"], token=TOKEN, local=False, host="GPU.lab")
+    monkeypatch.setattr(socket, "getfqdn", lambda: pytest.fail("asked the network for every request"))
+    client = TestClient(app, base_url="http://x")
+    assert client.get("/", headers={"host": "gpu.lab:8765"}).status_code == 200
+    assert client.get("/", headers={"host": "evil.example"}).status_code == 421
+    assert client.get("/", headers={"host": ""}).status_code == 421
+
+
 def test_guessing_the_token_is_slow(world: Path) -> None:
     client = TestClient(create_app([world / "runs"], token=TOKEN), base_url="http://127.0.0.1")
     statuses = [

@@ -38,6 +38,22 @@ def test_equal_names_in_two_folders_are_told_apart(world: Path, tmp_path: Path) 
     assert {"runs/alpha/checkpoints/step-00000200", "others/alpha/checkpoints/step-00000200"} <= set(found.bundles)
 
 
+def test_a_folder_that_is_called_like_a_second_one_clashes_with_nothing(world: Path, tmp_path: Path) -> None:
+    shutil.copytree(world / "runs" / "alpha", tmp_path / "alpha (2)")
+    assert list(Library([tmp_path]).catalogue().runs) == ["alpha (2)"]
+
+
+def test_what_lies_too_deep_or_behind_too_many_is_said_to_be_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "1/2/3/4/5/6").mkdir(parents=True)
+    assert not Library([tmp_path]).catalogue().skipped
+    (tmp_path / "1/2/3/4/5/6/7").mkdir()
+    assert "6 folders deep" in Library([tmp_path]).catalogue().skipped[tmp_path.name]
+    monkeypatch.setattr("fledge.web.library.FOLDERS", 3)
+    assert "beyond 3 folders" in Library([tmp_path]).catalogue().skipped[tmp_path.name]
+
+
 def test_the_name_of_a_run_stands_for_its_newest_checkpoint(world: Path) -> None:
     assert Library([world / "runs"]).bundle("alpha").name == "step-00000200"
 

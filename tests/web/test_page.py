@@ -7,6 +7,7 @@ import re
 import pytest
 from starlette.testclient import TestClient
 
+from fledge.tokenizer.unicode import why_invisible
 from fledge.web.files import STATIC, read_files
 
 
@@ -34,6 +35,15 @@ def test_every_module_imports_files_that_exist() -> None:
 def test_no_file_reaches_out_or_builds_markup_from_text(pattern: str) -> None:
     for name, file in read_files().items():
         assert not re.search(pattern, file.content.decode()), name
+
+
+def test_what_the_eye_does_not_see_is_the_same_on_the_page_as_in_the_tokenizers() -> None:
+    found = re.search(r"^const HIDDEN = /(.*)/gu;$", read_files()["pieces.js"].content.decode(), re.MULTILINE)
+    assert found
+    hidden = re.compile(re.sub(r"\\u\{(\w+)\}", lambda code: rf"\U{code[1]:0>8}", found[1]))
+    invisible = {chr(code) for code in range(0x110000) if why_invisible(chr(code))}
+    invisible -= {"\n", *map(chr, range(0xD800, 0xE000))}  # a line's end has a sign of its own, half a pair never comes
+    assert {character for character in invisible if not hidden.match(character)} == set()
 
 
 def test_unchanged_files_are_not_sent_again(client: TestClient) -> None:

@@ -21,7 +21,8 @@ def message(client: TestClient, path: str, **sent: Any) -> str:
     [
         ({}, "text or hex is missing."),
         ({"text": 3}, "text: input should be a valid string."),
-        ({"hex": "abc"}, "hex: string should match pattern"),
+        ({"hex": "abc"}, "hex: should have two hexadecimal digits a byte"),
+        ({"hex": "ab\n"}, "hex: should have two hexadecimal digits a byte"),
         ({"hex": 3}, "hex: input should be a valid string."),
         ({"text": "a", "hex": "61"}, "hex is not a field of this request."),
         ([], OBJECT),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -28,6 +32,7 @@ def test_the_list_has_every_run_and_a_broken_one_breaks_nothing(client: TestClie
         lambda run: (run / "metrics.csv").write_bytes(b"\xff\xfe\0" * 3000),
         lambda run: (run / "metrics.csv").write_bytes(b""),
         lambda run: (run / "metrics.csv").write_bytes(b"step,loss\n1,2\n" + b'"unclosed\n' * 50),
+        lambda run: (run / "metrics.csv").write_bytes(b"s" * 140_000 + b",loss\n1,2\n"),
         lambda run: (run / "config.json").write_bytes(b"[]"),
         lambda run: (run / "config.json").write_text('{"model": 3}'),
         lambda run: (run / "checkpoints").write_text("a file where a folder belongs"),
@@ -43,6 +48,7 @@ def test_no_damage_to_a_run_is_an_error_of_the_list(tmp_path: Path, damage: obje
     (run / "config.json").write_text("{}")
     damage(run)  # type: ignore[operator]
     assert summarise("run", run).name == "run"
+    assert read_metrics("run", run).run == "run"
 
 
 def test_curves_grow_by_what_is_new(tmp_path: Path) -> None:
@@ -88,10 +94,61 @@ def test_what_is_not_a_number_is_left_out_and_counted(tmp_path: Path) -> None:
     assert answer.unreadable == 1
 
 
+def test_a_field_or_a_line_without_end_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text(f"step,loss\n1,2\n2,{'9' * 140_000}\n3,4\n")
+    answer = read_metrics("run", tmp_path)
+    assert answer.columns == {"step": [1, 3], "loss": [2, 4]}
+    assert answer.unreadable == 1
+    with open(tmp_path / "metrics.csv", "ab") as file:
+        file.write(b"5" * (9 << 20))
+    assert not read_metrics("run", tmp_path, answer.cursor).more  # asking again would give the same, for ever
+
+
+def test_the_best_validation_loss_is_that_of_the_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fledge.web.metrics.TAIL", 500)
+    monkeypatch.setattr("fledge.web.metrics.CHUNK", 1000)
+    metrics = Metrics(tmp_path / "metrics.csv")
+    for step in range(100):
+        metrics.add(step=step, validation_loss=3.0 - (step == 1))
+    assert summarise("run", tmp_path).best_validation_loss == 2
+    metrics.add(step=100, validation_loss=1.5)
+    assert summarise("run", tmp_path).best_validation_loss == 1.5
+    write_metrics(tmp_path, range(3), seed=1)  # another file: the best of the one before is forgotten
+    assert summarise("run", tmp_path).best_validation_loss > 5
+
+
+def test_a_sample_that_comes_after_the_last_row_is_a_sign_of_life(tmp_path: Path) -> None:
+    write_metrics(tmp_path, range(3), seed=1)
+    before = summarise("run", tmp_path).updated
+    (tmp_path / "samples.txt").write_text("And the egg said.")
+    os.utime(tmp_path / "samples.txt", (before + 5, before + 5))
+    assert summarise("run", tmp_path).updated == before + 5
+
+
+@pytest.mark.parametrize(("gap", "state"), [(1, "stopped"), (100, "training")])
+def test_a_run_is_given_the_time_that_its_rows_take(tmp_path: Path, gap: float, state: str) -> None:
+    """An evaluation's row comes soon after a step's: the longest of the last gaps counts."""
+    metrics = Metrics(tmp_path / "metrics.csv")
+    for step in range(4):
+        metrics.add(step=step, loss=3.0, seconds=step * gap)
+        metrics.add(step=step, validation_loss=3.0, seconds=step * gap + 0.5)
+    ago = time.time() - 250
+    os.utime(tmp_path / "metrics.csv", (ago, ago))
+    assert summarise("run", tmp_path).state == state
+
+
 def test_flops_follow_from_the_settings(client: TestClient) -> None:
     answer = client.get("/api/runs/metrics", params={"run": "alpha"}).json()
     assert answer["flops_per_token"] > 6 * 20_000
     assert len(answer["columns"]["loss"]) == 41
+
+
+def test_a_model_beyond_all_numbers_has_curves_without_flops(world: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(world / "runs" / "alpha", tmp_path / "run")
+    (run / "config.json").write_text(json.dumps({"model": {"width": 2 * 10**400, "heads": 1}}))
+    answer = read_metrics("run", run)
+    assert answer.flops_per_token is None
+    assert len(answer.columns["loss"]) == 41
 
 
 def test_settings_are_flat_and_samples_are_text(client: TestClient) -> None:

@@ -12,6 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
@@ -103,6 +104,8 @@ def test_a_device_that_is_not_here_is_refused_at_the_start(world: Path, device: 
     [
         ({"host": "0.0.0.0"}, "lets other machines reach this page"),
         ({"token": "short"}, "at least 16 characters"),
+        ({"token": "sixteen and spaces"}, "no browser can send"),
+        ({"token": "sechzehn-schlüssel"}, "no browser can send"),
         ({"runs": [Path("nothing-here")]}, "There is no nothing-here to serve"),
     ],
 )
@@ -110,6 +113,17 @@ def test_what_it_refuses_is_one_sentence(world: Path, options: dict, words: str)
     given = {"runs": [world / "runs"], "open_page": False, "port": 0, "host": "127.0.0.1", "token": None, **options}
     with pytest.raises(FledgeError, match=words):
         serve(**given, device="cpu")
+
+
+def test_the_printed_address_brings_the_token_whole(
+    world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The page reads what follows the # as browsers read a query: + would be a space there, & an end."""
+    token = "100%+more&a=secret#/?"
+    monkeypatch.setattr("fledge.web.server.run", lambda *given: None)
+    serve([world / "runs"], "127.0.0.1", 0, token, "cpu", False)
+    address = capsys.readouterr().out.split()[5]
+    assert parse_qs(urlsplit(address).fragment) == {"token": [token]}
 
 
 def test_a_taken_port_is_one_sentence(world: Path) -> None:

@@ -15,6 +15,7 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
+from fledge.generation.generate import Session
 from fledge.web.worker import Busy, Worker
 from tests.web.world import read_lines
 
@@ -129,7 +130,7 @@ def test_a_text_whose_reader_goes_is_dropped() -> None:
         async for _ in job.events():
             break
         job.cancelled = True
-        while worker.load:
+        while worker._running:
             await anyio.sleep(0.001)
         done = len(made)
         await anyio.sleep(0.02)
@@ -158,6 +159,21 @@ def test_a_full_queue_refuses_and_an_error_reaches_its_reader() -> None:
         other.stop()
 
     anyio.run(run)
+
+
+@pytest.mark.parametrize("path", ["/api/generate", "/v1/completions"])
+def test_a_model_that_fails_in_the_middle_is_the_last_word_of_its_stream(
+    client: TestClient, path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failing(*given: Any) -> Any:
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr(Session, "_step", failing)
+    asked = {"bundle": "alpha"} if "api" in path else {"model": "alpha", "stream": True}
+    answer = client.post(path, json={**asked, "prompt": "the egg"})
+    assert answer.status_code == 200
+    assert "The model failed; the server's terminal says how." in answer.text.splitlines()[-1 if "api" in path else -2]
+    assert "CUDA out of memory" in caplog.text
 
 
 def test_a_client_that_goes_away_ends_its_text(address: str) -> None:

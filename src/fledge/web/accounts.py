@@ -46,12 +46,11 @@ def routes(library: Library) -> APIRouter:
     def model_account(request: AccountRequest) -> AccountAnswer:
         """Parameters, FLOPs and memory by component, and the diagram, of a recipe or bundle with settings changed."""
         config, vocabulary_size, context_length = find_config(library, request)
-        values = {**config.model.model_dump(), **request.model}
+        model = parse(ModelConfig, {**config.model.model_dump(), **request.model})
         for name, limit in LARGEST.items():
-            value = values.get(name)
-            if isinstance(value, int) and value > limit:
+            value = getattr(model, name)
+            if value is not None and value > limit:
                 raise FledgeError(f"model.{name} = {value} is more than the page reckons with: at most {limit:,}.")
-        model = parse(ModelConfig, values)
         return answer(
             account(
                 model,

@@ -49,12 +49,14 @@ def create_app(
     *,
     token: str | None = None,
     local: bool = True,
+    host: str = "127.0.0.1",
     device: str = "cpu",
     rate: float = 600.0,
     waiting: bool = False,
     worker: Worker | None = None,
 ) -> Guard:
-    """The whole server as one ASGI application, for `fledge serve` and for tests; `waiting` as for `Library`.
+    """The whole server as one ASGI application, for `fledge serve` and for tests; `waiting` as for `Library`, `local`
+    and `host` as for `Guard`.
 
     Give the `worker` to end its texts before the server itself ends.
     """
@@ -87,7 +89,7 @@ def create_app(
     app.include_router(completions.routes(library, shelf, worker))
     app.include_router(files.routes())
     handle_problems(app)
-    return Guard(app, token=token, local=local, rate=rate)
+    return Guard(app, token=token, local=local, host=host, rate=rate)
 
 
 def library_routes(library: Library) -> APIRouter:

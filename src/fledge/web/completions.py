@@ -18,7 +18,7 @@ from fledge.errors import FledgeError
 from fledge.web.library import Library
 from fledge.web.schemas import NUMBER, Answer, Name
 from fledge.web.shelf import Shelf
-from fledge.web.streams import LiveResponse, collect, unless_gone
+from fledge.web.streams import LiveResponse, collect, last_words, unless_gone
 from fledge.web.worker import Job, Worker
 from fledge.web.writing import Fresh, open_session, run_session
 
@@ -31,6 +31,7 @@ Text = Annotated[str, Field(max_length=100_000)]
 Ids = Annotated[list[Id], Field(min_length=1, max_length=65_536)]
 Stop = Annotated[str, Field(min_length=1, max_length=200)]
 ROWS = 64
+PART = "bytes:"
 # What there is nothing for here, with the value that asks for nothing.
 NEUTRAL: dict[str, Any] = {"suffix": "", "logit_bias": {}, "best_of": 1, "presence_penalty": 0, "frequency_penalty": 0}
 
@@ -151,10 +152,10 @@ def routes(library: Library, shelf: Shelf, worker: Worker) -> APIRouter:
 
 
 def start_session(shelf: Shelf, asked: CompletionRequest) -> Session:
-    prompt = asked.prompt
     shelf.library.bundle(asked.model)
-    several = isinstance(prompt, list) and not (prompt and isinstance(prompt[0], int))
-    prompts: Any = prompt if several else [prompt]
+    if asked.echo and asked.logprobs is not None:
+        raise FledgeError("logprobs are not offered with echo: a prompt's own tokens get none. Leave one of them out.")
+    prompts = prompts_of(asked)
     if len(prompts) * (asked.n or 1) > ROWS:
         raise FledgeError(
             f"{len(prompts)} prompts times n = {asked.n} are more than {ROWS} texts. Ask for fewer at once."
@@ -171,6 +172,12 @@ def start_session(shelf: Shelf, asked: CompletionRequest) -> Session:
     return open_session(shelf, asked.model, prompts, parse(SamplingConfig, values), asked.logprobs or 0)
 
 
+def prompts_of(asked: CompletionRequest) -> list[Any]:
+    """Each prompt as it was sent: a text, or ids."""
+    prompt = asked.prompt
+    return prompt if isinstance(prompt, list) and not isinstance(prompt[0], int) else [prompt]
+
+
 class Writer:
     """Turns a session's progress into the answers that OpenAI's clients read."""
 
@@ -179,7 +186,8 @@ class Writer:
         self.name = f"cmpl-{secrets.token_hex(12)}"
         self.created = int(time.time())
         self.prompts = [list(ids) for ids in session.histories]
-        self.offsets = [len(self.echo(row)) for row in range(len(session.results))]
+        self.decoders = [session.tokenizer.decoder() for _ in session.results]
+        self.offsets = [0] * len(session.results)
 
     def whole(self) -> Completion:
         choices = []
@@ -203,10 +211,9 @@ class Writer:
             if self.asked.stream_options and self.asked.stream_options.include_usage:
                 yield self.event([], self.usage())
             yield b"data: [DONE]\n\n"
-        except FledgeError as error:
-            yield (
-                b"data: " + json.dumps({"error": {"message": str(error), "type": "server_error"}}).encode() + b"\n\n"
-            )
+        except Exception as error:
+            told = {"error": {"message": last_words(error), "type": "server_error"}}
+            yield b"data: " + json.dumps(told).encode() + b"\n\n"
         finally:
             job.cancelled = True
 
@@ -221,7 +228,11 @@ class Writer:
         return Completion(id=self.name, created=self.created, model=self.asked.model, choices=choices, usage=usage)
 
     def echo(self, row: int) -> str:
-        return self.session.tokenizer.decode(self.prompts[row]) if self.asked.echo else ""
+        """The prompt as it was sent, and not as the model meets it: after a start token, perhaps."""
+        if not self.asked.echo:
+            return ""
+        sent = prompts_of(self.asked)[row // self.session.sampling.samples]
+        return sent if isinstance(sent, str) else self.session.tokenizer.decode(sent)
 
     def reason(self, row: int) -> Literal["stop", "length"]:
         return "length" if self.session.results[row].stopped == "length" else "stop"
@@ -237,18 +248,24 @@ class Writer:
             return None
         result, tokenizer = self.session.results[row], self.session.tokenizer
         tokens = [token_text(tokenizer, token) for token in result.ids[start:stop]]
-        offsets = []
-        for token in tokens:
-            offsets.append(self.offsets[row])
-            self.offsets[row] += len(token)
+        chosen = result.logprobs[start:stop]
         found = result.alternatives[start:stop] if self.asked.logprobs else [[] for _ in tokens]
         top = [{token_text(tokenizer, other.id): other.logprob for other in others} for others in found]
         return Logprobs(
             tokens=tokens,
-            token_logprobs=list(result.logprobs[start:stop]),
-            top_logprobs=list(top),
-            text_offset=offsets,
+            token_logprobs=list(chosen),
+            # The token that was taken is always one of them, however unlikely it was.
+            top_logprobs=[
+                {**others, token: logprob} for others, token, logprob in zip(top, tokens, chosen, strict=True)
+            ],
+            text_offset=[self.offset(row, *pair) for pair in zip(result.ids[start:stop], tokens, strict=True)],
         )
+
+    def offset(self, row: int, token: int, text: str) -> int:
+        """Where in its text the row's next token stands; one that holds a part of a character, where that stands."""
+        before = self.offsets[row]
+        self.offsets[row] += len(self.decoders[row].push(token))
+        return before if text.startswith(PART) else self.offsets[row] - len(text)
 
 
 def token_text(tokenizer: Tokenizer, token: int) -> str:
@@ -257,4 +274,4 @@ def token_text(tokenizer: Tokenizer, token: int) -> str:
     try:
         return str(data, "utf-8")
     except UnicodeDecodeError:
-        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+        return PART + "".join(f"\\x{byte:02x}" for byte in data)

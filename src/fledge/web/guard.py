@@ -50,6 +50,12 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def own_names() -> set[str]:
+    """What this machine is called. May ask the network, and so is asked once."""
+    own = socket.gethostname().lower()
+    return {own, f"{own}.local", socket.getfqdn().lower()}
+
+
 def place_of(origin: str) -> str | None:
     """The name and port of an Origin; None where it is none.
 
@@ -92,7 +98,8 @@ class Refusal(Exception):
 
 
 class Guard:
-    """Wraps an application; `token` is needed for the API where one is set, and `local` allows loopback names only."""
+    """Wraps an application; `token` is needed for the API where one is set, and `local` allows loopback names only.
+    Else `host`, as given to --host, is a name that is answered too."""
 
     def __init__(
         self,
@@ -100,10 +107,12 @@ class Guard:
         *,
         token: str | None = None,
         local: bool = True,
+        host: str = "127.0.0.1",
         rate: float = 600.0,
         body_limit: int = BODY_LIMIT,
     ) -> None:
         self.app, self.token, self.local, self.body_limit = app, token, local, body_limit
+        self.names = set() if local else own_names() | {host.lower()}
         self.requests = Buckets(rate, 2 * rate)
         self.wrong_tokens = Buckets(0.2, 10)
 
@@ -192,8 +201,7 @@ class Guard:
         try:
             ipaddress.ip_address(name)
         except ValueError:
-            own = socket.gethostname().lower()
-            return name in (own, f"{own}.local", socket.getfqdn().lower())
+            return name in self.names
         return True
 
     def check_token(self, client: str, headers: dict[str, str]) -> None:

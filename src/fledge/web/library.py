@@ -28,12 +28,14 @@ class NotFound(FledgeError):
 
 @dataclass
 class Catalogue:
-    """What one look found, by name. `skipped` says in a sentence why a folder could not be looked into."""
+    """What one look found, by name. `skipped` says in a sentence why a folder could not be looked into, and `clash`
+    whether two runs or two bundles have one name."""
 
     runs: dict[str, Path] = field(default_factory=dict)
     bundles: dict[str, Path] = field(default_factory=dict)
     tokenizers: dict[str, Path] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+    clash: bool = False
 
     def add(self, group: dict[str, Path], name: str, path: Path) -> None:
         """Enter a path; where the name is taken, as `name (2)`."""
@@ -41,6 +43,7 @@ class Catalogue:
         while free in group:
             number += 1
             free = f"{name} ({number})"
+            self.clash = self.clash or group is not self.tokenizers
         group[free] = path
 
     def newest(self) -> dict[str, Path]:
@@ -79,7 +82,7 @@ class Library:
         with self._lock:
             if time.monotonic() - self._looked > FRESH_SECONDS:
                 self._catalogue = self._look(False)
-                if any(name.endswith(" (2)") for name in (*self._catalogue.runs, *self._catalogue.bundles)):
+                if self._catalogue.clash:
                     self._catalogue = self._look(True)
                 self._looked = time.monotonic()
             return self._catalogue
@@ -141,6 +144,8 @@ def readable_file(folder: Path, name: str) -> Path | None:
 def _walk(folder: Path, root: Path, name: str, catalogue: Catalogue, depth: int, budget: list[int]) -> None:
     budget[0] -= 1
     if budget[0] < 0 or depth < 0:
+        bound = f"{DEPTH} folders deep" if depth < 0 else f"{FOLDERS:,} folders"
+        catalogue.skipped.setdefault(root.name, f"what lies beyond {bound}; serve the folder that holds it")
         return
     try:
         if not folder.resolve().is_relative_to(root):

@@ -5,10 +5,7 @@ A line is used only when it is whole, and a folder that can't be read is one bro
 
 from __future__ import annotations
 
-import csv
-import math
 import time
-import zlib
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,13 +16,12 @@ from fledge.config import RunConfig, parse
 from fledge.errors import FledgeError
 from fledge.files import read_json
 from fledge.web.library import Library, readable_file
+from fledge.web.metrics import last_facts, parse_rows, read_lines, tail
 from fledge.web.schemas import MetricsAnswer, RunsAnswer, RunSummary, SamplesAnswer, SettingsAnswer
 
 METRICS = "metrics.csv"
 SAMPLES = "samples.txt"
-CHUNK = 4 << 20
 LONGEST_HEADER = 2000
-TAIL = 1 << 20
 SAMPLES_TAIL = 200_000
 LIVE_SECONDS = 120.0
 
@@ -77,6 +73,8 @@ def _summary(name: str, folder: Path) -> RunSummary:
         return RunSummary(name=name, state="empty", checkpoints=checkpoints, updated=folder.stat().st_mtime)
     status = path.stat()
     facts = last_facts(str(path), status.st_mtime_ns, status.st_size)
+    samples = readable_file(folder, SAMPLES)
+    updated = max(status.st_mtime, samples.stat().st_mtime if samples else 0.0)  # a sample comes after its row
     config, problem = None, None
     try:
         settings = read_settings(folder)
@@ -92,7 +90,8 @@ def _summary(name: str, folder: Path) -> RunSummary:
     elif step is not None and steps is not None and step >= steps:
         state = "finished"
     else:
-        state = "training" if time.time() - status.st_mtime < LIVE_SECONDS else "stopped"
+        patience = max(LIVE_SECONDS, 3 * facts["gap"])
+        state = "training" if time.time() - updated < patience else "stopped"
     return RunSummary(
         name=name,
         state=state,  # type: ignore[arg-type]
@@ -103,22 +102,11 @@ def _summary(name: str, folder: Path) -> RunSummary:
         validation_loss=facts.get("validation_loss"),
         best_validation_loss=facts.get("best_validation_loss"),
         tokens_per_second=facts.get("tokens_per_second"),
-        updated=status.st_mtime,
+        updated=updated,
         architecture=config.model.architecture if config else None,
         parameters=parameter_count(folder),
         checkpoints=checkpoints,
     )
-
-
-@lru_cache(maxsize=512)
-def last_facts(path: str, modified: int, size: int) -> dict[str, float]:
-    """The last value of every column, and the least validation loss; remembered for as long as the file is the same."""
-    header = read_header(Path(path))
-    data, _ = tail(Path(path), TAIL)
-    rows, _ = parse_rows(header, whole_lines(data)[1:])  # the first line is the header, or was cut
-    facts = {key: value for row in rows for key, value in row.items() if value is not None}
-    losses = [loss for row in rows if (loss := row.get("validation_loss")) is not None]
-    return {**facts, "best_validation_loss": min(losses)} if losses else facts
 
 
 def read_metrics(run: str, folder: Path, cursor: str = "") -> MetricsAnswer:
@@ -129,98 +117,17 @@ def read_metrics(run: str, folder: Path, cursor: str = "") -> MetricsAnswer:
         return MetricsAnswer(
             run=run, columns={}, cursor="", reset=True, more=False, unreadable=0, flops_per_token=flops
         )
-    header = read_header(path)
-    with open(path, "rb") as file:
-        start = _continue_at(file, cursor)
-        reset = start is None
-        file.seek(start or 0)
-        data = file.read(CHUNK)
-        data = data[: data.rfind(b"\n") + 1]
-        end = (start or 0) + len(data)
-        more = file.seek(0, 2) - end > CHUNK or (len(data) > CHUNK // 2)
-        new_cursor = f"{end}-{_mark(file, end):08x}" if end else ""
-    lines = whole_lines(data)
-    rows, unreadable = parse_rows(header, lines[1:] if reset else lines)
-    columns = {name: [row.get(name) for row in rows] for name in header}
+    lines = read_lines(path, cursor)
+    rows, unreadable = parse_rows(lines.header, lines.lines)
     return MetricsAnswer(
         run=run,
-        columns=columns,
-        cursor=new_cursor,
-        reset=reset,
-        more=more,
+        columns={name: [row.get(name) for row in rows] for name in lines.header},
+        cursor=lines.cursor,
+        reset=lines.reset,
+        more=lines.more,
         unreadable=unreadable,
         flops_per_token=flops,
     )
-
-
-def _continue_at(file: Any, cursor: str) -> int | None:
-    """Where to read on, if the bytes before the cursor are still those that were read; else None."""
-    offset_text, _, mark = cursor.partition("-")
-    if not offset_text.isascii() or not offset_text.isdigit() or not mark:
-        return None
-    offset = int(offset_text)
-    if offset > file.seek(0, 2) or f"{_mark(file, offset):08x}" != mark:
-        return None
-    return offset
-
-
-def _mark(file: Any, offset: int) -> int:
-    start = max(0, offset - 256)
-    file.seek(start)
-    return zlib.crc32(file.read(offset - start))
-
-
-def read_header(path: Path) -> list[str]:
-    with open(path, "rb") as file:
-        line = file.readline(TAIL)
-    if not line.endswith(b"\n"):
-        return []
-    return next(csv.reader([line.decode("utf-8", "replace")]), [])
-
-
-def whole_lines(data: bytes) -> list[str]:
-    """The lines that end: what training is still writing waits for the next look."""
-    return data[: data.rfind(b"\n") + 1].decode("utf-8", "replace").splitlines()
-
-
-def parse_rows(header: list[str], lines: list[str]) -> tuple[list[dict[str, float | None]], int]:
-    """Rows of finite numbers, with None where there is none; and how many lines were no rows."""
-    rows, unreadable = [], 0
-    for fields in csv.reader(line.replace("\0", "") for line in lines):
-        if len(fields) != len(header):
-            unreadable += 1
-            continue
-        rows.append({name: number(field) for name, field in zip(header, fields, strict=True)})
-    return rows, unreadable
-
-
-def number(field: str) -> float | None:
-    """
-    >>> number("3.5"), number(""), number("nan"), number("2026-01-01T00:00:00+00:00")
-    (3.5, None, None, 1767225600.0)
-    """
-    try:
-        value = float(field)
-    except ValueError:
-        return timestamp(field)
-    return value if math.isfinite(value) else None
-
-
-def timestamp(field: str) -> float | None:
-    from datetime import datetime
-
-    try:
-        return datetime.fromisoformat(field.replace("Z", "+00:00")).timestamp()
-    except (ValueError, OverflowError):
-        return None
-
-
-def tail(path: Path, limit: int) -> tuple[bytes, bool]:
-    """The last bytes of a file, and whether there are more before them."""
-    with open(path, "rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - limit))
-        return file.read(limit), size > limit
 
 
 def checkpoint_manifests(folder: Path) -> list[Path]:
@@ -281,5 +188,5 @@ def flops_per_token(folder: Path) -> float | None:
         facts = newest_manifest(folder).get("model", {})
         config = parse(RunConfig, read_settings(folder))
         return account(config.model, int(facts["vocabulary_size"]), int(facts["context_length"])).flops_per_token
-    except (FledgeError, KeyError, TypeError, ValueError):
+    except (FledgeError, KeyError, OverflowError, TypeError, ValueError):
         return None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 TEXT_LIMIT = 2_000_000
+HEX = r"^ *([0-9A-Fa-f]{2} *)*$"
 
 Name = Annotated[str, Field(min_length=1, max_length=500)]
 
@@ -119,12 +121,18 @@ class MergesAnswer(Answer):
     "Why there is nothing to replay, where there is not."
 
 
+def _only_bytes(value: Any) -> Any:
+    if isinstance(value, str) and not re.fullmatch(HEX, value):
+        raise ValueError("should have two hexadecimal digits a byte, such as E2 82 AC")
+    return value
+
+
 class TextRequest(Request):
     text: Annotated[str, Field(max_length=2000)]
 
 
 class BytesRequest(Request):
-    hex: Annotated[str, Field(max_length=4000, pattern=r"^ *([0-9A-Fa-f]{2} *)*$")]
+    hex: Annotated[str, Field(max_length=4000, pattern=HEX), BeforeValidator(_only_bytes)]
     "Bytes in hexadecimal, to see whether and why they do not decode."
 
 

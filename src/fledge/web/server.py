@@ -9,6 +9,7 @@ import threading
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 import uvicorn
 
@@ -38,13 +39,18 @@ def start(
             "processor. "
             "Add --token new, so that only those who know it get in; or stay with 127.0.0.1."
         )
+    if token is not None and not all("!" <= character <= "~" for character in token):
+        raise FledgeError(
+            "--token holds a character that no browser can send. Use letters, digits and signs of ASCII, without "
+            "spaces; or `new`, which makes one."
+        )
     worker = Worker()
     device = check_device(device)
-    app = create_app(sources, token=token, local=local, device=device, waiting=waiting, worker=worker)
+    app = create_app(sources, token=token, local=local, host=host, device=device, waiting=waiting, worker=worker)
     listener = listen(host, port)
     name = own_address(host)
     name = f"[{name}]" if ":" in name else name
-    address = f"http://{name}:{listener.getsockname()[1]}/" + (f"#token={token}" if token else "")
+    address = f"http://{name}:{listener.getsockname()[1]}/" + (f"#token={quote(token, safe='')}" if token else "")
     try:
         with listener:
             print(f"The workshop is open at {address}  (Ctrl-C closes it)", flush=True)

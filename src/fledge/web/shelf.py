@@ -17,29 +17,42 @@ if TYPE_CHECKING:
 BUNDLES = 4
 TOKENIZERS = 16
 T = TypeVar("T")
+Key = tuple[Path, int]
 
 
 class Recent(Generic[T]):
-    """The `limit` things used last, by path and time of change. One at a time is read: two would only share
-    the disk."""
+    """The `limit` things used last, by path and time of change. One at a time is read, since two would only share
+    the disk; who asks for one that is open does not wait for it."""
 
     def __init__(self, limit: int, read: Callable[[Path], T]) -> None:
         self._limit, self._read = limit, read
-        self._lock = Lock()
-        self._kept: OrderedDict[tuple[Path, int], T] = OrderedDict()
+        self._lock, self._reading = Lock(), Lock()
+        self._kept: OrderedDict[Key, T] = OrderedDict()
 
     def get(self, path: Path) -> T:
         key = (path, _changed(path))
+        found = self._find(key)
+        if found is None:
+            with self._reading:
+                found = self._find(key)  # another may have read it meanwhile
+                if found is None:
+                    found = self._read(path)
+                    self._keep(key, found)
+        return found
+
+    def _find(self, key: Key) -> T | None:
         with self._lock:
-            if key not in self._kept:
-                found = self._read(path)
-                for old in [kept for kept in self._kept if kept[0] == path]:
-                    del self._kept[old]
-                self._kept[key] = found
-                while len(self._kept) > self._limit:
-                    self._kept.popitem(last=False)
-            self._kept.move_to_end(key)
-            return self._kept[key]
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+    def _keep(self, key: Key, found: T) -> None:
+        with self._lock:
+            for old in [kept for kept in self._kept if kept[0] == key[0]]:
+                del self._kept[old]
+            self._kept[key] = found
+            while len(self._kept) > self._limit:
+                self._kept.popitem(last=False)
 
 
 class Shelf:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from typing import TypeVar
 
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
+
+from fledge.errors import FledgeError
 
 T = TypeVar("T")
 
@@ -38,6 +41,14 @@ class LiveResponse(Response):
             pass
         finally:
             await self.chunks.aclose()
+
+
+def last_words(error: Exception) -> str:
+    """The sentence that ends a stream; what nobody foresaw is told in full on the server's terminal."""
+    if isinstance(error, FledgeError):
+        return str(error)
+    logging.getLogger("uvicorn.error").error("A text could not be finished.", exc_info=error)
+    return "The model failed; the server's terminal says how."
 
 
 async def unless_gone(work: Awaitable[T], receive: Receive) -> T:

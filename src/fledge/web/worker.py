@@ -90,11 +90,6 @@ class Worker:
             self._condition.notify()
         return job
 
-    @property
-    def load(self) -> int:
-        """Texts running and waiting."""
-        return len(self._running) + sum(not job.cancelled for job in self._waiting)
-
     def _work(self) -> None:
         while self._admit():
             for job in list(self._running):

@@ -15,7 +15,7 @@ from fledge.config import SamplingConfig, parse
 from fledge.errors import FledgeError
 from fledge.web.schemas import GenerateRequest
 from fledge.web.shelf import Shelf
-from fledge.web.streams import LiveResponse
+from fledge.web.streams import LiveResponse, last_words
 from fledge.web.worker import Job, Worker
 
 if TYPE_CHECKING:
@@ -119,8 +119,8 @@ async def lines(job: Job, session: Session) -> AsyncGenerator[bytes, None]:
         seconds = time.monotonic() - started
         ended = {"event": "end", "stopped": result.stopped, "count": len(result.ids), "seconds": seconds}
         yield line({**ended, "text": result.text, "note": note(limit, prompt, len(result.ids))})
-    except FledgeError as error:
-        yield line({"event": "error", "message": str(error)})
+    except Exception as error:
+        yield line({"event": "error", "message": last_words(error)})
     finally:
         job.cancelled = True
 

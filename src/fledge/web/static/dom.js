@@ -30,6 +30,14 @@ export function show(element, ...children) {
   return element;
 }
 
+/** Calls `draw` where what it would show, `told`, is not there already: a focus, a selection or a place in the text stays. */
+export function redraw(element, told, draw) {
+  const key = JSON.stringify(told);
+  if (element.told === key) return;
+  element.told = key;
+  draw();
+}
+
 /** Say something to a person who listens to the page instead of looking at it. */
 export function announce(text) {
   const live = document.getElementById("live");

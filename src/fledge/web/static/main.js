@@ -8,6 +8,7 @@ const THEMES = { auto: ["◐", "as the system"], light: ["○", "light"], dark: 
 const main = document.getElementById("main");
 let close = () => {};
 let opened = null;
+let openings = 0;
 
 async function open() {
   const [name, query] = location.hash.replace(/^#\/?/, "").split("?");
@@ -17,22 +18,26 @@ async function open() {
     else link.removeAttribute("aria-current");
   }
   if (view === opened) return;
-  const first = opened === null;
+  const opening = ++openings;  // whoever moves on before the view is whole has begun another
   opened = view;
   close();
   close = () => {};
   document.title = `${view === "api" ? "API" : view[0].toUpperCase() + view.slice(1)} · fledge workshop`;
   try {
     const module = await import(`./views/${view}.js`);
-    if (opened !== view) return;
+    if (opening !== openings) return;
     const place = h("section", { class: `view ${view}-view`, "aria-label": view });
     show(main, place);
-    close = (await module.open(place, new URLSearchParams(query))) ?? (() => {});
+    const closer = (await module.open(place, new URLSearchParams(query))) ?? (() => {});
+    if (opening !== openings) { closer(); return; }
+    close = closer;
   } catch (error) {
+    if (opening !== openings) return;
+    opened = null;
     show(main, h("div", { class: "nothing" }, error.message));
   }
-  if (!first) main.focus({ preventScroll: true });
-  if (!first) scrollTo(0, 0);
+  if (opening > 1) main.focus({ preventScroll: true });
+  if (opening > 1) scrollTo(0, 0);
 }
 
 function setTheme(theme) {
@@ -53,5 +58,8 @@ document.getElementById("theme").addEventListener("click", () => {
 // "#main" would otherwise be taken for the name of a view.
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 setTheme(memory.get("theme", "auto") in THEMES ? memory.get("theme", "auto") : "auto");
-addEventListener("hashchange", open);
+// A link to the view that failed changes no address: it tries again.
+document.querySelector(".views").addEventListener("click", (event) => { if (event.target.closest("a")?.hash === location.hash) open(); });
+// A token is taken when the page begins, also one that comes to a page that is open.
+addEventListener("hashchange", () => (new URLSearchParams(location.hash.slice(1)).has("token") ? location.reload() : open()));
 open();

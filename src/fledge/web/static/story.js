@@ -14,7 +14,7 @@ export class Story {
     this.facts = h("div", { class: "scroll" });
     this.merge = latest(() => this.readMerges());
     this.look = latest((asked) => this.readFacts(asked));
-    this.word.addEventListener("input", () => this.changed());
+    this.word.addEventListener("input", () => { this.set(this.word.value); this.changed(); });
     this.tokenizer.addEventListener("change", () => this.merge());
     this.bytes.addEventListener("input", () => (this.bytes.value.trim() ? this.look({ hex: this.bytes.value }) : this.changed()));
     this.timer = 0;
@@ -29,14 +29,20 @@ export class Story {
 
   offer(name, library) {
     options(this.tokenizer, library.tokenizers.map((t) => [t.name, label(t.name)]), name);
-    this.word.value = " therefore";
+    this.set(" therefore");
     this.changed();
+  }
+
+  /** The word is kept beside its field, since a field of one line holds no line's end. */
+  set(word) {
+    this.text = this.word.value = word;
+    this.word.placeholder = inline(new TextEncoder().encode(word));
   }
 
   /** Called when a token was chosen: its word is replayed, and the bytes of the token itself are looked at. */
   tell(tokenizer, word, bytes) {
     this.tokenizer.value = tokenizer;
-    this.word.value = word;
+    this.set(word);
     this.bytes.value = hex(bytes);
     this.merge();
     this.look({ hex: this.bytes.value });
@@ -46,14 +52,14 @@ export class Story {
   changed() {
     this.bytes.value = "";
     this.merge();
-    if (this.word.value) this.look({ text: this.word.value });
+    this.look({ text: this.text });
   }
 
   async readMerges() {
     clearInterval(this.timer);
-    if (!this.word.value || !this.tokenizer.value) { show(this.replay); return; }
+    if (!this.text || !this.tokenizer.value) { show(this.replay); return; }
     try {
-      const { steps, ids, note } = await post("/api/merges", { tokenizer: this.tokenizer.value, text: this.word.value });
+      const { steps, ids, note } = await post("/api/merges", { tokenizer: this.tokenizer.value, text: this.text });
       if (note) show(this.replay, h("p", { class: "muted small" }, note), this.pieces(steps[0]));
       else this.play(steps, ids);
     } catch (error) {

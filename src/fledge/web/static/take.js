@@ -6,6 +6,7 @@ import { count, plural, short } from "./format.js";
 import { fromBase64, inline, readable } from "./pieces.js";
 
 const ENDS = { end: "the text came to its end", stop: "a stop text was reached", length: "as long as asked" };
+const LONGEST = 4;  // bytes of a character
 const percent = (logprob) => { const p = 100 * Math.exp(logprob); return p >= 10 ? `${p.toFixed(0)} %` : p >= 0.1 ? `${p.toFixed(1)} %` : "< 0.1 %"; };
 
 export class Take {
@@ -30,7 +31,7 @@ export class Take {
   async write(request, kept = []) {
     this.stop();
     const running = this.running = new AbortController();
-    const take = { request, tokens: [...kept], kept: kept.length, status: "", text: "" };
+    const take = { request, tokens: [...kept], kept: kept.length, status: "", ended: false, caret: h("span", { class: "caret", "aria-hidden": "true" }) };
     this.history.push(take);
     const branched = this.roads.contains(document.activeElement);
     this.choose(take);
@@ -38,22 +39,21 @@ export class Take {
       this.spanAt(kept.length - 1)?.classList.add("active");
       this.written.focus({ preventScroll: true });
     }
-    this.caret = h("span", { class: "caret", "aria-hidden": "true" });
-    this.written.append(this.caret);
-    this.say("Waiting for the model…");
+    this.say(take, "Waiting for the model…");
     const started = performance.now();
-    let first = 0, note = "";
+    let said = -Infinity, note = "";
     try {
       const body = { ...request, bundle: this.bundle, prefix: kept.map((token) => token.id) };
       for await (const event of stream("/api/generate", body, running.signal)) {
         if (event.event === "start") {
           note = event.note ? ` ${event.note}` : "";
-          if (event.ahead) this.say(`${plural(event.ahead, "text")} ahead in the queue…`);
+          if (event.ahead) this.say(take, `${plural(event.ahead, "text")} ahead in the queue…`);
         } else if (event.event === "tokens") {
-          first ||= performance.now();
           for (const token of event.tokens) this.add(take, token);
-          const made = take.tokens.length - take.kept;
-          this.say(`${plural(made, "token")}, ${short(made / ((performance.now() - started) / 1000), 2)} tokens/s`);
+          const now = performance.now(), made = take.tokens.length - take.kept;
+          if (now - said < 1000) continue;  // who listens to the page would hear nothing else
+          said = now;
+          this.say(take, `${plural(made, "token")}, ${short(made / ((now - started) / 1000), 2)} tokens/s`);
         } else if (event.event === "end") {
           if (event.note) note = ` ${event.note}`;
           this.finish(take, `${plural(event.count, "token")} in ${event.seconds.toFixed(1)} s (${short(event.count / event.seconds, 2)} tokens/s): ${ENDS[event.stopped]}.${note}`);
@@ -62,19 +62,23 @@ export class Take {
           this.finish(take, event.message);
         }
       }
-      if (!take.status) this.finish(take, "The server closed the stream before its end.");
+      if (!take.ended) this.finish(take, "The server closed the stream before its end.");
     } catch (error) {
       this.finish(take, error.name === "AbortError" ? `Stopped after ${plural(take.tokens.length - take.kept, "token")}.` : error.message);
     }
     if (this.running === running) this.running = null;
   }
 
-  say(text) { this.status.textContent = text; }
+  /** How a take stands: shown where the take is. */
+  say(take, status) {
+    take.status = status;
+    if (this.shown === take) this.status.textContent = status;
+  }
 
   finish(take, status) {
-    take.status = status;
-    this.caret?.remove();
-    if (this.shown === take) this.say(status);
+    take.ended = true;
+    take.caret.remove();
+    this.say(take, status);
     this.drawHistory();
   }
 
@@ -82,10 +86,10 @@ export class Take {
   choose(take) {
     this.shown = take;
     this.roads.hidden = true;
-    show(this.written, take.request.prompt ? h("span", { class: "prompt" }, take.request.prompt) : null);
+    show(this.written, take.request.prompt ? h("span", { class: "prompt" }, take.request.prompt) : null, !take.ended && take.caret);
     this.partial = [];
-    take.tokens.forEach((token, place) => this.draw(token, place, place < take.kept));
-    this.say(take.status);
+    take.tokens.forEach((token, place) => this.draw(take, token, place));
+    this.say(take, take.status);
     this.drawHistory();
   }
 
@@ -94,35 +98,36 @@ export class Take {
     show(this.past, this.history.length < 2 ? [] : this.history.slice(-8).map((take) => h("button", {
       type: "button", class: "chip", "aria-pressed": String(take === this.shown), onclick: () => this.choose(take),
     }, `Take ${this.history.indexOf(take) + 1}`)));
-    if (focused) this.past.querySelector('[aria-pressed="true"]')?.focus();
+    if (focused) this.past.querySelector('[aria-pressed="true"]')?.focus({ preventScroll: true });
   }
 
   add(take, token) {
     take.tokens.push(token);
-    if (this.shown === take) this.draw(token, take.tokens.length - 1, false);
+    if (this.shown === take) this.draw(take, token, take.tokens.length - 1);
   }
 
   /** A character that several tokens share appears with the last of them; until then each shows its bytes. */
-  draw(token, place, kept) {
+  draw(take, token, place) {
     const bytes = fromBase64(token.bytes);
-    const span = h("span", { class: kept ? "g kept" : "g", title: `${percent(token.logprob)}`, style: { "--doubt": String(Math.min(1, -token.logprob / 5)) } });
+    const span = h("span", { class: place < take.kept ? "g kept" : "g", title: `${percent(token.logprob)}`, style: { "--doubt": String(Math.min(1, -token.logprob / 5)) } });
     span.place = place;
     const { text, raw } = readable(bytes);
     span.textContent = text;
     if (raw) span.classList.add("raw");
-    this.partial.push({ span, bytes, raw });
+    // What came before a token of whole characters can't be completed any more, nor what lies back more than a character's bytes.
+    this.partial = raw ? [...this.partial, { span, bytes }].slice(-LONGEST) : [];
     this.join();
-    if (this.caret?.isConnected) this.caret.before(span); else this.written.append(span);
+    if (take.ended) this.written.append(span); else take.caret.before(span);
   }
 
   join() {
-    while (this.partial.length && !this.partial[0].raw) this.partial.shift();
-    if (!this.partial.length) return;
-    const all = this.partial.flatMap((part) => [...part.bytes]);
-    const { text, raw } = readable(new Uint8Array(all));
-    if (raw) { if (this.partial.length > 6) this.partial.shift(); return; }
-    this.partial.forEach((part, i) => { part.span.textContent = i === this.partial.length - 1 ? text : "\u200b"; part.span.classList.remove("raw"); });
-    this.partial = [];
+    for (let from = 0; from < this.partial.length - 1; from++) {
+      const parts = this.partial.slice(from);
+      const { text, raw } = readable(new Uint8Array(parts.flatMap((part) => [...part.bytes])));
+      if (raw) continue;
+      parts.forEach((part, i) => { part.span.textContent = i === parts.length - 1 ? text : "\u200b"; part.span.classList.remove("raw"); });
+      this.partial = [];
+    }
   }
 
   spanAt(place) { return [...this.written.querySelectorAll(".g")].find((span) => span.place === place); }

@@ -30,9 +30,8 @@ export async function open(place) {
   const prompt = h("textarea", { rows: 4, spellcheck: "false", maxlength: "100000", placeholder: "Empty: begin a new text" });
   prompt.value = saved.prompt ?? "In the beginning";
   const numbers = Object.fromEntries(NUMBERS.map(([name, , min, max, step, usual]) => {
-    const input = h("input", { type: "number", min: String(min), max: max === undefined ? null : String(max), step: "any", placeholder: usual === "" ? "off" : "" });
+    const input = h("input", { type: "number", min: String(min), max: max === undefined ? null : String(max), step: String(step), placeholder: usual === "" ? "off" : "" });
     input.value = saved[name] ?? usual;
-    input.step = step;
     return [name, input];
   }));
   const seed = h("input", { type: "number", min: "0", step: "1" });
@@ -76,7 +75,14 @@ export async function open(place) {
     run(() => [take.write({ ...from.request, seed: request().seed }, kept)]);
   }
 
-  const form = h("form", { class: "card", onsubmit: (event) => { event.preventDefault(); if (!go.disabled) run(() => shown.map((take) => take.write(request()))); } },
+  function submit(event) {
+    event.preventDefault();
+    if (go.disabled || [...form.elements].some((control) => control.validity.badInput && !control.reportValidity())) return;
+    run(() => shown.map((take) => take.write(request())));
+  }
+
+  // The steps are those of the arrow keys; any value may be typed, and the server says what it does not take.
+  const form = h("form", { class: "card", noValidate: true, onsubmit: submit },
     field("Bundle", first), field("Beside it", second), field("Prompt", prompt),
     h("div", { class: "pair" }, NUMBERS.slice(0, 2).map(([name, words]) => field(words, numbers[name])), field("Seed", seed),
       h("button", { type: "button", class: "level", onclick: () => { seed.value = Math.floor(Math.random() * 1e6); } }, "New seed")),

@@ -2,7 +2,7 @@
 
 import { get } from "../api.js";
 import { Chart, smooth } from "../chart.js";
-import { field, h, memory, segments, show } from "../dom.js";
+import { field, h, memory, redraw, segments, show } from "../dom.js";
 import { ago, billions, count, duration, fixed, short } from "../format.js";
 import { compareSettings } from "../settings.js";
 
@@ -29,6 +29,8 @@ class RunsView {
     this.runs = new Map();
     this.data = new Map();
     this.colours = new Map();
+    this.rows = new Map();
+    this.reading = Promise.resolve();
     this.options = { axis: "step", logX: false, logY: false, weight: 0.5, ...memory.get("runs.options", {}) };
     this.closed = false;
     this.list = h("div", { class: "card run-list", role: "group", "aria-label": "Runs" });
@@ -39,6 +41,8 @@ class RunsView {
     this.settings = h("section", { class: "card", "aria-label": "Settings" });
     this.samples = h("section", { class: "card", "aria-label": "Samples" });
     this.skipped = h("p", { class: "small muted" });
+    this.silence = h("p", { class: "small problem", role: "status", hidden: true });
+    this.problems = h("p", { class: "small problem", role: "status", hidden: true });
     this.build();
   }
 
@@ -51,7 +55,7 @@ class RunsView {
     const value = h("output", {}, fixed(options.weight, 2));
     const slider = h("input", { type: "range", min: "0", max: "0.99", step: "0.01", value: String(options.weight),
       oninput: () => { value.textContent = fixed(Number(slider.value), 2); this.set({ weight: Number(slider.value) }); } });
-    this.board = h("div", { class: "stack" },
+    this.board = h("div", { class: "stack" }, this.problems,
       h("div", { class: "card controls-bar row" },
         segments("Horizontal axis", Object.entries(AXES).map(([key, axis]) => [key, axis.text]), options.axis, (axis) => this.set({ axis })),
         check("logX", "log x"), check("logY", "log y"), field("Smoothing", slider, value)),
@@ -60,7 +64,7 @@ class RunsView {
         h("section", { class: "card", "aria-label": "Throughput" }, h("h3", {}, "Throughput, tokens per second"), this.speed.element),
         h("section", { class: "card", "aria-label": "Learning rate" }, h("h3", {}, "Learning rate"), this.rate.element)),
       this.settings, this.samples);
-    this.layout = h("div", { class: "runs-layout" }, h("div", { class: "stack" }, this.list, this.skipped), this.board);
+    this.layout = h("div", { class: "runs-layout" }, h("div", { class: "stack" }, this.silence, this.list, this.skipped), this.board);
     this.heading = h("header", { class: "head" }, h("h1", {}, "Runs"),
       h("p", {}, "Every run below the served folders, live. Choose any set to lay their curves, settings and samples side by side."));
   }
@@ -90,9 +94,11 @@ class RunsView {
       answer = await get("/api/runs");
     } catch (error) {
       if (!this.runs.size) show(this.place, this.heading, h("div", { class: "nothing" }, error.message));
+      say(this.silence, `${error.message} Below is what it said last.`);
       return;
     }
     if (this.closed) return;
+    say(this.silence, "");
     const first = !this.runs.size;
     this.runs = new Map(answer.runs.map((run) => [run.name, run]));
     this.now = answer.now;
@@ -111,33 +117,36 @@ class RunsView {
     await this.read();
   }
 
-  /** New rows, settings and samples of the chosen runs; what did not change is not asked for again. */
-  async read() {
-    let changed = false;
-    await Promise.all([...this.chosen].map(async (name) => {
-      const run = this.runs.get(name);
-      const data = this.data.get(name) ?? { columns: {}, cursor: "", updated: null, settings: {}, samples: "" };
-      if (!run || data.updated === run.updated) return;
-      try {
-        for (let more = true; more;) {
-          const answer = await get("/api/runs/metrics", { run: name, cursor: data.cursor });
-          if (answer.reset) data.columns = {};
-          for (const [column, values] of Object.entries(answer.columns)) data.columns[column] = (data.columns[column] ?? []).concat(values);
-          data.cursor = answer.cursor;
-          data.flops = answer.flops_per_token;
-          more = answer.more;
-        }
-        data.settings = (await get("/api/runs/settings", { run: name })).settings;
-        data.samples = (await get("/api/runs/samples", { run: name })).text;
-        data.updated = run.updated;
-        data.problem = null;
-      } catch (error) {
-        data.problem = error.message;
-      }
-      this.data.set(name, data);
-      changed = true;
-    }));
-    if (changed && !this.closed) this.draw();
+  /** New rows, settings and samples of the chosen runs, after those that are being read; what did not change is not asked for again. */
+  read() {
+    this.reading = this.reading.then(async () => {
+      const changed = await Promise.all([...this.chosen].map((name) => this.readRun(name)));
+      if (changed.some(Boolean) && !this.closed) this.draw();
+    });
+    return this.reading;
+  }
+
+  async readRun(name) {
+    const run = this.runs.get(name);
+    const data = this.data.get(name) ?? { columns: {}, cursor: "", updated: null, settings: {}, samples: "" };
+    if (!run || data.updated === run.updated) return false;
+    const failed = [];
+    const ask = (what, values) => get(`/api/runs/${what}`, { run: name, ...values }).catch((error) => { failed.push(error); return {}; });
+    for (let more = true; more;) {
+      const answer = await ask("metrics", { cursor: data.cursor });
+      if (answer.reset) data.columns = {};
+      for (const [column, values] of Object.entries(answer.columns ?? {})) data.columns[column] = (data.columns[column] ?? []).concat(values);
+      data.cursor = answer.cursor ?? data.cursor;
+      data.flops = answer.flops_per_token ?? data.flops;
+      more = answer.more;
+    }
+    data.settings = (await ask("settings")).settings ?? {};
+    data.samples = (await ask("samples")).text ?? data.samples;
+    data.problem = failed[0]?.message;
+    // What is wrong with the files stays so until they change; anything else may pass, and is asked for again.
+    if (failed.every((error) => error.status < 429)) data.updated = run.updated;
+    this.data.set(name, data);
+    return true;
   }
 
   colour(name) {
@@ -149,25 +158,37 @@ class RunsView {
     return this.colours.get(name);
   }
 
+  /** A row stays the same element for as long as its run is there: a press or a focus on it outlasts what is new in it. */
   drawList() {
-    const focused = document.activeElement?.closest?.(".run")?.dataset.name;
-    show(this.list, [...this.runs.values()].map((run) => {
-      const box = h("input", { type: "checkbox", checked: this.chosen.has(run.name), "aria-label": `Show ${run.name}`,
-        onchange: () => this.choose(run.name, box.checked) });
-      const facts = run.problem ? [h("span", { class: "problem", title: run.problem }, run.problem)] : [
-        run.validation_loss !== null && h("span", {}, `validation ${fixed(run.validation_loss)}`),
-        run.loss !== null && h("span", {}, `loss ${fixed(run.loss)}`),
-        run.state === "training" && run.tokens_per_second !== null && h("span", {}, `${short(run.tokens_per_second)} tokens/s`),
-        run.parameters !== null && h("span", {}, `${billions(run.parameters)} parameters`),
-        run.updated !== null && h("span", {}, ago(this.now - run.updated))];
-      return h("label", { class: `run${this.chosen.has(run.name) ? ` series-${this.colour(run.name)}` : ""}`, dataset: { name: run.name } },
-        box, h("span", { class: "name", title: run.name }, this.chosen.has(run.name) && h("i", { class: "key swatch-inline" }), run.name),
-        h("span", { class: `state ${run.state}` }, run.state === "training" ? `training, step ${count(run.step)}` : run.state),
-        run.steps && run.step !== null && h("span", { class: "progress", role: "progressbar", "aria-label": "Steps", "aria-valuemin": 0, "aria-valuemax": run.steps, "aria-valuenow": run.step },
-          h("i", { style: { width: `${Math.min(100, (100 * run.step) / run.steps)}%` } })),
-        h("span", { class: "line2" }, facts));
-    }));
-    if (focused) this.list.querySelector(`.run[data-name="${CSS.escape(focused)}"] input`)?.focus();
+    const rows = [...this.runs.values()].map((run) => this.row(run));
+    if (rows.length === this.list.children.length && rows.every((row, i) => row === this.list.children[i])) return;
+    const focused = this.list.querySelector(":focus");
+    show(this.list, rows);
+    focused?.focus({ preventScroll: true });
+  }
+
+  row(run) {
+    if (!this.rows.has(run.name)) {
+      const box = h("input", { type: "checkbox", "aria-label": `Show ${run.name}`, onchange: () => this.choose(run.name, box.checked) });
+      const rest = h("span", { class: "rest" });
+      this.rows.set(run.name, { element: h("label", {}, box, rest), box, rest });
+    }
+    const { element, box, rest } = this.rows.get(run.name), chosen = this.chosen.has(run.name);
+    element.className = `run${chosen ? ` series-${this.colour(run.name)}` : ""}`;
+    element.title = run.problem ?? run.name;
+    box.checked = chosen;
+    const facts = run.problem ? [h("span", { class: "problem" }, run.problem)] : [
+      run.validation_loss !== null && h("span", {}, `validation ${fixed(run.validation_loss)}`),
+      run.loss !== null && h("span", {}, `loss ${fixed(run.loss)}`),
+      run.state === "training" && run.tokens_per_second !== null && h("span", {}, `${short(run.tokens_per_second)} tokens/s`),
+      run.parameters !== null && h("span", {}, `${billions(run.parameters)} parameters`),
+      run.updated !== null && h("span", {}, ago(this.now - run.updated))];
+    show(rest, h("span", { class: "name" }, run.name),
+      h("span", { class: `state ${run.state}` }, run.state === "training" ? `training, step ${count(run.step)}` : run.state),
+      run.steps && run.step !== null && h("span", { class: "progress", role: "progressbar", "aria-label": "Steps", "aria-valuemin": 0, "aria-valuemax": run.steps, "aria-valuenow": run.step },
+        h("i", { style: { width: `${Math.min(100, (100 * run.step) / run.steps)}%` } })),
+      h("span", { class: "line2" }, facts));
+    return element;
   }
 
   choose(name, wanted) {
@@ -194,11 +215,13 @@ class RunsView {
     this.speed.set(shown.map((run) => numbers(line(run, "tokens_per_second"))), { ...axes, logY: false, zero: true });
     this.rate.set(shown.map((run) => numbers(line(run, "learning_rate"))), { ...axes, logY: false, zero: true });
     show(this.legend, h("span", {}, h("i", { class: "full" }), "training"), h("span", {}, h("i", { class: "dash" }), "validation"));
+    say(this.problems, shown.filter((run) => run.problem).map((run) => `${run.name}: ${run.problem}`).join(" "));
     compareSettings(this.settings, shown);
-    this.drawSamples(shown);
+    redraw(this.samples, shown.map(({ name, colour, samples }) => [name, colour, samples]), () => this.drawSamples(shown));
   }
 
   drawSamples(shown) {
+    const focused = this.samples.querySelector(":focus");
     const scroll = this.samples.querySelector(".samples")?.scrollTop ?? 0;
     const parts = shown.flatMap((run) => split(run.samples).map((part) => ({ ...part, run })));
     parts.sort((a, b) => b.step - a.step);
@@ -208,7 +231,14 @@ class RunsView {
         : h("p", { class: "muted" }, shown.length ? "What the models write as they learn appears here." : "Choose a run to see what it wrote."));
     const box = this.samples.querySelector(".samples");
     if (box) box.scrollTop = scroll;
+    if (focused) box?.focus({ preventScroll: true });
   }
+}
+
+/** A sentence that is there or not; the same one is not said twice. */
+function say(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+  element.hidden = !text;
 }
 
 const numbers = (line) => ({ ...line, ys: line.ys.map((y) => (y === null ? NaN : y)), xs: line.xs.map((x) => (x === null ? NaN : x)) });

@@ -40,31 +40,33 @@ export async function open(place) {
   });
   const sizes = h("span", { class: "small muted", id: "sizes", role: "status" });
   const panels = h("div", { class: "panels" });
-  const add = h("button", { type: "button", onclick: () => { state.chosen.push(unused()); build(); } }, "Add a tokenizer");
+  const add = h("button", { type: "button", onclick: () => { state.chosen.push(unused()); build(state.chosen.length === MOST ? MOST - 1 : null); } }, "Add a tokenizer");
   const story = new Story();
   let shown = [];
 
   const unused = () => library.tokenizers.map((t) => t.name).find((name) => !state.chosen.includes(name)) ?? library.tokenizers[0].name;
 
-  function build() {
+  /** Panels for what is chosen; the focus, where it was on what is gone, goes to the panel of a number. */
+  function build(focused = null) {
     shown.forEach((panel) => panel.coloured.close());
     shown = state.chosen.map((name, index) => panelFor(name, index));
     show(panels, shown.map((panel) => panel.element));
     add.hidden = state.chosen.length >= MOST;
+    if (focused !== null) shown[Math.min(focused, shown.length - 1)].select.focus({ preventScroll: true });
     memory.set("tokenizers", state.chosen);
     update(state.text);
   }
 
   function panelFor(name, index) {
     const select = options(h("select", { "aria-label": `Tokenizer ${index + 1}` }), grouped(library), name);
-    select.addEventListener("change", () => { state.chosen[index] = select.value; build(); });
+    select.addEventListener("change", () => { state.chosen[index] = select.value; build(index); });
     const facts = h("div", { class: "facts" });
     const coloured = new Coloured(`Tokens of ${label(name)}`, { onpick: (token) => story.tell(name, wordAround(panel.tokenized, token), panel.tokenized.bytes(token)) });
     const remove = state.chosen.length > 1 && h("button", {
-      type: "button", class: "quiet", "aria-label": `Remove ${label(name)}`, title: "Remove", onclick: () => { state.chosen.splice(index, 1); build(); },
+      type: "button", class: "quiet", "aria-label": `Remove ${label(name)}`, title: "Remove", onclick: () => { state.chosen.splice(index, 1); build(index); },
     }, "✕");
     const element = h("article", { class: "card panel", "aria-label": label(name) }, h("div", { class: "row" }, select, remove), facts, coloured.element);
-    const panel = { element, coloured, facts, tokenized: null };
+    const panel = { element, select, coloured, facts, tokenized: null };
     return panel;
   }
 
