@@ -24,9 +24,18 @@ COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
 DOCUMENTS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
 
 
+def without_query(address: str) -> str:
+    """A web address up to its `?` or `#`, where the file's name ends; any other name as it is.
+
+    >>> without_query("https://example.org/text.jsonl.gz?token=1"), without_query("what?.txt")
+    ('https://example.org/text.jsonl.gz', 'what?.txt')
+    """
+    return re.sub(r"(https?://[^?#]*).*", r"\1", address)
+
+
 def documents_format(name: str) -> str | None:
     """The format of documents that the end of a file's name tells, compressed or not; None for plain text."""
-    stem = name.lower()
+    stem = without_query(name).lower()
     while stem.endswith(COMPRESSED):
         stem = stem[: stem.rindex(".")]
     return DOCUMENTS.get(os.path.splitext(stem)[1])
@@ -140,8 +149,9 @@ def _remove(path: Path) -> None:
 
 def write_json(path: Path | str, value: Any) -> None:
     """`value` as indented JSON, atomically."""
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
     with atomic_write(path) as file:
-        file.write((json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+        file.write(text.encode("utf-8", "backslashreplace"))  # bytes of a name that are no text become \udc80 …
 
 
 def read_json(path: Path | str) -> Any:
@@ -192,6 +202,8 @@ def readable_bytes(count: float) -> str:
     >>> readable_bytes(1_530_000)
     '1.5 MB'
     """
+    if abs(count) >= 10**18:  # which a forged file may claim, and a float need not hold
+        return "over a million TB"
     for unit in ("bytes", "kB", "MB", "GB"):
         if abs(count) < 1000:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"

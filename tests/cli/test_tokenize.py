@@ -43,6 +43,17 @@ def test_corpus_show(fledge, text):
     assert "Traceback" not in wrong.err
 
 
+def test_samples_are_printed_letter_by_letter(fledge, tmp_path):
+    """No pictures for words between colons, and nothing that steers the terminal."""
+    path = tmp_path / "a:cat:b\x1b[2J.txt"
+    path.write_text("I :heart: you\x1b[2J")
+    shown = fledge("corpus", "show", path, "--validation-fraction", 0)
+    assert shown.code == 0, shown.err
+    assert "I :heart: you\\x1b[2J" in shown.out
+    assert "\x1b" not in shown.out
+    assert "a:cat:b" in "".join(shown.out.split())
+
+
 def test_corpus_fetch_knows_its_names(fledge):
     assert "tinystories" in fledge("corpus", "fetch", "list").out
     assert fledge("corpus", "fetch", "tinystorys").err.strip().endswith("Did you mean tinystories?")
@@ -69,6 +80,50 @@ def test_tokenize_and_look(fledge, text, tokenizer, tmp_path):
     assert picture.read_text().startswith("<?xml")
     assert "There is no window" in fledge("tokens", "show", store, "--window", 10**9).err
     assert "policy" in fledge("tokens", "show", store, "--policy", "sideways").err
+
+
+def test_a_window_is_shown_as_it_is(fledge, tokenizer, tmp_path):
+    """No letters become a picture, and no text steers the terminal."""
+    path, store = tmp_path / "odd.txt", tmp_path / "store"
+    path.write_text("<|endoftext|>".join(f"I :heart: you\t{i}\x1b[2J\r\n" for i in range(40)))
+    assert fledge("tokenize", path, "--tokenizer", tokenizer, "--out", store, "--quiet").code == 0
+    shown = fledge("tokens", "show", store, "--window", 0).out
+    assert "I :heart: you" in shown
+    assert "⟨U+001B⟩[2J⟨U+000D⟩\n" in shown
+    assert "\x1b" not in shown
+
+
+def test_a_window_is_not_shown_by_another_tokenizer(fledge, text, tokenizer, tmp_path):
+    store, other = tmp_path / "store", tmp_path / "other"
+    fledge("tokenize", text, "--tokenizer", tokenizer, "--out", store, "--quiet")
+    train_bpe(text, 290, ["<|endoftext|>"]).save(other)
+    refused = fledge("tokens", "show", store, "--window", 0, "--tokenizer", other)
+    assert refused.code == 2
+    assert f"than --tokenizer {other}" in refused.err
+    assert fledge("tokens", "show", store, "--window", 0, "--tokenizer", tokenizer).code == 0
+
+
+def test_a_context_beyond_all_memory_is_a_sentence(fledge, text, tokenizer, tmp_path):
+    store = tmp_path / "store"
+    fledge("tokenize", text, "--tokenizer", tokenizer, "--out", store, "--quiet")
+    refused = fledge("tokens", "show", store, "--window", 0, "--context-length", 10**20)
+    assert refused.code == 2
+    assert f"context_length = {10**20} is not allowed" in refused.err
+
+
+def test_special_tokens_of_a_text_count_beside_jsonl(fledge, text, tokenizer, tmp_path):
+    """Written in a text file they are tokens, in another format they are text, as docs/data.md says."""
+    chat = tmp_path / "chat.txt"
+    chat.write_text("#".join(f"Hello {i}<|endoftext|>there" for i in range(40)))
+    extra = tmp_path / "extra.jsonl"
+    extra.write_text("\n".join(json.dumps({"text": f"{i}<|endoftext|>"}) for i in range(40)))
+    options = ("--separator", "#", "--tokenizer", tokenizer, "--validation-fraction", 0, "--quiet")
+    for name, sources in (("both", [chat, extra]), ("chat", [chat]), ("extra", [extra])):
+        made = fledge("tokenize", *sources, *options, "--out", tmp_path / name)
+        assert made.code == 0, made.err
+    tokens = {name: TokenStore.open(tmp_path / name).split("train").tokens for name in ("both", "chat", "extra")}
+    assert np.array_equal(tokens["both"], np.concatenate((tokens["chat"], tokens["extra"])))
+    assert [int((tokens[name] == 0).sum()) for name in ("chat", "extra")] == [80, 40]
 
 
 @pytest.mark.parametrize("policy", ["stream", "slide-in", "slide-through", "full", "aligned", "longest", "lanes"])
@@ -99,6 +154,44 @@ def test_bad_lines(fledge, tokenizer, tmp_path):
     assert "line 121" in refused.err
     made = fledge(*command, "--skip-bad", "--restart")
     assert "1 bad lines skipped" in made.out
+
+
+def test_bad_lines_may_be_left_out_of_a_store_that_was_begun(fledge, tokenizer, tmp_path, monkeypatch):
+    """What the sentence advises is possible, and the store is that of a run which knew it from the beginning."""
+    for name, value in (("corpus.corpus.BLOCK", 500), ("corpus.readers.BLOCK", 500), ("tokens.work.COMMIT_SECONDS", 0)):
+        monkeypatch.setattr(f"fledge.{name}", value)
+    path, begun, whole = tmp_path / "text.jsonl", tmp_path / "begun", tmp_path / "whole"
+    lines = [json.dumps({"text": text, "title": f"Story {i}"}) for i, text in enumerate(TEXTS)]
+    path.write_text("\n".join([*lines, "{broken", json.dumps({"text": "long " * 100}), *lines]))
+    command = ("tokenize", path, "--tokenizer", tokenizer, "--quiet", "--out")
+    limit = ("--max-document-bytes", 400)
+    assert "--skip-bad" in fledge(*command, begun, *limit).err
+    assert len((begun / "journal.jsonl").read_text().splitlines()) > 1
+    assert "raise the limit" in fledge(*command, begun, *limit, "--skip-bad").err
+    refused = fledge(*command, begun, "--skip-bad", "--field", "title")
+    assert "the source has changed since, or a setting" in refused.err
+    made = fledge(*command, begun, "--skip-bad")
+    assert made.code == 0, made.err
+    fledge(*command, whole, "--skip-bad")
+    for name in ("store.json", "train.bin", "train.documents.bin", "validation.bin"):
+        assert (begun / name).read_bytes() == (whole / name).read_bytes()
+    assert "line 121" in fledge(*command, begun).err  # a store without that line is not the one asked for here
+
+
+def test_a_journal_that_is_not_ours_is_left_alone(fledge, tokenizer, tmp_path, monkeypatch):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    for text in (json.dumps({"text": "dear diary"}) + "\n", json.dumps({"text": "and no line end"})):
+        Path("journal.jsonl").write_text(text)
+        Path("train.bin").write_bytes(b"of another program")
+        for more in ([], ["--restart"]):
+            refused = fledge("tokenize", "journal.jsonl", "--tokenizer", tokenizer, "--out", ".", *more)
+            assert refused.code == 2
+            assert "journal.jsonl does not belong to a token store" in refused.err
+        assert {path.name for path in folder.iterdir()} == {"journal.jsonl", "train.bin"}
+        assert Path("journal.jsonl").read_text() == text
+        assert Path("train.bin").read_bytes() == b"of another program"
 
 
 def test_import(fledge, text, tokenizer, tmp_path):

@@ -108,6 +108,25 @@ def test_several_sources_and_formats_at_once(tmp_path):
     assert corpus.special == "text"
 
 
+def test_special_tokens_count_in_text_files_beside_other_formats(tmp_path):
+    """A batch ends where that changes, and reading goes on from there."""
+    one = write(tmp_path / "one.txt", b"<|endoftext|>".join(BYTES[:10]))
+    two = write(tmp_path / "two.txt", b"<|endoftext|>".join(BYTES[10:20]))
+    rows = write(tmp_path / "rows.jsonl", "\n".join(json.dumps({"text": text}) for text in TEXTS[20:]).encode())
+    blank = write(tmp_path / "blank.jsonl", b"\n")
+    for sources, expected in (
+        ((one, two, rows), [("recognise", BYTES[:20]), ("text", BYTES[20:])]),
+        ((rows, one, blank, two), [("text", BYTES[20:]), ("recognise", BYTES[:10]), ("recognise", BYTES[10:20])]),
+    ):
+        corpus = Corpus.open(*sources)
+        batches = list(corpus.batches())
+        assert [(batch.special, batch.documents) for batch in batches] == expected
+        for done, batch in enumerate(batches):
+            rest = [(again.special, again.documents) for again in corpus.batches(batch.cursor)]
+            assert rest == expected[done + 1 :]
+        assert batches[-1].consumed == corpus.size
+
+
 def test_fsspec_addresses(tmp_path):
     fsspec = pytest.importorskip("fsspec")
     memory = fsspec.filesystem("memory")
@@ -269,6 +288,15 @@ def test_a_cut_compressed_file_is_refused(tmp_path, ending, kept):
         list(Corpus.open(path, validation_fraction=0).documents())
 
 
+def test_a_zst_that_looks_far_back(tmp_path):
+    """`zstd --long=28` asks for a window of 256 MiB, more than the library allows unless it is told to."""
+    packer = pytest.importorskip("zstandard").ZstdCompressor().compressobj()
+    data = bytearray(packer.compress(b"<|endoftext|>".join(BYTES)) + packer.flush())
+    data[5] = (28 - 10) << 3  # the window's size in the frame's header, where no size of the content is stated
+    (tmp_path / "text.txt.zst").write_bytes(data)
+    assert list(Corpus.open(tmp_path / "text.txt.zst").documents()) == BYTES
+
+
 @pytest.mark.parametrize("ending", [".gz", ".zst", ".xz", ".bz2"])
 def test_what_is_not_compressed_is_refused(tmp_path, ending):
     path = tmp_path / f"text.txt{ending}"
@@ -341,6 +369,12 @@ def test_a_document_too_long_for_memory_is_refused(tmp_path):
         list(Corpus.open(path, max_document_bytes=2000).documents())
 
 
+def test_a_limit_of_any_size_takes_no_memory(tmp_path):
+    for i, text in enumerate(BYTES):
+        write(tmp_path / "texts" / f"{i:03}.txt", text)
+    assert list(Corpus.open(tmp_path / "texts", max_document_bytes=1 << 40).documents()) == BYTES
+
+
 def test_a_row_too_long_for_memory_is_refused(tmp_path):
     for size in (2001, 9000):
         rows = [*TEXTS, "x" * size, *TEXTS]
@@ -377,9 +411,27 @@ def test_no_documents_at_all(tmp_path, data):
 
 def test_wrong_settings_are_one_sentence(tmp_path):
     path = write(tmp_path / "text.txt", b"text")
-    for settings in ({"format": "verses"}, {"validation_fraction": 2}, {"max_document_bytes": 0}, {"separator": ""}):
+    for settings in (
+        {"format": "verses"},
+        {"format": "akjv"},
+        {"validation_fraction": 2},
+        {"max_document_bytes": 0},
+        {"max_document_bytes": 1 << 63},
+        {"separator": ""},
+    ):
         with pytest.raises(FledgeError, match=next(iter(settings))):
             Corpus.open(path, **settings)
+    with pytest.raises(FledgeError, match="validation_fraction = 1.0 is not allowed"):
+        Corpus.from_documents(TEXTS, validation_fraction=1.0)
+
+
+def test_the_format_akjv_is_not_put_in_place_of_another_source(tmp_path):
+    pytest.importorskip("pythonbible_akjv")
+    assert Corpus.open("akjv", format="akjv").identity == Corpus.open("akjv").identity
+    path = write(tmp_path / "text.txt", BYTES[0])
+    for given in (([path], []), (["akjv"], [path])):
+        with pytest.raises(FledgeError, match=r"is for the corpus akjv alone, and .*text\.txt is another source"):
+            Corpus.open(*given[0], format="akjv", validation_source=given[1])
 
 
 def test_what_is_not_there(tmp_path):

@@ -31,6 +31,7 @@ class Handler(BaseHTTPRequestHandler):
         start = 0
         asked = self.headers.get("Range")
         self.server.asked.append(asked)
+        self.server.paths.append(self.path)
         if asked and self.server.ranges and self.headers.get("If-Range", tag) == tag:
             start = int(asked.removeprefix("bytes=").removesuffix("-"))
             if start >= len(data):
@@ -62,6 +63,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(fledge.corpus.fetch, "PAUSE", 0.01)
     running: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     running.data, running.tag, running.ranges, running.cuts, running.asked = DATA, '"one"', True, 0, []
+    running.paths = []
     running.address = f"http://127.0.0.1:{running.server_port}/text.txt"
     thread = threading.Thread(target=running.serve_forever, daemon=True)
     thread.start()
@@ -130,6 +132,28 @@ def test_what_is_not_there_and_nobody_who_answers(server, tmp_path):
         fetch("http://127.0.0.1:9/text.txt", tmp_path, progress=False)
     with pytest.raises(FledgeError, match="Did you mean tinystories"):
         fetch("tinystory", tmp_path)
+
+
+def test_a_name_in_any_letters_is_fetched_under_it(server, tmp_path):
+    (path,) = fetch(server.address.replace("text", "a café"), tmp_path, progress=False)
+    assert path == tmp_path / "a café.txt"
+    assert path.read_bytes() == DATA
+    assert server.paths == ["/a%20caf%C3%A9.txt"]
+
+
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("https://example.com/corpus/", "is the address of a folder"),
+        ("https://example.com", "is the address of a folder"),
+        ("https://example.com/corpus/..", "is the address of a folder"),
+        ("http://[::1/x", "is not an address: Invalid IPv6 URL"),
+        (f"http://{'x' * 70}.example/x.txt", "can't be fetched: .*Check the address"),
+    ],
+)
+def test_addresses_that_name_no_file(tmp_path, address, sentence):
+    with pytest.raises(FledgeError, match=sentence):
+        fetch(address, tmp_path, progress=False)
 
 
 def test_no_room_on_the_disk_is_known_before(server, tmp_path, monkeypatch):

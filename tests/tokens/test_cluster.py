@@ -29,11 +29,12 @@ def copied(folder: Path, address: str, shift: int = 0) -> None:
     _copy(folder, address)
 
 
-def again(address: str, texts: list[bytes] = TEXTS, shift: int = 0) -> dict:
+def again(address: str, texts: list[bytes] = TEXTS, shift: int = 0, restart: bool = False) -> dict:
     """All that is asked here is answered before a cluster is needed."""
     from fledge.tokens.cluster import write_store_on_ray
 
-    return write_store_on_ray(Corpus.from_documents(texts), ByteTokenizer(shift=shift), address, progress=False)
+    corpus, tokenizer = Corpus.from_documents(texts), ByteTokenizer(shift=shift)
+    return write_store_on_ray(corpus, tokenizer, address, progress=False, restart=restart)
 
 
 def test_the_same_store_is_whole_and_another_one_is_refused(tmp_path, address):
@@ -54,8 +55,8 @@ def test_a_store_cut_at_its_address_is_not_called_whole(tmp_path, address):
     (tmp_path / "remote" / "train.bin").write_bytes(b"ab")
     with pytest.raises(FledgeError, match=r"train\.bin was cut"):
         again(address)
-    (tmp_path / "remote" / "store.json").write_text("{}")
-    with pytest.raises(FledgeError, match="does not describe a token store"):
+    (tmp_path / "remote" / "store.json").write_text('{"format": "fledge-tokens"}')
+    with pytest.raises(FledgeError, match=r"does not describe a token store.*--restart"):
         again(address)
 
 
@@ -64,6 +65,13 @@ def test_other_files_at_the_address_are_left_alone(tmp_path, address):
     (tmp_path / "remote" / "train.bin").write_bytes(b"of another program")
     with pytest.raises(FledgeError, match="holds other files"):
         again(address)
+    for name in ("store.json", "journal.jsonl"):
+        (tmp_path / "remote" / name).write_text("{}\n")
+        for restart in (False, True):
+            with pytest.raises(FledgeError, match=f"{name} does not belong to a token store"):
+                again(address, restart=restart)
+        assert (tmp_path / "remote" / name).read_text() == "{}\n"
+        (tmp_path / "remote" / name).unlink()
 
 
 def test_a_copy_that_fails_half_way_does_not_look_whole(tmp_path, address, monkeypatch):

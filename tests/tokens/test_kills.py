@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,26 @@ def test_a_copied_source_is_accepted_and_a_changed_byte_is_noticed(number, chang
 def test_two_writers_exclude_each_other(source, tmp_path):
     with fledge.tokens.writer.alone(tmp_path), pytest.raises(FledgeError, match="Another process"):
         write(source, tmp_path)
+
+
+def test_who_comes_second_leaves_the_folder_to_the_first(source, tmp_path, monkeypatch):
+    """Two begin at the same moment: one makes the folder, the other writes in it before the first can."""
+    folder = tmp_path / "store"
+    first = ExitStack()
+    real = Path.mkdir
+
+    def mkdir(path: Path, *arguments: Any, **options: Any) -> None:
+        real(path, *arguments, **options)
+        if path == folder:
+            first.enter_context(fledge.tokens.writer.alone(folder))
+            (folder / "journal.jsonl").touch()
+
+    with first, monkeypatch.context() as context:
+        context.setattr(Path, "mkdir", mkdir)
+        with pytest.raises(FledgeError, match="Another process"):
+            write(source, folder)
+        assert (folder / "journal.jsonl").exists()
+    assert write(source, folder).split("train").tokens.size
 
 
 def test_a_whole_store_is_given_to_any_number_at_once(source, tmp_path):

@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import sys
+import tracemalloc
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,8 @@ from hypothesis import strategies as st
 
 import fledge.corpus.corpus
 import fledge.corpus.readers
+import fledge.tokens.packing
+import fledge.tokens.scratch
 from fledge.config import TokensConfig
 from fledge.corpus import Batch, Corpus, Cursor, Text
 from fledge.errors import FledgeError
@@ -171,6 +174,45 @@ def test_folders_that_are_not_stores(tmp_path):
     assert (tmp_path / "full" / "file").exists()
 
 
+def test_a_file_whose_name_is_not_utf8(tmp_path):
+    """The name of a file is bytes: whatever they are, the manifest keeps them, and is UTF-8 all the same."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    path = folder / os.fsdecode(b"caf\xe9.txt")
+    try:
+        path.write_bytes(b"<|endoftext|>".join(TEXTS))
+    except OSError:
+        pytest.skip("this file system takes no such names")
+    store = write_store(Corpus.open(folder), ByteTokenizer(), tmp_path / "store", progress=False)
+    assert TokenStore.open(store.folder).manifest["source"]["sources"][0]["address"] == path.name
+    assert "caf\\udce9.txt" in (store.folder / "store.json").read_bytes().decode()
+    ids = folder / os.fsdecode(b"\xe9.bin")
+    ids.write_bytes((store.folder / "train.bin").read_bytes())
+    adopted = import_tokens(ids, ByteTokenizer(), tmp_path / "adopted", progress=False)
+    assert adopted.manifest["source"]["imported"] == [ids.name]
+
+
+def test_files_of_another_program_are_not_taken_for_a_store(tmp_path):
+    """A restart removes a store of ours, unfinished too, and nothing that others wrote under such names."""
+    corpus = Corpus.from_documents(TEXTS)
+    make_store(tmp_path / "whole", TEXTS)
+    for name, text in (("store.json", '{"goods": []}'), ("journal.jsonl", "00000000 {}\n")):
+        folder = tmp_path / name.partition(".")[0]
+        folder.mkdir()
+        (folder / name).write_text(text)
+        (folder / "train.bin").write_bytes(b"of another program")
+        with pytest.raises(FledgeError, match=f"{name} does not belong to a token store"):
+            write_store(corpus, ByteTokenizer(), folder, progress=False, restart=True)
+        assert (folder / name).read_text() == text
+        assert (folder / "train.bin").read_bytes() == b"of another program"
+    (tmp_path / "whole" / "journal.jsonl").write_text("a user's own\n")
+    with pytest.raises(FledgeError, match=r"journal.jsonl does not belong"):
+        write_store(corpus, ByteTokenizer(), tmp_path / "whole", progress=False)
+    for cut_short in (b"", b"3f", b'3f00aa11 {"outline":"3'):
+        (tmp_path / "whole" / "journal.jsonl").write_bytes(cut_short)
+        write_store(corpus, ByteTokenizer(), tmp_path / "whole", progress=False, restart=True).verify()
+
+
 def test_importing_a_foreign_file(tmp_path):
     store = make_store(tmp_path / "store", TEXTS, fraction=0.2)
     files = [tmp_path / "store" / name for name in ("train.bin", "validation.bin")]
@@ -314,6 +356,34 @@ def test_best_fit_wastes_little_and_says_how_much(tmp_path):
     assert tight.describe()["waste"] < 0.03
     empty = (tight.batch(range(len(tight))).targets_BT == -100).float().mean().item()
     assert abs(empty - tight.describe()["waste"]) < 1e-6
+
+
+def test_best_fit_holds_no_memory_for_each_document(tmp_path, monkeypatch):
+    """What is kept for an epoch lies in files; while it is made, so many bytes a document as docs/data.md says."""
+    monkeypatch.setattr(fledge.tokens.scratch, "SMALL", 1000)
+    monkeypatch.setattr(fledge.tokens.scratch, "CHUNK", 1000)
+    count, config = 30_000, TokensConfig(context_length=64, policy="packed", best_fit=True)
+    split = make_split(tmp_path, [b"x" * (1 + i * 37 % 60) for i in range(count)])
+    kept = [make_windows(split, config, ROLES["separated"], 0)]  # once before, for what any first call leaves
+    kept[0].batch(range(8))
+    tracemalloc.start()
+    try:
+        kept.append(make_windows(split, config, ROLES["separated"], 1))
+        kept[1].batch(range(8))
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 2 * count
+    assert peak < 60 * count
+
+
+def test_an_epoch_may_be_built_while_pages_are_given_back(tmp_path, monkeypatch):
+    split = make_split(tmp_path, TEXTS)
+    windows = make_windows(split, TokensConfig(context_length=16, policy="packed"), ROLES["separated"], 3)
+    windows.index(0)
+    monkeypatch.setattr(fledge.tokens.packing, "release", lambda array: windows.index(1))  # as another thread would
+    windows._release()
+    assert windows.index(1).pieces.size == len(TEXTS)
 
 
 def test_open_is_quick_and_silent(tmp_path: Path):

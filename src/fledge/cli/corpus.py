@@ -74,6 +74,7 @@ def show(
 
     from fledge.corpus import Corpus
     from fledge.corpus.inspect import inspect
+    from fledge.errors import harmless
     from fledge.files import readable_bytes
 
     corpus = Corpus.open(
@@ -90,9 +91,10 @@ def show(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the report says it, too
         report = inspect(corpus, samples)
-    console = Console()
+    console = Console(emoji=False)  # :heart: in a text is no heart
     formats = ", ".join(f"{count:,} × {name}" for name, count in report.formats.items())
-    table = Table("split", "documents", "text", title=escape(f"{corpus.name} ({formats})"), title_justify="left")
+    title = f"{corpus.name} ({formats})"
+    table = Table("split", "documents", "text", title=escape(harmless(title)), title_justify="left")
     for name in ("train", "validation"):
         table.add_row(name, f"{report.documents[name]:,}", readable_bytes(report.bytes[name]))
     console.print(table)

@@ -47,12 +47,13 @@ def show(
     from rich.console import Console
 
     from fledge.config import TokensConfig, parse
+    from fledge.errors import harmless
     from fledge.tokenizer import open_tokenizer
     from fledge.tokens import TokenStore, make_windows
     from fledge.tokens.show import draw_picture, draw_text, view_window
 
     opened = TokenStore.open(store)
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, emoji=False)  # a text of :heart: shows these letters
     given = {"policy": policy, "context_length": context_length, "best_fit": best_fit}
     config = parse(TokensConfig, given, where="fledge tokens show")
     if window is None and mask is None:
@@ -63,6 +64,8 @@ def show(
         console.print(f"{facts['windows']:,} windows of {context_length} tokens in {split} ({policy}){waste}")
         return
     loaded = open_tokenizer(tokenizer, "--tokenizer") if tokenizer else opened.tokenizer
+    if tokenizer:
+        opened.require(loaded, f"--tokenizer {tokenizer}")
     view = view_window(opened, loaded, split, config, window or 0)
     console.print(f"window {view.number:,} of {view.count:,} ({split}, {policy})", markup=False)
     for stretch in view.stretches:
@@ -70,7 +73,7 @@ def show(
         title = "padding" if stretch.document < 0 else f"document {stretch.document}"
         console.print(f"── {title} ({places})", markup=False)
         if stretch.text:
-            console.print(stretch.text, markup=False)
+            console.print(harmless(stretch.text, keep="\n\t"), markup=False)
     if mask is None:
         console.print("attention mask (down: place, across: what it attends to)")
         console.print(draw_text(view.mask), markup=False)
@@ -101,7 +104,7 @@ def import_(
         raise FledgeError(f"{out} is an address, and a store is imported to a folder. Name one with --out.")
     adopted = open_tokenizer(tokenizer, "--tokenizer")
     store = import_tokens(file, adopted, Path(out), validation, width, progress=not quiet)
-    _summary(Console(highlight=False), store)
+    _summary(Console(highlight=False, emoji=False), store)
 
 
 def _summary(console: Console, store: TokenStore) -> None:

@@ -2,7 +2,8 @@
 anything else.
 """
 
-from fledge.corpus.corpus import Batch, Block, Corpus, Cursor
+from fledge.corpus.batch import Batch, Block, Cursor
+from fledge.corpus.corpus import Corpus
 from fledge.corpus.text import Text
 
 __all__ = ["Batch", "Block", "Corpus", "Cursor", "Text"]

@@ -11,17 +11,19 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from fledge.config import CorpusConfig, parse
 from fledge.corpus import akjv
+from fledge.corpus.batch import Batch, Block, Cursor, Flags, Gathered
 from fledge.corpus.native import crc32
 from fledge.corpus.readers import BLOCK, Options, Read, read, to_bytes
-from fledge.corpus.sources import BUFFER, Source, find_sources
+from fledge.corpus.sources import BUFFER, Source, Special, find_sources
 from fledge.corpus.split import ENOUGH, held_out
 from fledge.corpus.text import Text
 from fledge.errors import FledgeError
@@ -29,37 +31,6 @@ from fledge.errors import FledgeError
 Split = Literal["train", "validation"]
 COMPRESSION = 20  # bytes of text that a compressed byte may stand for
 LISTED = 1000  # sources named one by one in a description; more are summed up by a checksum
-
-
-class Block(NamedTuple):
-    """Documents side by side: number i is `buffer[offsets[i]:offsets[i + 1]]`."""
-
-    buffer: bytes
-    offsets: npt.NDArray[np.uint64]
-    validation: npt.NDArray[np.bool_]
-
-
-class Cursor(NamedTuple):
-    """A place between two documents: the source's number, and the reader's position in it."""
-
-    source: int = 0
-    position: tuple[int, ...] = ()
-
-
-class Batch(NamedTuple):
-    """Some documents, which of them are held out, and the cursor from which reading would go on."""
-
-    text: Text
-    validation: npt.NDArray[np.bool_]
-    cursor: Cursor
-    consumed: int
-    skipped: int
-    checksums: npt.NDArray[np.uint32] = np.empty(0, np.uint32)  # of the documents
-
-    @property
-    def documents(self) -> list[bytes]:
-        """The documents, each on its own."""
-        return self.text.documents()
 
 
 class Corpus:
@@ -138,7 +109,8 @@ class Corpus:
     def from_documents(cls, documents: Iterable[str | bytes], validation_fraction: float = 0.1) -> Corpus:
         """A corpus of texts that are in memory, one document each."""
         texts = tuple(to_bytes(text) if isinstance(text, str) else bytes(text) for text in documents)
-        return cls([_memory("memory", texts)], Options(validation_fraction=validation_fraction))
+        config = parse(CorpusConfig, {"validation_fraction": validation_fraction})
+        return cls([_memory("memory", texts)], Options(validation_fraction=config.validation_fraction))
 
     @property
     def arguments(self) -> list[str]:
@@ -158,11 +130,11 @@ class Corpus:
         return words
 
     @property
-    def special(self) -> Literal["recognise", "text"]:
-        """How documents are to be encoded: special tokens count only in text files, whose author wrote them
-        there.
+    def special(self) -> Special:
+        """How all documents are to be encoded where they are not told apart by batch: special tokens count only if
+        every source is a text file.
         """
-        return "recognise" if all(source.format == "text" for source in self.sources) else "text"
+        return "recognise" if all(source.special == "recognise" for source in self.sources) else "text"
 
     @property
     def size(self) -> int | None:
@@ -175,9 +147,14 @@ class Corpus:
         """Whether there are too few documents to hold some out, so that blocks of their text are held out
         instead.
         """
-        if not self.options.validation_fraction or any(source.held_out for source in self.sources):
+        if not self.options.validation_fraction or self._sources_are_held_out:
             return False
         return self._count()[0] < ENOUGH
+
+    @cached_property
+    def _sources_are_held_out(self) -> bool:
+        """Whether some sources are held out as they are, instead of a share of the documents."""
+        return any(source.held_out for source in self.sources)
 
     @property
     def description(self) -> dict[str, Any]:
@@ -206,12 +183,16 @@ class Corpus:
         """A checksum over addresses, sizes, times of change and settings: it differs when a source has
         changed, and when it was only moved.
         """
-        return self._summed([(source.address, source.stamp) for source in self.sources])
+        return self._summed([(source.address, source.stamp) for source in self.sources], self.options)
 
     @property
     def outline(self) -> str:
-        """A checksum over sizes, formats and settings: what must agree before it is worth comparing contents."""
-        return self._summed([("", "") if one.can_move else (one.address, one.stamp) for one in self.sources])
+        """A checksum over sizes, formats and settings: what must agree before it is worth comparing contents.
+
+        What is done with bad lines and long documents may differ: the contents show whether that changed them.
+        """
+        alike = replace(self.options, skip_bad=Options.skip_bad, max_document_bytes=Options.max_document_bytes)
+        return self._summed([("", "") if one.can_move else (one.address, one.stamp) for one in self.sources], alike)
 
     @property
     def half_known(self) -> bool:
@@ -228,8 +209,8 @@ class Corpus:
                 break
         return value
 
-    def _summed(self, places: list[tuple[str, str | None]]) -> str:
-        digest = hashlib.sha256(repr(self.options).encode())
+    def _summed(self, places: list[tuple[str, str | None]], options: Options) -> str:
+        digest = hashlib.sha256(repr(options).encode())
         for source, (address, stamp) in zip(self.sources, places, strict=True):
             digest.update(repr((address, source.format, source.size, stamp, source.held_out)).encode())
         return digest.hexdigest()
@@ -259,29 +240,25 @@ class Corpus:
         start = start or Cursor()
         contiguous = self._announce() if self.contiguous else False
         before = sum(source.size or 0 for source in self.sources[: start.source])
-        texts: list[Text] = []
-        flags: list[npt.NDArray[np.bool_]] = []
-        sums: list[npt.NDArray[np.uint32]] = []
-        skipped = consumed = 0
+        consumed = 0
+        gathered = Gathered("text")
         for number in range(start.source, len(self.sources)):
             source = self.sources[number]
+            if source.special != gathered.special:
+                if gathered.size or gathered.skipped:
+                    yield gathered.batch(Cursor(number), max(consumed, before))
+                gathered = Gathered(source.special)
             position = list(start.position) if number == start.source else []
             spans, options = self._spans(number, contiguous)
             for found in read(source, options, position, spans):
-                texts.append(found.text)
-                flags.append(self._flags(source, found))
-                sums.append(found.text.checksums)
-                skipped += found.skipped
+                gathered.add(found.text, self._flags(source, found), found.skipped)
                 consumed = before + (found.consumed if source.size is None else min(found.consumed, source.size))
-                if sum(text.size for text in texts) >= BLOCK // 2:
-                    cursor = Cursor(number, tuple(found.position))
-                    yield Batch(_one(texts), np.concatenate(flags), cursor, consumed, skipped, np.concatenate(sums))
-                    texts, flags, sums, skipped = [], [], [], 0
+                if gathered.size >= BLOCK // 2:
+                    yield gathered.batch(Cursor(number, tuple(found.position)), consumed)
+                    gathered = Gathered(source.special)
             before += source.size or 0
-        if any(map(len, texts)) or skipped:
-            end = Cursor(len(self.sources), ())
-            joined = np.concatenate(flags), end, max(consumed, before), skipped, np.concatenate(sums)
-            yield Batch(_one(texts), *joined)
+        if gathered.size or gathered.skipped:
+            yield gathered.batch(Cursor(len(self.sources)), max(consumed, before))
 
     def _spans(self, number: int, contiguous: bool) -> tuple[int | bool, Options]:
         """Whether a source is cut into spans (see `read`), and with what options.
@@ -299,8 +276,8 @@ class Corpus:
                 return size or True, replace(options, validation_fraction=0.0)
         return False, options
 
-    def _flags(self, source: Source, found: Read) -> npt.NDArray[np.bool_]:
-        if any(other.held_out for other in self.sources):
+    def _flags(self, source: Source, found: Read) -> Flags:
+        if self._sources_are_held_out:
             return np.full(len(found.text), source.held_out, np.bool_)
         if found.validation is not None:
             return np.array(found.validation, np.bool_)
@@ -358,16 +335,17 @@ def add_content(value: int, checksums: npt.NDArray[np.uint32]) -> int:
     return crc32(checksums.astype("<u4", copy=False).data.cast("B"), value) if len(checksums) else value
 
 
-def _one(texts: list[Text]) -> Text:
-    return texts[0] if len(texts) == 1 else Text.of([view for text in texts for view in text.views()])
-
-
 def _find(names: Sequence[str], format: str, options: Options, held_out: bool) -> list[Source]:
     from fledge.corpus.fetch import located
 
     found: list[Source] = []
     for name in names:
-        if name == akjv.NAME or format == akjv.NAME:
+        if format == akjv.NAME and name != akjv.NAME:
+            raise FledgeError(
+                f"--format akjv (corpus.format) is for the corpus akjv alone, and {name} is another source. Leave the "
+                "format out, or name akjv as the source."
+            )
+        if name == akjv.NAME:
             found.append(_memory(akjv.NAME, tuple(akjv.verses(options.book_titles)), held_out))
             continue
         for place, part_held_out in located(name):

@@ -5,6 +5,7 @@ end.
 from __future__ import annotations
 
 import os
+import string
 import time
 import urllib.error
 import urllib.parse
@@ -35,7 +36,13 @@ class Remote:
 
     @property
     def name(self) -> str:
-        return os.path.basename(urllib.parse.urlsplit(self.address).path)
+        try:
+            name = os.path.basename(urllib.parse.urlsplit(self.address).path)
+        except ValueError as error:
+            raise FledgeError(f"{self.address} is not an address: {error}. Check it.") from None
+        if name in ("", ".", ".."):
+            raise FledgeError(f"{self.address} is the address of a folder. Add the name of a file in it.")
+        return name
 
 
 @dataclass(frozen=True)
@@ -148,6 +155,10 @@ def download(file: Remote, folder: Path, progress: bool = True) -> Path:
                 if error.code < 500:
                     raise FledgeError(f"{file.address} answers {error.code} {error.reason}.") from None
                 problem = f"the server answers {error.code} {error.reason}"
+            except FledgeError:
+                raise
+            except ValueError as error:
+                raise FledgeError(f"{file.address} can't be fetched: {error}. Check the address.") from None
             except (OSError, HTTPException) as error:
                 if isinstance(error, OSError) and error.filename:  # the disk, not the network
                     raise
@@ -170,7 +181,8 @@ def download(file: Remote, folder: Path, progress: bool = True) -> Path:
 def _attempt(file: Remote, partial: Path, stamp: Path, bar: Any) -> bool:
     """One connection: go on where the last one stopped. True when everything has come."""
     have = partial.stat().st_size if partial.exists() else 0
-    request = urllib.request.Request(file.address, headers={"User-Agent": "fledge", "Accept-Encoding": "identity"})
+    address = urllib.parse.quote(file.address, safe=string.punctuation, errors="surrogateescape")  # é becomes %C3%A9
+    request = urllib.request.Request(address, headers={"User-Agent": "fledge", "Accept-Encoding": "identity"})
     if have:
         request.add_header("Range", f"bytes={have}-")
         if stamp.exists():  # if the file at the address has changed, the server sends all of it

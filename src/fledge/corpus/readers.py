@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fledge.corpus.sources import Source
+from fledge.corpus.sources import BUFFER, Source
 from fledge.corpus.split import Spans, cut_document, cut_place
 from fledge.corpus.text import Text
 from fledge.errors import FledgeError, nearest
 from fledge.files import readable_bytes
 
 BLOCK = 16 << 20  # bytes of text per step: large enough to keep every core busy, small enough to forget
-ROWS = 4096  # rows of a Parquet file per step
+ROWS = 4096  # rows of a Parquet file per step, at most
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,13 @@ def read_file(source: Source, options: Options, position: list[int]) -> Iterator
     if position:
         return
     with source.open() as stream:
-        data = stream.read(options.max_document_bytes + 1)
-        if len(data) > options.max_document_bytes:
-            raise FledgeError(_too_long(source, "byte 0", options))
-        yield Read(Text.of([data]), [1], stream.consumed)
+        parts, size = [], 0
+        while part := stream.read(BUFFER):
+            parts.append(part)
+            size += len(part)
+            if size > options.max_document_bytes:
+                raise FledgeError(_too_long(source, "byte 0", options))
+        yield Read(Text.of([b"".join(parts)]), [1], stream.consumed)
 
 
 def _separated(source: Source, mark: bytes, options: Options, position: list[int]) -> Iterator[Read]:
@@ -196,9 +199,10 @@ def read_parquet(source: Source, options: Options, position: list[int]) -> Itera
     except ImportError:
         raise FledgeError("Reading Parquet files needs the package pyarrow: pip install 'fledge[data]'.") from None
     done = position[0] if position else 0
-    with source.open() as stream:
+    with source.open() as stream, stream.anywhere() as opened:
         try:
-            file = parquet.ParquetFile(stream.raw)
+            # Unless told otherwise, the library holds a whole row group of the file.
+            file = parquet.ParquetFile(opened, buffer_size=BUFFER, pre_buffer=False)
             names = file.schema_arrow.names
             if options.field not in names:
                 raise FledgeError(
@@ -220,12 +224,14 @@ def read_parquet(source: Source, options: Options, position: list[int]) -> Itera
                 )
             first = 0
             for group in range(file.num_row_groups):
-                rows = file.metadata.row_group(group).num_rows
+                facts = file.metadata.row_group(group)
+                rows = facts.num_rows
+                step = max(1, min(ROWS, BLOCK * rows // max(1, facts.total_byte_size)))
                 skip = max(0, done - first)
                 first += rows
                 if skip >= rows:
                     continue
-                for batch in file.iter_batches(batch_size=ROWS, row_groups=[group], columns=[options.field]):
+                for batch in file.iter_batches(batch_size=step, row_groups=[group], columns=[options.field]):
                     if skip >= batch.num_rows:
                         skip -= batch.num_rows
                         continue
@@ -237,7 +243,9 @@ def read_parquet(source: Source, options: Options, position: list[int]) -> Itera
                             raise FledgeError(_too_long(source, f"row {row:,}", options))
                     done += len(column)
                     yield Read(Text.of([document for document in documents if document]), [done], stream.consumed)
-        except arrow.ArrowException as error:
+        except (arrow.ArrowException, OSError) as error:
+            if getattr(error, "errno", None) is not None:  # of the disk; Arrow's own have none
+                raise
             reason = str(error).splitlines()[0]
             raise FledgeError(f"{source.address} is not a whole Parquet file ({reason}). Fetch it again.") from None
 

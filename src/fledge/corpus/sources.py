@@ -15,22 +15,25 @@ import mmap
 import os
 import stat
 import sys
-import warnings
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, Literal, cast
 
+from fledge.corpus.folder import text_files
 from fledge.errors import FledgeError
-from fledge.files import COMPRESSED, documents_format
+from fledge.files import documents_format, without_query
 
+Special = Literal["recognise", "text"]
 STANDARD_INPUT = "-"
 HEAD = 64 << 20  # of standard input, kept in memory to see how its documents lie
 BUFFER = 1 << 20
 KEPT_PIECES = 6  # of a mapped file, behind the place where it is read
 ZSTD_CHUNK = 1 << 16
+ZSTD_WINDOW = 1 << 31  # bytes: what `zstd --long=31` looks back on
 DRIVERS = {"http": "'fledge[data]'", "https": "'fledge[data]'", "sftp": "paramiko", "ssh": "paramiko"}  # else by fsspec
 STAMPS = ("ETag", "etag", "mtime", "LastModified", "Last-Modified", "last_modified", "updated", "created")
 
@@ -46,6 +49,13 @@ class Source:
     held_out: bool = False
     documents: tuple[bytes, ...] = field(default=(), repr=False)  # for corpora that live in memory
     head: StandardInput | None = field(default=None, repr=False)
+
+    @property
+    def special(self) -> Special:
+        """How the documents are to be encoded: special tokens count only in text files, whose author wrote them
+        there.
+        """
+        return "recognise" if self.format == "text" else "text"
 
     @property
     def stamp(self) -> str | None:
@@ -65,7 +75,7 @@ class Source:
     @contextmanager
     def open(self) -> Iterator[Stream]:
         """The decompressed bytes from the start; a cut or damaged file is refused by name."""
-        with _raw(self) as raw:
+        with _sentences(self.address), _raw(self) as raw:
             try:
                 yield Stream(raw, _decompressed(raw, self.address), self.address)
             except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
@@ -156,6 +166,17 @@ class Stream:
                 raise FledgeError(f"{self._address} ends earlier than it did before: it has changed.")
             count -= len(data)
 
+    @contextmanager
+    def anywhere(self) -> Iterator[IO[bytes]]:
+        """The bytes as a file that can be read at any place: the source's own, or an unpacked copy."""
+        if self._plain:
+            yield self.raw
+            return
+        with tempfile.TemporaryFile() as unpacked:
+            while data := self.read(BUFFER):
+                unpacked.write(data)
+            yield unpacked
+
     @property
     def consumed(self) -> int:
         """Bytes of the file itself, compressed or not, that have been read."""
@@ -241,7 +262,7 @@ class _Zstandard(io.RawIOBase):
             self._ended = True
             return False
         if self._frame is None or self._frame.eof:
-            self._frame = self._library.ZstdDecompressor().decompressobj()
+            self._frame = self._library.ZstdDecompressor(max_window_size=ZSTD_WINDOW).decompressobj()
         try:
             self._ready, self._position = self._frame.decompress(data), 0
         except self._library.ZstdError as error:
@@ -269,6 +290,22 @@ def damaged(address: str, error: BaseException) -> str:
 
 
 @contextmanager
+def _sentences(address: str) -> Iterator[None]:
+    """Drivers of remote addresses raise exceptions of all kinds; each becomes a sentence that names the address."""
+    try:
+        yield
+    except Exception as error:
+        named = isinstance(error, (FledgeError, MemoryError)) or (isinstance(error, OSError) and error.filename)
+        if named or "://" not in address:
+            raise
+        what = str(error).strip().rstrip(".") or type(error).__name__
+        raise FledgeError(
+            f"{address} can't be read: {what}. Check the address and the connection, or fetch the file first and name "
+            "it by its path."
+        ) from None
+
+
+@contextmanager
 def _raw(source: Source) -> Iterator[IO[bytes]]:
     if source.head is not None:
         yield source.head.open()
@@ -282,7 +319,7 @@ def _raw(source: Source) -> Iterator[IO[bytes]]:
 
 
 def _decompressed(raw: IO[bytes], name: str) -> IO[bytes]:
-    unpack = UNPACKERS.get(os.path.splitext(name.lower())[1])
+    unpack = UNPACKERS.get(os.path.splitext(without_query(name).lower())[1])
     return raw if unpack is None else cast(IO[bytes], unpack(raw))
 
 
@@ -315,8 +352,12 @@ def find_sources(names: Sequence[str | Path], format: str, separator: bytes, hel
     for name in names:
         address = os.path.expanduser(str(name))
         if address == STANDARD_INPUT:
-            kept = StandardInput(sys.stdin.buffer)
             chosen = "text" if format == "auto" else format
+            if chosen == "parquet":
+                raise FledgeError(
+                    "Standard input can't be Parquet, which is read from its end. Write it to a file, and name that."
+                )
+            kept = StandardInput(sys.stdin.buffer)
             size = len(kept.head) if kept.whole else None
             stamp = f"{zlib.crc32(kept.head):08x}"
             found.append(Source("-", chosen, size, stamp, held_out, head=kept))
@@ -329,17 +370,7 @@ def find_sources(names: Sequence[str | Path], format: str, separator: bytes, hel
 def _local(address: str) -> tuple[list[tuple[str, int, str]], bool]:
     path = Path(address)
     if path.is_dir():
-        names = sorted(
-            os.path.join(folder, file)
-            for folder, folders, files in os.walk(path)
-            for file in files
-            if not file.startswith(".")
-            and not any(part.startswith(".") for part in Path(folder).relative_to(path).parts)
-        )
-        if not names:
-            raise FledgeError(f"The folder {address} holds no files. Put text files into it, or name another one.")
-        names = _without_binaries(names, address)
-        return [_stat(name) for name in names], False
+        return [_stat(name) for name in text_files(str(path))], False
     if not path.exists() and glob.has_magic(address):
         names = sorted(name for name in glob.glob(address, recursive=True) if os.path.isfile(name))
         if not names:
@@ -367,48 +398,24 @@ def _stat(name: str) -> tuple[str, int, str]:
     return name, found.st_size, str(found.st_mtime_ns)
 
 
-def _without_binaries(names: list[str], folder: str) -> list[str]:
-    """A folder of text often holds a picture or two: files with a zero byte near their start are left out,
-    aloud.
-    """
-    kept: list[str] = []
-    left: list[str] = []
-    for name in names:
-        known = documents_format(name) or name.lower().endswith(COMPRESSED)
-        (kept if known or not _binary(name) else left).append(name)
-    if left:
-        shown = ", ".join(Path(name).name for name in left[:3])
-        more = f" and {len(left) - 3} more" if len(left) > 3 else ""
-        warnings.warn(f"{folder}: left out {shown}{more}: not text (zero bytes near the start).")
-    if not kept:
-        raise FledgeError(f"The folder {folder} holds no text files: all {len(left)} files in it look binary.")
-    return kept
-
-
-def _binary(name: str) -> bool:
-    with open(name, "rb") as file:
-        return b"\0" in file.read(4096)
-
-
 def _remote(address: str) -> tuple[list[tuple[str, int, str]], bool]:
     system, path = filesystem(address)
-    try:
-        single = False
-        if glob.has_magic(path):
-            paths = sorted(system.glob(path))
-        elif system.isdir(path):
-            paths = sorted(name for name in system.find(path) if not Path(name).name.startswith("."))
-        else:
-            paths, single = [path], True
-        found = []
-        for name in paths:
-            info = system.info(name)
-            stamp = next((str(info[key]) for key in STAMPS if info.get(key)), "")
-            found.append((system.unstrip_protocol(name), int(info.get("size") or 0), stamp))
-    except (ImportError, ValueError) as error:
-        raise FledgeError(f"{address} can't be read: {error}.") from None
-    except FileNotFoundError:
-        raise FledgeError(f"There is nothing at {address}. Check the address.") from None
+    single = False
+    found = []
+    with _sentences(address):
+        try:
+            if glob.has_magic(without_query(path)):
+                paths = sorted(system.glob(path))
+            elif system.isdir(path):
+                paths = sorted(name for name in system.find(path) if not Path(name).name.startswith("."))
+            else:
+                paths, single = [path], True
+            for name in paths:
+                info = system.info(name)
+                stamp = next((str(info[key]) for key in STAMPS if info.get(key)), "")
+                found.append((system.unstrip_protocol(name), int(info.get("size") or 0), stamp))
+        except FileNotFoundError:
+            raise FledgeError(f"There is nothing at {address}. Check the address.") from None
     if not found:
         raise FledgeError(f"No file matches {address}. Check the address.")
     return found, single
@@ -417,17 +424,17 @@ def _remote(address: str) -> tuple[list[tuple[str, int, str]], bool]:
 def _with_formats(
     files: list[tuple[str, int, str]], single: bool, format: str, separator: bytes, held_out: bool
 ) -> Iterator[Source]:
-    """Formats by the end of the name; text files of a folder are one document each unless they hold
-    separators.
+    """Formats by the end of the name; a text file of a folder is one document unless it holds separators.
+
+    Its first megabyte is looked at. Remote files are not, but for the first of them, which stands for the others: each
+    look would be a wait.
     """
-    plain = None
+    first: str | None = None
     for name, size, modified in files:
-        chosen = format
-        if format == "auto":
-            known = documents_format(name)
-            if not known and plain is None:
-                plain = "text" if single or _holds(Source(name, "text"), separator) else "files"
-            chosen = known or plain or ""
+        chosen = documents_format(name) if format == "auto" else format
+        if chosen is None:
+            chosen = first or ("text" if single or _holds(Source(name, "text"), separator) else "files")
+            first = chosen if "://" in name else None
         yield Source(name, chosen, size, modified, held_out)
 
 

@@ -21,7 +21,7 @@ from fledge.errors import FledgeError
 from fledge.tokenizer.base import Tokenizer
 from fledge.tokens.encoding import Encoded, encode_batch
 from fledge.tokens.store import JOURNAL, MANIFEST, SPLITS, TOKENIZER
-from fledge.tokens.writer import purpose_of, require_same, write_store
+from fledge.tokens.writer import HEAD, SIGNS, purpose_of, require_ours, require_same, write_store
 
 WAITING = 3  # blocks per worker under way: one encoded, one arriving, one to be taken next
 
@@ -45,6 +45,8 @@ def write_store_on_ray(
     except ImportError:
         raise FledgeError("--engine ray needs the package ray: pip install 'fledge[ray]'.") from None
     remote = "://" in out
+    if remote:
+        _require_ours(out)
     if remote and not restart and (found := _found(out, corpus, tokenizer)) is not None:
         return found
     if not ray.is_initialized():
@@ -59,7 +61,7 @@ def write_store_on_ray(
         for batch in batches:
             sent = batch._replace(text=batch.text.joined())  # a mapped file can't be sent
             emptied = batch._replace(text=Text.of([]))
-            under_way.append((emptied, task.remote(sent, shared, corpus.special)))
+            under_way.append((emptied, task.remote(sent, shared, batch.special)))
             if len(under_way) >= limit:
                 done, reference = under_way.popleft()
                 yield done, ray.get(reference)
@@ -81,6 +83,16 @@ def _staging(out: str) -> Path:
     """The same local folder for the same address, so that an interrupted run finds its journal."""
     name = hashlib.sha256(out.encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"fledge-store-{name}"
+
+
+def _require_ours(out: str) -> None:
+    system, place = filesystem(out)
+    heads = {}
+    for name in SIGNS:
+        if system.exists(f"{place}/{name}"):
+            with system.open(f"{place}/{name}", "rb") as file:
+                heads[name] = file.read(HEAD)
+    require_ours(out, heads)
 
 
 def _found(out: str, corpus: Corpus, tokenizer: Tokenizer) -> dict[str, Any] | None:

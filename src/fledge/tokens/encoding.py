@@ -30,7 +30,7 @@ class Encoded(NamedTuple):
 
 
 def encode_batches(
-    batches: Iterable[Batch], tokenizer: Tokenizer, special: Special, threads: int | None
+    batches: Iterable[Batch], tokenizer: Tokenizer, threads: int | None
 ) -> Iterator[tuple[Batch, dict[str, Encoded]]]:
     """Each batch with its ids, by split, in order.
 
@@ -43,7 +43,7 @@ def encode_batches(
     pool = ThreadPoolExecutor(lanes, thread_name_prefix="encoder")
     try:
         for batch in batches:
-            under_way.append((batch, pool.submit(encode_batch, batch, tokenizer, special, -(-cores // lanes))))
+            under_way.append((batch, pool.submit(encode_batch, batch, tokenizer, batch.special, -(-cores // lanes))))
             if len(under_way) > lanes:
                 first, encoded = under_way.popleft()
                 yield first, encoded.result()

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import zlib
 from pathlib import Path
 from typing import Any
 
 from fledge.files import sync_folder
+
+CUT_SHORT = re.compile(rb"[0-9a-f]{0,7}|[0-9a-f]{8}( (\{.*)?)?")  # a line of a journal without its end
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
@@ -50,15 +53,29 @@ class Journal:
         sync_folder(self.path.parent)
 
 
+def begins_journal(head: bytes) -> bool:
+    """Whether a file that begins like this is a journal: nothing yet, a first line cut short, or a sound one.
+
+    >>> begins_journal(b"0a1b"), begins_journal(b'{"text": "not ours"}')
+    (True, False)
+    """
+    line, ended, _ = head.partition(b"\n")
+    return _sound(line) if ended else bool(CUT_SHORT.fullmatch(line))
+
+
+def _sound(line: bytes) -> bool:
+    check, _, text = line.partition(b" ")
+    return check == b"%08x" % zlib.crc32(text)
+
+
 def _read(path: Path) -> tuple[list[dict[str, Any]], int]:
     """The sound records from the start, and the bytes they take."""
     records: list[dict[str, Any]] = []
     whole = 0
     if path.exists():
         for line in path.read_bytes().splitlines(keepends=True):
-            check, _, text = line.rstrip(b"\n").partition(b" ")
-            if not line.endswith(b"\n") or check != b"%08x" % zlib.crc32(text):
+            if not line.endswith(b"\n") or not _sound(line.rstrip(b"\n")):
                 break
-            records.append(json.loads(text))
+            records.append(json.loads(line.partition(b" ")[2]))
             whole += len(line)
     return records, whole

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,7 +87,7 @@ class PackingWindows(Windows):
 
     def _release(self) -> None:
         super()._release()
-        for index in self._indices.values():
+        for index in list(self._indices.values()):  # another thread may build the next epoch's
             for array in (index.begins.array, index.pieces, index.skips):
                 if array is not None:
                     release(array)
@@ -145,15 +145,8 @@ class PackedWindows(PackingWindows):
     def _build(self, epoch: int) -> Index:
         folder, count = self.split.token_file.path.parent, len(self.lines)
         pieces = scratch_array(self.order(epoch), count, folder)
-        return Index(Ascending(scratch_array(self._begins(pieces), count + 1, folder)), pieces)
-
-    def _begins(self, pieces: Numbers) -> Iterator[Numbers]:
-        total = 0
-        yield np.zeros(1, np.int64)
-        for low, high in chunks(len(pieces)):
-            sums = total + np.cumsum(self.lines.find(pieces[low:high])[1])
-            total = int(sums[-1])
-            yield sums
+        lengths = (self.lines.find(pieces[low:high])[1] for low, high in chunks(count))
+        return Index(Ascending(scratch_array(begins_of(lengths), count + 1, folder)), pieces)
 
     def _segments(self, index: Index, windows: Numbers) -> Segments:
         begin = windows * self.context_length
@@ -185,7 +178,10 @@ class BestFitWindows(PackingWindows):
             counts[self.context_length] += int(whole.sum())
             counts += np.bincount(rest, minlength=self.context_length + 1)
         counts[0] = 0
-        self._fit = plan_best_fit(counts, self.context_length)
+        folder = split.token_file.path.parent
+        self._fit = Fit(
+            *(scratch_array([part], len(part), folder) for part in plan_best_fit(counts, self.context_length))
+        )
         self._rows = len(self._fit.row_ends)
 
     def __len__(self) -> int:
@@ -197,14 +193,18 @@ class BestFitWindows(PackingWindows):
         """
         documents, skips, lengths = self._pieces(epoch)
         by_length = np.argsort(-lengths, kind="stable")  # pieces of equal length stay in the epoch's shuffled order
-        places = np.empty(len(by_length), np.int64)
+        count = len(by_length)
+        places = np.empty(count, np.int64)
         places[self._fit.place_of_piece] = by_length
         folder = self.split.token_file.path.parent
-        begins = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths[places])))
+
+        def placed(values: Numbers) -> Iterator[Numbers]:
+            return (values[places[low:high]] for low, high in chunks(count))
+
         return Index(
-            Ascending(scratch_array([begins], len(begins), folder)),
-            scratch_array([documents[places]], len(places), folder),
-            scratch_array([skips[places]], len(places), folder),
+            Ascending(scratch_array(begins_of(placed(lengths)), count + 1, folder)),
+            scratch_array(placed(documents), count, folder),
+            scratch_array(placed(skips), count, folder),
         )
 
     def _pieces(self, epoch: int) -> tuple[Numbers, Numbers, Numbers]:
@@ -220,6 +220,11 @@ class BestFitWindows(PackingWindows):
             lengths.append(np.minimum(pairs[owner] - skip, width))
         return np.concatenate(documents), np.concatenate(skips), np.concatenate(lengths)
 
+    def _release(self) -> None:
+        super()._release()
+        for part in self._fit:
+            release(part)
+
     def _segments(self, index: Index, windows: Numbers) -> Segments:
         assert index.skips is not None
         ends = self._fit.row_ends
@@ -232,6 +237,16 @@ class BestFitWindows(PackingWindows):
         columns = begins - edges[first][rows]
         lengths = edges[slots + 1] - begins
         return Segments(rows, index.pieces[slots], index.skips[slots], lengths, columns, begins)
+
+
+def begins_of(lengths: Iterable[Numbers]) -> Iterator[Numbers]:
+    """Where stretches of these lengths, side by side, begin, and where the last one ends; some at a time."""
+    end = 0
+    yield np.zeros(1, np.int64)
+    for part in lengths:
+        ends = end + np.cumsum(part)
+        end = int(ends[-1])
+        yield ends
 
 
 class Fit(NamedTuple):

@@ -25,12 +25,14 @@ from fledge.files import require_space, sync_file, sync_folder, write_json
 from fledge.progress import progress_bar
 from fledge.tokenizer.base import Tokenizer
 from fledge.tokens.encoding import Encoded, encode_batches
-from fledge.tokens.journal import Journal
-from fledge.tokens.store import JOURNAL, MANIFEST, SPLITS, TOKENIZER, VERSION, TokenStore, new_manifest
+from fledge.tokens.journal import Journal, begins_journal
+from fledge.tokens.store import FORMAT, JOURNAL, MANIFEST, SPLITS, TOKENIZER, VERSION, TokenStore, new_manifest
 from fledge.tokens.work import Committer, Work
 
 READ_AHEAD = 2  # blocks of text waiting for the encoder
 BYTES_PER_TOKEN = 4  # about, in a good vocabulary: for the check of the disk
+SIGNS = (MANIFEST, JOURNAL)  # a folder that holds one of them is taken for a store
+HEAD = 4096  # bytes of them that show whether fledge wrote them
 T = TypeVar("T")
 Encoder = Callable[[Iterable[Batch]], Iterator[tuple[Batch, dict[str, Encoded]]]]
 
@@ -73,7 +75,10 @@ def write_store(
 
     if not restart and (folder / MANIFEST).exists() and not (folder / JOURNAL).exists():
         return found()  # nothing is written, so any number may look at once
-    with _no_leftovers(folder), alone(folder):
+    began = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    with alone(folder), _no_leftovers(folder, began):
+        require_ours(folder, {name: _head(folder / name) for name in SIGNS if (folder / name).exists()})
         if restart:
             _clear(folder)
         if (folder / MANIFEST).exists():
@@ -86,7 +91,7 @@ def write_store(
         if encoder is None:
 
             def encoder(batches: Iterable[Batch]) -> Iterator[tuple[Batch, dict[str, Encoded]]]:
-                return encode_batches(batches, tokenizer, corpus.special, threads)
+                return encode_batches(batches, tokenizer, threads)
 
         _write(corpus, tokenizer, folder, encoder, progress, purpose)
     return TokenStore.open(folder)
@@ -115,13 +120,8 @@ def store_on_the_fly(
 
 
 @contextmanager
-def _no_leftovers(folder: Path) -> Iterator[None]:
-    """Make the folder; where it is new and no text ever reached it, it goes again: nothing is worth resuming there."""
-    try:
-        folder.mkdir(parents=True)
-        began = True
-    except FileExistsError:
-        began = False
+def _no_leftovers(folder: Path, began: bool) -> Iterator[None]:
+    """Where the folder is new and no text ever reached it, it goes again: nothing is worth resuming there."""
     try:
         yield
     except Exception:  # an interrupt is none: what it leaves is gone on with
@@ -158,6 +158,21 @@ def _clear(folder: Path) -> None:
         os.truncate(folder / JOURNAL, 0)
 
 
+def require_ours(place: Path | str, heads: dict[str, bytes]) -> None:
+    """Refuse to write where a manifest or a journal of another program lies; `heads` says how those there begin."""
+    for name, head in heads.items():
+        if not (begins_journal(head) if name == JOURNAL else FORMAT.encode() in head):
+            raise FledgeError(
+                f"{place}/{name} does not belong to a token store, and is left as it is. Name another place with "
+                "--out, or move that file away."
+            )
+
+
+def _head(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(HEAD)
+
+
 def purpose_of(corpus: Corpus, tokenizer: Tokenizer) -> dict[str, Any]:
     """What a store is made of and by: another one is not gone on with, nor written over."""
     return {
@@ -178,20 +193,21 @@ def require_same(
 ) -> None:
     """Refuse to go on with another source or tokenizer.
 
-    Where only the place of the source or its time of change is another, its documents are read and compared with
-    the checksum of those that were encoded: text that was copied is still the same text. So are those of a long
-    standard input, if all were encoded; if not, they are still needed, for it can be read only once.
+    Where only the place of the source, its time of change, or what is done with bad lines and long documents is
+    another, its documents are read and compared with the checksum of those that were encoded: text that was copied is
+    still the same text. So are those of a long standard input, if all were encoded; if not, they are still needed, for
+    it can be read only once.
     """
     changed = ""
     if found.get("tokenizer") != wanted["tokenizer"]:
-        changed = "the tokenizer"
+        changed = "the tokenizer has changed since"
     elif found.get("source") != wanted["source"] or (corpus.half_known and documents is None):
         alike = content is not None and found.get("outline") == wanted["outline"]
         if not alike or corpus.content(documents) != content:
-            changed = "the source"
+            changed = "the source has changed since, or a setting that says how it is read"
     if changed:
         raise OtherText(
-            f"{folder} was begun with other text or another tokenizer: {changed} has changed since. "
+            f"{folder} was begun with other text or another tokenizer: {changed}. "
             "Name a new folder with --out, or throw this store away with --restart."
         )
 

@@ -1,0 +1,73 @@
+"""Documents on their way out of a corpus, some megabytes at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fledge.corpus.sources import Special
+from fledge.corpus.text import Text
+
+Flags = npt.NDArray[np.bool_]
+
+
+class Block(NamedTuple):
+    """Documents side by side: number i is `buffer[offsets[i]:offsets[i + 1]]`."""
+
+    buffer: bytes
+    offsets: npt.NDArray[np.uint64]
+    validation: Flags
+
+
+class Cursor(NamedTuple):
+    """A place between two documents: the source's number, and the reader's position in it."""
+
+    source: int = 0
+    position: tuple[int, ...] = ()
+
+
+class Batch(NamedTuple):
+    """Some documents, which of them are held out, and the cursor from which reading would go on."""
+
+    text: Text
+    validation: Flags
+    cursor: Cursor
+    consumed: int
+    skipped: int
+    checksums: npt.NDArray[np.uint32] = np.empty(0, np.uint32)  # of the documents
+    special: Special = "text"  # whether special tokens written in the documents count as such
+
+    @property
+    def documents(self) -> list[bytes]:
+        """The documents, each on its own."""
+        return self.text.documents()
+
+
+@dataclass
+class Gathered:
+    """What was read since the last batch, all of it to be encoded alike."""
+
+    special: Special
+    texts: list[Text] = field(default_factory=list)
+    flags: list[Flags] = field(default_factory=list)
+    size: int = 0
+    skipped: int = 0
+
+    def add(self, text: Text, flags: Flags, skipped: int) -> None:
+        self.texts.append(text)
+        self.flags.append(flags)
+        self.size += text.size
+        self.skipped += skipped
+
+    def batch(self, cursor: Cursor, consumed: int) -> Batch:
+        """All of it, with the cursor after it."""
+        sums = np.concatenate([text.checksums for text in self.texts])
+        flags = np.concatenate(self.flags)
+        return Batch(_one(self.texts), flags, cursor, consumed, self.skipped, sums, self.special)
+
+
+def _one(texts: list[Text]) -> Text:
+    return texts[0] if len(texts) == 1 else Text.of([view for text in texts for view in text.views()])
