@@ -134,7 +134,7 @@ def test_tokens_and_prices_are_numbers(tokens: float) -> None:
             found.time(1e9).cost(tokens)
 
 
-@pytest.mark.parametrize("name", ["vocabulary_size", "context_length", "batch", "step_batch", "shards"])
+@pytest.mark.parametrize("name", ["vocabulary_size", "context_length", "batch", "step_batch", "shards", "positions"])
 @pytest.mark.parametrize("value", [0, -3, 2.5, True, "8"])
 def test_sizes_are_whole_numbers(name: str, value: Any) -> None:
     sizes = {"vocabulary_size": 100, "context_length": 16, name: value}

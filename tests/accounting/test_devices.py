@@ -24,14 +24,20 @@ from fledge.errors import FledgeError
         ("NVIDIA H100 PCIe", "h100-pcie"),
         ("NVIDIA A100-SXM4-80GB", "a100"),
         ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
+        ("NVIDIA A100-PCIE-40GB", "a100-40gb"),
+        ("NVIDIA A100 80GB PCIe", "a100-pcie"),
         ("NVIDIA L4", "l4"),
         ("NVIDIA L40S", "l40s"),
         ("Tesla T4", "t4"),
         ("Tesla V100-SXM2-16GB", "v100"),
+        ("Tesla V100-PCIE-32GB", "v100-pcie"),
         ("Tesla P100-PCIE-16GB", "p100"),
-        ("NVIDIA A10G", "a10"),
+        ("NVIDIA A10", "a10"),
+        ("NVIDIA A10G", "a10g"),
         ("NVIDIA GeForce RTX 4090", "rtx-4090"),
         ("NVIDIA RTX A6000", "a6000"),
+        ("AMD Instinct MI300X", "mi300x"),
+        ("Apple M2 Max", "m2-max"),
     ],
 )
 def test_drivers_names_are_found(driver: str, short: str) -> None:
@@ -45,6 +51,30 @@ def test_an_unknown_device_has_no_peak() -> None:
     assert peak_flops("Tesla T4", "bf16") is None
     with pytest.raises(FledgeError, match="h200"):
         find_device("h20")
+
+
+@pytest.mark.parametrize(
+    "driver",
+    [
+        "NVIDIA L40",
+        "NVIDIA T400 4GB",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA GeForce RTX 4090 D",
+        "NVIDIA GeForce RTX 4080 SUPER",
+        "NVIDIA GeForce RTX 3080 Ti",
+        "NVIDIA H100 NVL",
+        "NVIDIA GH200 480GB",
+        "NVIDIA GB200",
+        "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
+        "NVIDIA A100X",
+        "Tesla P100-SXM2-16GB",
+        "Apple M1 Pro",
+    ],
+)
+def test_a_device_that_only_sounds_like_one_of_the_table_has_no_peak(driver: str) -> None:
+    """One word more is another device: a laptop's, a slice, the next of its kind."""
+    assert match(driver) is None
+    assert peak_flops(driver, "fp32") is None
 
 
 def test_every_row_is_whole() -> None:

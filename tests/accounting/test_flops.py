@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -91,9 +92,21 @@ def test_the_counted_bdh_is_the_model() -> None:
     torch.testing.assert_close(plain_bdh(model, inputs), model.hidden(inputs)[0], rtol=1e-4, atol=1e-5)
 
 
-def test_recomputation_runs_the_blocks_twice() -> None:
-    """Counted by torch: the backward pass does each block again, up to its last product."""
-    config = ModelConfig(layers=3, width=16, heads=2)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"bias": True, "norm": "layer", "feed_forward": "gelu"},
+        {"norm_place": "post"},
+        {"norm_place": "post", "norm": "layer"},
+        {"norm_place": "post", "norm": "none"},
+        {"dropout": 0.1},
+        {"dropout": 0.1, "norm_place": "post", "norm": "none"},
+    ],
+)
+def test_recomputation_runs_the_blocks_twice(changes: dict[str, Any]) -> None:
+    """Counted by torch: the backward pass does each block again, up to the last thing it needs of it."""
+    config = ModelConfig(layers=3, width=16, heads=2, **changes)
     found = account(config, 64, 8, recompute=True)
     model = build(config, 64, 8)
     model.recompute = True

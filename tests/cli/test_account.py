@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fledge.cli import build
-from fledge.config import ModelConfig, RunConfig, recipe_names
+from fledge.config import ModelConfig, RunConfig, TokensConfig, recipe_names
 from fledge.errors import FledgeError
 
 
@@ -62,6 +62,19 @@ def test_a_batch_that_fits_the_device_is_taken() -> None:
     found = values("gpt2-xl", "--device", "a100")
     assert found["batch"] == found["largest_batch"] < 512
     assert found["memory"]["total"] <= 80e9
+
+
+def test_a_step_is_the_recipes_whatever_goes_through_at_once() -> None:
+    """A micro-batch changes the memory, and neither the FLOPs of a step nor how often the weights are updated."""
+    arguments = ("tinystories-muon", "--device", "h200", "--tokens", "1e9")
+    whole = values(*arguments)
+    parts = values(*arguments, "--set", "training.micro_batch=8")
+    assert (parts["batch"], parts["step_batch"]) == (8, 64)
+    assert parts["step_flops"] == whole["step_flops"]
+    assert parts["time"]["seconds"] == whole["time"]["seconds"]
+    assert parts["memory"]["total"] < whole["memory"]["total"]
+    assert "a step of 512 × 256 tokens 14.6 TFLOP" in words("tinystories", "--set", "training.micro_batch=8")
+    assert values("tinystories", "--set", "training.micro_batch=9999")["batch"] == 512
 
 
 def test_the_textbook_prints_its_formula_with_the_numbers_put_in() -> None:
@@ -149,6 +162,71 @@ def test_a_bundle_has_an_account(tmp_path: Path) -> None:
         run(str(tmp_path / "other.zip"))
 
 
+def test_a_bundle_trained_on_shorter_windows_keeps_its_positions(tmp_path: Path) -> None:
+    """Fine-tuned on 8 tokens at once, a model of 32 learned positions still has all of them."""
+    from fledge.bundle import save_bundle
+    from fledge.model import build_model
+    from fledge.tokenizer import train_bpe
+
+    tokenizer = train_bpe(["the cat sat on the mat and the cat sat"] * 3, 270)
+    model_config = ModelConfig(layers=1, width=16, heads=2, position="learned")
+    model = build_model(model_config, tokenizer.vocab_size, 32)
+    config = RunConfig(model=model_config, tokens=TokensConfig(context_length=8))
+    folder = str(save_bundle(tmp_path / "bundle", config, tokenizer, model))
+    found = values(folder)
+    assert found["parameters"]["total"] == model.parameters_count()
+    assert found["context_length"] == 8
+    held = {part["name"]: part["constant"] for part in found["memory"]["parts"]}
+    padded = 4 * 2 * (tokenizer.vocab_size % 8 and 8 - tokenizer.vocab_size % 8) * 16
+    assert held["parameters"] == 4 * model.parameters_count() + padded
+    longer = values(folder, "--context", "64")["parameters"]["total"]
+    assert longer == model.parameters_count() + (64 - 32) * 16
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Path:
+    """A run's folder before its first checkpoint."""
+    folder = tmp_path / "begun"
+    folder.mkdir()
+    (folder / "config.json").write_text(RunConfig().model_dump_json())
+    return folder
+
+
+def test_a_run_without_a_checkpoint_is_said_to_be_one(begun: Path) -> None:
+    with pytest.raises(FledgeError, match="is a run that has no checkpoint yet. Wait for its first one"):
+        run(str(begun))
+
+
+def test_a_folder_that_is_no_bundle_is_told_apart_by_its_settings(begun: Path, tmp_path: Path) -> None:
+    """A run and a Hugging Face folder both have a config.json; a broken one says nothing of what it is."""
+    from fledge.bundle import load_bundle
+
+    with pytest.raises(FledgeError, match="is a run that has no checkpoint yet") as error:
+        load_bundle(begun)
+    assert "Hugging Face" not in str(error.value)
+    (begun / "config.json").write_text('{"model_type": "gpt2"}')
+    for read in (load_bundle, lambda folder: run(str(folder))):
+        with pytest.raises(FledgeError, match="looks like a Hugging Face folder: fledge bundle import"):
+            read(begun)
+    for text in ("{", "[]", '{"name": "other"}'):
+        (begun / "config.json").write_text(text)
+        with pytest.raises(FledgeError, match="Give the folder of a bundle"):
+            load_bundle(begun)
+
+
+def test_a_folder_with_the_name_of_a_recipe_does_not_hide_it(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in `fledge train`: of text, say, or a run before its first checkpoint; a bundle is taken."""
+    monkeypatch.chdir(tmp_path)
+    plain = values("tinystories", "--device", "h200")
+    Path("tinystories").mkdir()
+    Path("tinystories", "metrics.csv").write_text("step,tokens_per_second\n1,1e6\n")
+    assert values("tinystories", "--device", "h200") == plain
+    trained.rename("akjv")
+    assert values("akjv")["model"]["width"] == 16
+
+
 def test_a_shapes_vocabulary_is_a_setting_like_any_other() -> None:
     assert values("small", "--set", "tokenizer.vocabulary_size=1000")["vocabulary_size"] == 1000
 
@@ -201,6 +279,7 @@ def test_a_runs_own_speed_is_taken_for_its_device_and_shape(trained: Path) -> No
         (("--device", "h200", "--vocabulary", "5000"), "of another model"),
         (("--device", "h200", "--context", "64"), "of another context length"),
         (("--device", "h200", "--recompute"), "of another recomputation"),
+        (("--device", "h200", "--precision", "tf32"), "of another precision"),
         (("--device", "h200", "--set", "optimizer.name=muon"), "of another optimizer"),
     ],
 )

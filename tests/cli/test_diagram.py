@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fledge.cli import build
-from fledge.config import ModelConfig, RunConfig, recipe_names
+from fledge.config import ModelConfig, RunConfig, TokensConfig, recipe_names
 from fledge.errors import FledgeError
 
 
@@ -51,6 +51,22 @@ def test_a_packed_bundle_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert run(f"verses{suffix}") == "Drawn in verses.svg\n"
         assert f"{model.parameters_count():,} parameters" in Path("verses.svg").read_text()
         Path("verses.svg").unlink()
+
+
+def test_a_bundle_trained_on_shorter_windows_is_drawn_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fine-tuned on 8 tokens at once, a model of 32 learned positions still has all of them."""
+    from fledge.bundle import save_bundle
+    from fledge.model import build_model
+    from fledge.tokenizer import train_bpe
+
+    monkeypatch.chdir(tmp_path)
+    tokenizer = train_bpe(["the cat sat on the mat and the cat sat"] * 3, 270)
+    model_config = ModelConfig(layers=1, width=16, heads=2, position="learned")
+    model = build_model(model_config, tokenizer.vocab_size, 32)
+    config = RunConfig(model=model_config, tokens=TokensConfig(context_length=8))
+    save_bundle("verses", config, tokenizer, model)
+    run("verses")
+    assert f"{model.parameters_count():,} parameters · T: up to 32 tokens" in Path("verses.svg").read_text()
 
 
 def test_the_house_is_drawn(tmp_path: Path) -> None:

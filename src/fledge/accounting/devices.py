@@ -6,6 +6,7 @@ Peaks are without sparsity and, on consumer cards, with fp32 accumulation, since
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -74,13 +75,16 @@ DEVICES: dict[str, Device] = {
         _device("h100", "NVIDIA H100 SXM", 80, 3350, _SHEET.format("H100"), 67, tf32=494.5, half=989.5),
         _device("h100-pcie", "NVIDIA H100 PCIe", 80, 2000, _SHEET.format("H100"), 51, tf32=378, half=756.5),
         _device("a100", "NVIDIA A100 SXM 80 GB", 80, 2039, _SHEET.format("A100"), 19.5, tf32=156, half=312),
-        _device("a100-40gb", "NVIDIA A100 SXM 40 GB", 40, 1555, _AMPERE, 19.5, tf32=156, half=312),
+        _device("a100-pcie", "NVIDIA A100 PCIe 80 GB", 80, 1935, _SHEET.format("A100"), 19.5, tf32=156, half=312),
+        _device("a100-40gb", "NVIDIA A100 40 GB", 40, 1555, _AMPERE, 19.5, tf32=156, half=312),
         _device("a6000", "NVIDIA RTX A6000", 48, 768, _AMPERE_GAMING, 38.7, tf32=77.4, half=154.8),
         _device("a10", "NVIDIA A10", 24, 600, _SHEET.format("A10"), 31.2, tf32=62.5, half=125),
+        _device("a10g", "NVIDIA A10G", 24, 600, _SHEET.format("A10G"), 35, tf32=35, half=70),
         _device("l40s", "NVIDIA L40S", 48, 864, _SHEET.format("L40S"), 91.6, tf32=183, half=362),
         _device("l4", "NVIDIA L4", 24, 300, _SHEET.format("L4"), 30.3, tf32=60, half=121),
         _device("t4", "NVIDIA T4", 16, 320, _SHEET.format("T4"), 8.1, fp16=65),
         _device("v100", "NVIDIA V100 SXM2", 16, 900, _SHEET.format("V100"), 15.7, fp16=125),
+        _device("v100-pcie", "NVIDIA V100 PCIe", 16, 900, _SHEET.format("V100"), 14, fp16=112),
         _device("p100", "NVIDIA P100 PCIe", 16, 732, _SHEET.format("Tesla P100"), 9.3, fp16=18.7),
         _device("rtx-5090", "NVIDIA GeForce RTX 5090", 32, 1792, _BLACKWELL, 104.8, tf32=104.8, half=209.5),
         _device("rtx-4090", "NVIDIA GeForce RTX 4090", 24, 1008, _ADA, 82.6, tf32=82.6, half=165.2),
@@ -93,31 +97,21 @@ DEVICES: dict[str, Device] = {
     )
 }
 
-# What drivers call them, most particular first: the first whose words all occur in the name is taken.
-_NAMED: tuple[tuple[tuple[str, ...], str], ...] = (
-    (("b200",), "b200"),
-    (("h200",), "h200"),
-    (("h100", "pcie"), "h100-pcie"),
-    (("h100",), "h100"),
-    (("a100", "40gb"), "a100-40gb"),
-    (("a100",), "a100"),
-    (("rtx a6000",), "a6000"),
-    (("a10g",), "a10"),
-    (("nvidia a10",), "a10"),
-    (("l40s",), "l40s"),
-    (("nvidia l4",), "l4"),
-    (("t4",), "t4"),
-    (("v100",), "v100"),
-    (("p100",), "p100"),
-    (("rtx 5090",), "rtx-5090"),
-    (("rtx 4090",), "rtx-4090"),
-    (("rtx 4080",), "rtx-4080"),
-    (("rtx 3090",), "rtx-3090"),
-    (("rtx 3080",), "rtx-3080"),
-    (("mi300x",), "mi300x"),
-    (("apple m1",), "m1"),
-    (("apple m2 max",), "m2-max"),
-)
+_MAKERS = {"nvidia", "tesla", "geforce", "amd", "instinct", "apple"}
+# What drivers say besides of the same device. Any other word (laptop, super, nvl, a MIG slice) makes it another one.
+_BESIDES = {
+    "h200": "sxm 141gb hbm3e",
+    "h100": "sxm sxm5 80gb hbm3",
+    "h100-pcie": "80gb",
+    "a100": "sxm sxm4 80gb",
+    "a100-pcie": "80gb",
+    "a100-40gb": "sxm sxm4 pcie",
+    "a6000": "rtx",
+    "v100": "sxm2 16gb 32gb",
+    "v100-pcie": "16gb 32gb",
+    "p100": "pcie 16gb",
+    "mi300x": "oam vf",
+}
 
 
 def find_device(name: str) -> Device:
@@ -136,12 +130,11 @@ def find_device(name: str) -> Device:
 
 def match(name: str) -> Device | None:
     """The row for a short name or a driver's name such as `NVIDIA H200`, if the table has it."""
-    lower = name.lower().strip()
-    if lower in DEVICES:
-        return DEVICES[lower]
-    for words, short in _NAMED:
-        if all(word in lower for word in words):
-            return DEVICES[short]
+    words = set(re.findall("[a-z0-9]+", name.lower())) - _MAKERS
+    for short, device in DEVICES.items():
+        needed = set(short.split("-"))
+        if needed <= words <= needed.union(_BESIDES.get(short, "").split()):
+            return device
     return None
 
 

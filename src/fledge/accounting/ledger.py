@@ -36,12 +36,14 @@ class Account:
     "Windows of a whole step, where it takes several batches; none for one batch a step."
     shards: int = 1
     "Processes that weights, gradients and state are spread over."
+    positions: int | None = None
+    "Context length that the model was built with, where its windows may be shorter; none for that of its windows."
 
     def __post_init__(self) -> None:
         """What can be known to be wrong is refused here, before anything is reckoned or printed."""
-        for name in ("vocabulary_size", "context_length", "batch", "shards", "step_batch"):
+        for name in ("vocabulary_size", "context_length", "batch", "shards", "step_batch", "positions"):
             value = getattr(self, name)
-            if value is not None or name != "step_batch":
+            if value is not None or name not in ("step_batch", "positions"):
                 check_whole(name, value)
         if not isinstance(self.config, ModelConfig):
             raise FledgeError(
@@ -58,7 +60,7 @@ class Account:
 
     @cached_property
     def parameters(self) -> Parameters:
-        return list_parameters(self.config, self.vocabulary_size, self.context_length)
+        return list_parameters(self.config, self.vocabulary_size, max(self.context_length, self.positions or 1))
 
     @cached_property
     def products(self) -> list[Product]:
@@ -78,6 +80,7 @@ class Account:
             device_memory=self.device.memory if self.device else None,
             cpu=self.device is not None and self.device.name == "cpu",
             shards=self.shards,
+            positions=self.positions,
         )
 
     @property
@@ -107,10 +110,16 @@ class Account:
 
     @property
     def recomputed_flops(self) -> int:
-        """Of one window: what recomputation does again, which is each block up to its last product."""
-        if not self.recompute or self.config.architecture != "transformer":
+        """Of one window: what recomputation does again, which is each block up to the last tensor that is kept of it.
+
+        That enters w2; or it comes after w2, where the output of w2 is dropped from, or normed with its residual.
+        """
+        config = self.config
+        if not self.recompute or config.architecture != "transformer":
             return 0
-        return sum(product.flops for product in self.products if product.name not in ("w2", "lm_head"))
+        after_w2 = config.dropout > 0 or (config.norm_place == "post" and config.norm != "none")
+        once = ("lm_head",) if after_w2 else ("w2", "lm_head")
+        return sum(product.flops for product in self.products if product.name not in once)
 
     @property
     def optimizer_flops(self) -> int:

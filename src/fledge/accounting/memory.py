@@ -205,10 +205,12 @@ def training_memory(
     device_memory: float | None = None,
     cpu: bool = False,
     shards: int = 1,
+    positions: int | None = None,
 ) -> Memory:
     """What our training holds: in the loss, as the forward pass ends, as the backward pass begins, and as it ends.
 
-    `shards` is the number of processes over which weights, gradients and state are spread, where they are.
+    `shards` is the number of processes over which weights, gradients and state are spread, where they are;
+    `positions` the context length that the model was built with, where it is trained on shorter windows.
     """
     if precision not in ACTIVATION_BYTES:
         raise FledgeError(f"precision = {precision!r} is not allowed. {nearest(precision, ACTIVATION_BYTES)}")
@@ -216,7 +218,7 @@ def training_memory(
     # Autocast runs recurrent layers in fp16, which our loss kernel does not take.
     recurrent = config.architecture in RECURRENT_KEPT
     rows = padded(vocabulary_size)
-    parameters = list_parameters(config, rows, context_length)
+    parameters = list_parameters(config, rows, max(context_length, positions or 1))
     state = optimizer_numbers(optimizer, parameters)
     held = [
         Part("parameters", constant=FP32 * parameters.total / shards),

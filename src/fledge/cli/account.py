@@ -80,10 +80,11 @@ def show(
     if memory not in ("real", "textbook"):
         raise FledgeError(f"--memory {memory} is not allowed. Choose real or textbook.")
     check_numbers(tokens=tokens, mfu=mfu, price=price)
-    run, vocabulary_size = open_target(target, settings or (), vocabulary)
+    run, vocabulary_size, positions = open_target(target, settings or (), vocabulary)
     found = make_account(
         run,
         vocabulary_size,
+        positions,
         batch=batch,
         context=context,
         precision=precision,
@@ -163,8 +164,11 @@ def devices(json: Json = False) -> None:
         show_devices(Console(), DEVICES.values())
 
 
-def open_target(target: str, settings: Any, vocabulary: int | None) -> tuple[RunConfig, int]:
-    """The settings and the vocabulary size of a recipe, a TOML file, a bundle, packed or not, or a named shape."""
+def open_target(target: str, settings: Any, vocabulary: int | None) -> tuple[RunConfig, int, int | None]:
+    """The settings and the vocabulary size of a recipe, a TOML file, a bundle, packed or not, or a named shape.
+
+    For a bundle, also the context length that its model was built with: it may have been trained on shorter windows.
+    """
     from fledge.accounting import SHAPES
     from fledge.config import RunConfig, load_recipe, override_config, parse, recipe_names
     from fledge.errors import FledgeError, nearest
@@ -174,7 +178,7 @@ def open_target(target: str, settings: Any, vocabulary: int | None) -> tuple[Run
             f"An empty name is no model. Name a recipe ({', '.join(recipe_names())}), a TOML file, a bundle, or a "
             f"shape ({', '.join(SHAPES)})."
         )
-    names = [*recipe_names(), *SHAPES]
+    names, positions = [*recipe_names(), *SHAPES], None
     if target not in names and not (Path(target).exists() or "/" in target or target.endswith((".toml", ".json"))):
         raise FledgeError(f"There is no recipe or shape called {target!r}. {nearest(target.lower(), names)}")
     if target in SHAPES and target not in recipe_names():
@@ -190,25 +194,35 @@ def open_target(target: str, settings: Any, vocabulary: int | None) -> tuple[Run
         )
         run = override_config(run, settings)
         size = run.tokenizer.vocabulary_size
-    elif (manifest := bundle_manifest(Path(target))) is not None:
+    elif (manifest := bundle_manifest(target)) is not None:
         run = override_config(parse(RunConfig, manifest.config, where=target), settings)
-        size = manifest.model.vocabulary_size
+        size, positions = manifest.model.vocabulary_size, manifest.model.context_length
     else:
         run = load_recipe(target, settings)
         size = run.tokenizer.vocabulary_size
     if vocabulary or size:
-        return run, vocabulary or size or 0
+        return run, vocabulary or size or 0, positions
     raise FledgeError(f"{target} does not set tokenizer.vocabulary_size. Give one: --vocabulary 10000")
 
 
-def bundle_manifest(path: Path) -> Manifest | None:
-    """The manifest of a bundle or a run: a folder, its bundle.json, or one packed file; None for all other files."""
+def bundle_manifest(target: str) -> Manifest | None:
+    """The manifest of a bundle or a run: a folder, its bundle.json, or one packed file; None for all other files.
+
+    A recipe's name is the recipe's, as in `fledge train`, unless a bundle lies in a folder of that name.
+    """
+    path = Path(target)
     if not path.exists():  # most are names of recipes, and need none of what follows
         return None
     from fledge.bundle.archive import is_archive
     from fledge.bundle.describe import open_manifest
+    from fledge.bundle.load import find_bundle
     from fledge.bundle.manifest import MANIFEST
+    from fledge.config import recipe_names
+    from fledge.run import require_checkpoint
 
+    if target in recipe_names() and not (find_bundle(path) / MANIFEST).is_file():
+        return None
+    require_checkpoint(path)
     known = path.is_dir() or is_archive(path) or (path.is_file() and path.name == MANIFEST)
     return open_manifest(path)[1] if known else None
 
@@ -259,26 +273,24 @@ def measured_share(target: str, run: RunConfig, account: Account) -> tuple[float
     from dataclasses import replace
 
     from fledge.accounting import usual_speed
-    from fledge.accounting.devices import match
-    from fledge.bundle.load import find_bundle
-    from fledge.bundle.manifest import read_manifest
+    from fledge.accounting.devices import best_precision, match
     from fledge.config import RunConfig, parse
     from fledge.training import read_metrics
 
     path = Path(target, "metrics.csv")
-    if account.device is None or not path.is_file():
+    if account.device is None or not path.is_file() or (manifest := bundle_manifest(target)) is None:
         return None, ""
-    manifest = read_manifest(find_bundle(target))
     before = parse(RunConfig, manifest.config, where=target)
     on_cpu = before.training.device == "cpu"
     name = "cpu" if on_cpu else str(manifest.machine.get("device", "unknown"))
     known = match(name)
     if (known.name if known else name) != account.device.name:
         return None, f"The speed in {path} is of another device ({name}) and says nothing of {account.device.title}."
+    precision = before.training.precision
     ways = {
         "model": before.model == run.model and manifest.model.vocabulary_size == account.vocabulary_size,
         "context length": before.tokens.context_length == account.context_length,
-        "precision": before.training.precision in ("auto", account.precision),
+        "precision": (best_precision(account.device) if precision == "auto" else precision) == account.precision,
         "recomputation": before.training.recompute == account.recompute,
         "optimizer": before.optimizer.name == account.optimizer,
     }
@@ -348,6 +360,7 @@ def save_drawing(path: Path, text: str) -> None:
 def make_account(
     run: RunConfig,
     vocabulary_size: int,
+    positions: int | None = None,
     *,
     batch: int | None = None,
     context: int | None = None,
@@ -357,20 +370,23 @@ def make_account(
     flash: bool = True,
 ) -> Account:
     """The account of a run's settings, with what the command line says instead."""
-    from fledge.accounting import account
+    from fledge.accounting import Account
     from fledge.accounting.devices import best_precision, find_device
 
     found = find_device(device) if device is not None else None
     precision = run.training.precision if precision is None else precision.lower()
-    whole = account(
+    step_batch = batch or run.training.batch_size
+    whole = Account(
         run.model,
         vocabulary_size,
         context or run.tokens.context_length,
-        batch=batch or run.training.micro_batch or run.training.batch_size,
+        batch=batch or min(run.training.micro_batch or step_batch, step_batch),
         precision=best_precision(found) if precision == "auto" else precision,
         optimizer=run.optimizer.name,
         recompute=run.training.recompute if recompute is None else recompute,
         flash=flash,
         device=found,
+        step_batch=step_batch,
+        positions=positions,
     )
     return whole if batch else whole.fitted()

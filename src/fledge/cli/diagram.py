@@ -45,9 +45,9 @@ def diagram(
         text, name = house_mermaid() if mermaid else draw_house(), "house"
     else:
         assert target is not None
-        run, size = open_target(target, settings or (), vocabulary)
+        run, size, positions = open_target(target, settings or (), vocabulary)
         name = bare_name(target)
-        chart = model_chart(run.model, size, context or run.tokens.context_length, name)
+        chart = model_chart(run.model, size, context or max(run.tokens.context_length, positions or 1), name)
         text = write_mermaid(chart) if mermaid else draw_chart(chart)
     output = output or Path(f"{name}{(MERMAID if mermaid else SVG)[0]}")
     save_drawing(output, text)
