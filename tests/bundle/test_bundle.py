@@ -18,7 +18,7 @@ from fledge.bundle.weights import read_header, write_tensors
 from fledge.errors import FledgeError
 from fledge.files import sha256
 from fledge.tokenizer import CharacterTokenizer, Tokenizer, WordTokenizer
-from tests.bundle.conftest import scores, small_config, small_model
+from tests.bundle.conftest import forge, scores, small_config, small_model
 
 ARCHITECTURES = [
     {},
@@ -146,6 +146,39 @@ def test_settings_without_effect_are_no_difference(tmp_path: Path, tokenizer: To
     place = save_bundle(tmp_path / "c", stored, tokenizer, small_model(stored, tokenizer))
     assert {difference.name for difference in differences(place, tmp_path / "a")} >= {"tokens.store", "corpus.source"}
     assert ("token store", "tokens") in describe(place)["how it was trained"]
+
+
+def test_differences_beyond_four_digits_are_shown_in_full(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    config = small_config()
+    model, places = small_model(config, tokenizer), []
+    for name, loss in (("a", 2.7801), ("b", 2.7804)):
+        metrics = {"validation_loss": loss, "best": float("nan"), "step": 5}
+        places.append(save_bundle(tmp_path / name, config, tokenizer, model, metrics=metrics))
+    assert differences(*places) == [("metrics: validation_loss", "2.7801", "2.7804")]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"architecture": "mine"}, "not known. There is no model.architecture = 'mine'"),
+        ({"width": 4 * 10**200}, "beyond reckoning"),
+    ],
+    ids=["unknown", "huge"],
+)
+def test_what_can_not_be_reckoned_does_not_hide_the_rest(bundle: Bundle, change: dict[str, object], words: str) -> None:
+    forge(bundle.path, lambda values: values["config"]["model"].update(change))
+    costs = dict(describe(bundle.path)["what it costs"])
+    assert words in costs["forward"]
+    assert "weights" in costs
+
+
+def test_weights_of_more_than_one_type_are_not_saved(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    config = small_config()
+    model = small_model(config, tokenizer).bfloat16()
+    model.layers[0].ln1.float()
+    with pytest.raises(FledgeError, match="of the types bfloat16, float32, and a bundle's are all of one"):
+        save_bundle(tmp_path / "b", config, tokenizer, model)
+    save_bundle(tmp_path / "b", config, tokenizer, model.float())
 
 
 def test_weights_are_mapped_not_copied(bundle: Bundle) -> None:

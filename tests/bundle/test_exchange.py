@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from fledge.bundle import Bundle, load_bundle, save_bundle
 from fledge.bundle.describe import describe, differences
@@ -16,8 +17,9 @@ from fledge.bundle.exchange import export_bundle, import_bundle
 from fledge.config import SamplingConfig
 from fledge.errors import FledgeError
 from fledge.generation import generate
+from fledge.generation.generate import Session
 from fledge.run import load
-from fledge.tokenizer import CharacterTokenizer, Tokenizer
+from fledge.tokenizer import CharacterTokenizer, Tokenizer, train_bpe
 from tests.bundle.conftest import scores, small_config, small_model
 
 SHAPES = {
@@ -92,6 +94,37 @@ def test_a_folder_saved_by_transformers_is_imported(tmp_path: Path, tokenizer: T
     greedy = generate(back.model, back.tokenizer, ["void"], SamplingConfig(temperature=0, max_tokens=9))[0]
     assert len(greedy.ids) <= 9
     assert max(greedy.ids, default=0) < tokenizer.vocab_size
+
+
+def test_a_folder_of_several_types_is_imported_in_the_widest(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """As transformers loads it; and the native step then generates from it what the model itself says."""
+    transformers = pytest.importorskip("transformers")
+    folder = export_bundle(make(tmp_path, tokenizer, "llama"), tmp_path / "hub")
+    weights = load_file(folder / "model.safetensors")
+    weights["lm_head.weight"] = weights["lm_head.weight"].bfloat16()
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    back = load_bundle(import_bundle(folder, tmp_path / "back"))
+    assert back.manifest.model.dtype == "float32"
+    ids = torch.tensor([tokenizer.encode("In the beg")])
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    with torch.inference_mode():
+        torch.testing.assert_close(theirs(ids).logits, back.model(ids), atol=1e-4, rtol=1e-4)
+    written = generate(back.model, tokenizer, ["In the beg"], SamplingConfig(temperature=0, max_tokens=6))[0]
+    greedy = ids
+    with torch.inference_mode():
+        for _ in written.ids:
+            greedy = torch.cat([greedy, back.model(greedy)[:, -1:].argmax(-1)], dim=1)
+    assert greedy[0, ids.shape[1] :].tolist() == written.ids
+
+
+@pytest.mark.parametrize(("specials", "begins"), [(["<|endoftext|>"], False), (["<s>", "</s>"], True), ([], False)])
+def test_gguf_says_whether_a_text_begins_with_a_start_token(tmp_path: Path, specials: list[str], begins: bool) -> None:
+    gguf = pytest.importorskip("gguf")
+    tokenizer = train_bpe([b"In the beginning " * 9], 260, specials)
+    bundle = make(tmp_path, tokenizer, "llama")
+    reader = gguf.GGUFReader(export_bundle(bundle, tmp_path / "model.gguf", "gguf"))
+    assert reader.fields["tokenizer.ggml.add_bos_token"].contents() is begins
+    assert (Session(bundle.model, tokenizer, ["In"], SamplingConfig()).histories[0] != tokenizer.encode("In")) is begins
 
 
 @pytest.mark.parametrize("dtype", [None, "float16", "bfloat16"])

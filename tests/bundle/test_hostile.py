@@ -18,11 +18,13 @@ from typing import Any
 import pytest
 import torch
 
-from fledge.bundle import Bundle, load_bundle
+from fledge.bundle import Bundle, load_bundle, save_bundle
 from fledge.bundle.archive import pack
 from fledge.bundle.manifest import MANIFEST, describe_file, read_manifest
+from fledge.bundle.weights import write_tensors
 from fledge.errors import FledgeError
-from tests.bundle.conftest import forge, scores
+from fledge.tokenizer import Tokenizer
+from tests.bundle.conftest import forge, scores, small_config, small_model
 
 
 def seal_files(folder: Path) -> None:
@@ -50,6 +52,7 @@ def seal_files(folder: Path) -> None:
         "~/x",
         "a\0b",
         "x" * 300,
+        pytest.param("🐣" * 60, id="more-bytes-than-characters"),
         "bundle.json",
     ],
 )
@@ -92,6 +95,9 @@ def test_links_cannot_leave_the_folder(bundle: Bundle, tmp_path: Path) -> None:
         (("config", "sampling", "max_tokens"), 10**15, "sampling.max_tokens = 1000000000000000 is not allowed"),
         (("files", "model.safetensors", "size"), 10**15, "bytes where the bundle says"),
         (("files", "model.safetensors", "size"), -5, "usable manifest"),
+        pytest.param(("files", "model.safetensors", "size"), 10**400, "usable manifest", id="size-beyond-floats"),
+        pytest.param(("model", "parameters"), 10**400, "usable manifest", id="parameters-beyond-floats"),
+        pytest.param(("config", "model", "width"), 4 * 10**400, "over a million TB", id="width-beyond-floats"),
         (("files", "model.safetensors", "sha256"), "nothing", "usable manifest"),
         (("files",), [], "usable manifest"),
         (("version",), 99, "needs fledge 7.0 or later"),
@@ -115,6 +121,14 @@ def test_forged_manifests_are_refused_without_allocating(
         load_bundle(bundle.path)
     assert tracemalloc.get_traced_memory()[1] < 50_000_000
     tracemalloc.stop()
+
+
+def test_more_neurons_than_there_are_weights_for_are_not_laid_out(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    config = small_config(architecture="bdh", multiplier=4)
+    folder = save_bundle(tmp_path / "bdh", config, tokenizer, small_model(config, tokenizer))
+    forge(folder, lambda values: values["config"]["model"].update(multiplier=1 << 22))
+    with pytest.raises(FledgeError, match=r"describes a model with tables of 2\.1 GB"):
+        load_bundle(folder)
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
@@ -143,7 +157,7 @@ def test_what_is_not_a_bundle_is_said_to_be_none(tmp_path: Path) -> None:
         load_bundle(tmp_path / "nowhere")
     with pytest.raises(FledgeError, match=r"no bundle\.json"):
         load_bundle(tmp_path)
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     with pytest.raises(FledgeError, match="fledge bundle import"):
         load_bundle(tmp_path)
     for text in ("", "[", "[]", "null", "{}", '{"format": "fledge-bundle"}', "[" * 100_000):
@@ -389,6 +403,26 @@ def test_weights_of_other_types_are_refused_by_name(bundle: Bundle, kind: str, w
     seal_files(bundle.path)
     with pytest.raises(FledgeError, match=words):
         load_bundle(bundle.path)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_weights_of_more_than_one_type_are_refused(bundle: Bundle, kind: torch.dtype) -> None:
+    """Native code would read the narrow ones past their end."""
+    weights = {name: tensor.clone() for name, tensor in bundle.model.state_dict().items()}
+    weights["lm_head.weight"] = weights["lm_head.weight"].to(kind)
+    write_tensors(bundle.path / "model.safetensors", weights)
+    seal_files(bundle.path)
+    with pytest.raises(FledgeError, match=f"says model.dtype = 'float32', and its files hold '{str(kind)[6:]}'"):
+        load_bundle(bundle.path)
+
+
+def test_an_index_without_files_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    config = small_config()
+    folder = save_bundle(tmp_path / "b", config, tokenizer, small_model(config, tokenizer), shard_bytes=1000)
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {}}')
+    seal_files(folder)
+    with pytest.raises(FledgeError, match=r"index\.json names no files"):
+        load_bundle(folder)
 
 
 def test_long_headers_of_a_tar_are_not_read(tmp_path: Path) -> None:

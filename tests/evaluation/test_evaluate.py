@@ -6,6 +6,7 @@ import errno
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from fledge.evaluation import evaluate, evaluate_texts
 from fledge.evaluation.compare import position_plot
 from fledge.evaluation.losses import windows_over
 from fledge.model import Model, build_model
-from fledge.tokenizer import CharacterTokenizer, Tokenizer, train_bpe
+from fledge.tokenizer import BPETokenizer, CharacterTokenizer, Roles, Tokenizer, train_bpe
 from fledge.tokens import TokenStore, write_store
 
 VERSES = [
@@ -179,6 +180,27 @@ def test_bytes_that_nothing_predicts_do_not_count() -> None:
     total = sum(len(verse.encode()) for verse in VERSES)
     assert evaluate_texts(model, bare, VERSES, documents="alone").bytes == total - sum(first)
     assert evaluate_texts(model, bare, VERSES).bytes == total - first[0]
+
+
+@pytest.mark.parametrize("documents", ["stream", "alone"])
+@pytest.mark.parametrize("texts", [[""], ["", ""], ["a"]])
+def test_a_text_without_a_token_to_predict_is_refused(texts: list[str], documents: Any) -> None:
+    bare = train_bpe([verse.encode() for verse in VERSES], 300, [])
+    with pytest.raises(FledgeError, match="There is no token to predict"):
+        evaluate_texts(make_model(bare), bare, texts, documents=documents)
+
+
+def test_documents_end_as_in_training_where_there_is_an_end_and_no_separator(tmp_path: Path) -> None:
+    trained = train_bpe([verse.encode() for verse in VERSES], 300, ["</s>"])
+    roles = Roles(end=trained.special_tokens["</s>"])
+    ended = BPETokenizer(trained.vocab, trained.merges, trained.special_tokens, roles=roles)
+    store = write_store(Corpus.from_documents(VERSES, validation_fraction=0.4), ended, tmp_path / "s", progress=False)
+    split, model = store.split("validation"), make_model(ended)
+    texts = [ended.decode(split.document(number).tolist()[:-1]) for number in range(len(split.documents))]
+    found = evaluate_texts(model, ended, texts)
+    ids = [roles.end, *split.tokens.tolist()]
+    assert found.loss == pytest.approx(np.mean(naive_losses(model, ids, CONTEXT // 2)), abs=1e-5)
+    assert evaluate(model, split, tokenizer=ended).loss == pytest.approx(found.loss, abs=1e-6)
 
 
 def test_empty_documents_cost_only_their_separator(tokenizer: Tokenizer) -> None:

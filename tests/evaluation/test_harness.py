@@ -14,7 +14,7 @@ import torch
 from fledge.bundle import Bundle, load_bundle, save_bundle
 from fledge.config import ModelConfig, RunConfig, TokensConfig
 from fledge.errors import FledgeError
-from fledge.evaluation.harness import answers, loglikelihoods, rolling_loglikelihoods, run_tasks, sampling_of
+from fledge.evaluation.harness import answers, loglikelihoods, rolling_loglikelihoods, run_tasks, sampling_of, split_ids
 from fledge.model import build_model
 from fledge.tokenizer import train_bpe
 
@@ -73,8 +73,24 @@ def test_greedy_is_recognised(bundle: Bundle) -> None:
 
 
 def test_texts_longer_than_the_context_keep_their_end(bundle: Bundle) -> None:
-    (empty, _), (long, _) = loglikelihoods(bundle, [("", "And the"), ("void", " and void. " * 20)])
-    assert long < empty < 0
+    context = " and void. " * 20
+    before, after = split_ids(bundle, context, "And the")
+    ids = (before + after)[-(bundle.model.context_length + 1) :]
+    (found, _) = loglikelihoods(bundle, [(context, "And the")])[0]
+    assert found == pytest.approx(logprob(bundle, ids, len(after)), abs=1e-4)
+
+
+@pytest.mark.parametrize("context", ["", "And the earth was without form, and void. " * 4])
+def test_every_token_of_a_long_continuation_counts(bundle: Bundle, context: str) -> None:
+    """The first after as much as a window holds; the windows then move by half."""
+    size, long = bundle.model.context_length, " and void." * 20
+    before, after = split_ids(bundle, context, long)
+    assert len(after) > 3 * size
+    ids, start, total = before + after, max(0, len(before) - size), 0.0
+    for place in range(len(before), len(ids)):
+        moved = max(0, -(-(place - start - size) // (size // 2)))
+        total += logprob(bundle, ids[start + moved * (size // 2) : place + 1], 1)
+    assert loglikelihoods(bundle, [(context, long)])[0][0] == pytest.approx(total, abs=1e-3)
 
 
 def test_rolling_loglikelihood_counts_every_token(bundle: Bundle) -> None:

@@ -12,10 +12,11 @@ from fledge.errors import FledgeError
 from fledge.generation import burst, decode_step, generate
 from fledge.generation.burst import Bursts, has_kernels
 from fledge.generation.decode_step import Cut, cut, on_matrix_units
+from fledge.generation.generate import holes_of
 from fledge.generation.prepare import prepare
 from fledge.model import Model, build_model
 from fledge.model.base import State
-from fledge.tokenizer import Tokenizer
+from fledge.tokenizer import BPETokenizer, Tokenizer
 from tests.generation.conftest import CONTEXT, small_model
 from tests.generation.test_step import SHAPES
 
@@ -50,6 +51,32 @@ def test_equal_to_the_plain_loop(
             assert other.logprobs == pytest.approx(one.logprobs, abs=1e-4)
 
 
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.mark.parametrize("temperature", [0, 1.0])
+@pytest.mark.parametrize("way", ["plain", "bursts", pytest.param("cuda", marks=[pytest.mark.gpu, gpu])])
+def test_ids_that_are_no_token_are_never_taken(
+    monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer, way: str, temperature: float
+) -> None:
+    """However likely the model finds them: they have no text."""
+    vocab = {token + 3 * (token > 100): data for token, data in tokenizer.vocab.items()}
+    end = {text: token + 3 * (token > 100) for text, token in tokenizer.special_tokens.items()}
+    holed = BPETokenizer(vocab, tokenizer.merges, end)
+    assert holes_of(holed) == [101, 102, 103]
+    model = prepare(small_model("rope", holed).to("cuda" if way == "cuda" else "cpu"))
+    if way == "bursts":
+        monkeypatch.setattr(Bursts, "fit", staticmethod(anywhere))
+    with torch.no_grad():
+        model.head_weight[101:104].mul_(50)  # far above all others, half of the time
+    sampling = SamplingConfig(temperature=temperature, max_tokens=20, samples=4, stop_at_end=False)
+    for result in generate(model, holed, ["In"], sampling, alternatives=999 if way == "plain" else 0):
+        assert len(result.ids) == 20
+        assert set(result.ids) <= vocab.keys()
+        assert min(result.logprobs) > -20
+        assert all({other.id for other in others} == vocab.keys() for others in result.alternatives)
+
+
 @pytest.mark.slow
 def test_equal_when_compiled(monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer) -> None:
     model = small_model("rope", tokenizer)
@@ -60,7 +87,6 @@ def test_equal_when_compiled(monkeypatch: pytest.MonkeyPatch, tokenizer: Tokeniz
     assert compiled.ids == plain.ids
 
 
-gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 KERNEL_SHAPES = [
     {"norm": "layer", "bias": True, "position": "learned", "feed_forward": "gelu_tanh", "tied": True},
     {"kv_heads": 2, "qk_norm": True},

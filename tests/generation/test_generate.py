@@ -16,6 +16,7 @@ from fledge.errors import FledgeError
 from fledge.generation import Generation, Piece, generate
 from fledge.generation.generate import Session
 from fledge.generation.sampling import uniforms
+from fledge.generation.step import NativeStep
 from fledge.model import Model
 from fledge.tokenizer import Tokenizer
 from tests.generation.conftest import CONTEXT, small_model
@@ -281,6 +282,18 @@ def test_characters_begin_with_their_start_token(characters: Tokenizer) -> None:
 def test_special_tokens_in_a_prompt_are_plain_text(rope: Model, tokenizer: Tokenizer) -> None:
     result = generate(rope, tokenizer, ["a<|endoftext|>"], greedy(3))[0]
     assert result.ids == naive_greedy(rope, tokenizer.encode("a<|endoftext|>", special="text"), 3)
+
+
+def test_a_session_that_waits_has_no_weights_of_its_own(
+    model: Model, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The short way through a BDH turns its matrices round: many sessions may wait, and few run."""
+    made, make = [], NativeStep.make
+    monkeypatch.setattr(NativeStep, "make", lambda model: made.append(model) or make(model))
+    session = Session(model, tokenizer, PROMPTS[:1], greedy(4))
+    assert made == []
+    assert list(session.pieces())
+    assert made == [model]
 
 
 def test_a_foreign_tokenizer_is_refused(tokenizer: Tokenizer, characters: Tokenizer) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fledge.config import RunConfig, SamplingConfig, parse
 from fledge.errors import FledgeError
-from fledge.generation.sampling import candidates, choose, penalise, uniforms
+from fledge.generation.sampling import candidates, choose, draw, penalise, uniforms
 
 DRAWS = 40_000
 LOGITS = torch.tensor([2.0, -1.0, 0.5, 1.9, -3.0, 0.0, 1.0, -0.5, 0.49, -8.0])
@@ -57,6 +57,23 @@ def chi_square_accepts(counts: np.ndarray, probabilities: np.ndarray) -> bool:
     return bool(statistic <= max(limit, 25))
 
 
+def draw_many(logits: torch.Tensor, config: SamplingConfig, seed: int) -> np.ndarray:
+    """How often each id is drawn; all at once, since `choose` takes a row at a time."""
+    drawn = draw(candidates(logits.expand(DRAWS, -1), config), uniforms(seed, 1, 0, DRAWS)[0])
+    return np.bincount(drawn.numpy(), minlength=len(logits))
+
+
+@pytest.mark.parametrize("filters", [{}, {"top_k": 40}, {"top_p": 0.9}, {"top_k": 900, "top_p": 0.9}, {"min_p": 0.01}])
+def test_a_choice_does_not_depend_on_its_neighbours(filters: dict[str, float]) -> None:
+    """Also among equal scores, of which bfloat16 has many, beside a row that needs more than the shortlist."""
+    row = 4 * torch.randn(1, 2000, generator=torch.Generator().manual_seed(0)).bfloat16().float()
+    config = SamplingConfig(temperature=1.0, **filters)
+    for number in uniforms(5, 1, 0, 200)[0]:
+        alone = choose(row, config, number[None])
+        together = choose(torch.cat([row, torch.zeros(1, 2000)]), config, number.repeat(2))
+        assert alone[0] == together[0]
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -76,16 +93,12 @@ def chi_square_accepts(counts: np.ndarray, probabilities: np.ndarray) -> bool:
 )
 def test_draws_follow_the_filtered_distribution(options: dict[str, float]) -> None:
     config = SamplingConfig(**options)
-    numbers = uniforms(seed=11, samples=1, start=0, count=DRAWS)[0]
-    drawn = choose(LOGITS.expand(DRAWS, -1), config, numbers)
-    counts = np.bincount(drawn.numpy(), minlength=len(LOGITS))
+    counts = draw_many(LOGITS, config, seed=11)
     assert chi_square_accepts(counts, expected(LOGITS, config))
 
 
 def test_the_test_itself_notices_a_wrong_temperature() -> None:
-    numbers = uniforms(11, 1, 0, DRAWS)[0]
-    drawn = choose(LOGITS.expand(DRAWS, -1), SamplingConfig(temperature=1.05), numbers)
-    counts = np.bincount(drawn.numpy(), minlength=len(LOGITS))
+    counts = draw_many(LOGITS, SamplingConfig(temperature=1.05), seed=11)
     assert not chi_square_accepts(counts, expected(LOGITS, SamplingConfig(temperature=1.0)))
 
 
@@ -96,10 +109,13 @@ def test_repetition_penalty_changes_the_distribution_as_defined() -> None:
     penalised = LOGITS.clone()
     penalised[0], penalised[1] = 2.0 / 1.5, -1.0 * 1.5
     assert torch.equal(penalise(LOGITS, seen, 1.5), penalised)
-    numbers = uniforms(3, 1, 0, DRAWS)[0]
-    drawn = choose(LOGITS.expand(DRAWS, -1), config, numbers, seen.expand(DRAWS, -1))
-    counts = np.bincount(drawn.numpy(), minlength=10)
+    counts = draw_many(penalised, config, seed=3)
     assert chi_square_accepts(counts, expected(penalised, SamplingConfig(temperature=1.0)))
+    numbers = uniforms(3, 1, 0, 500)[0]
+    assert torch.equal(
+        choose(LOGITS.expand(500, -1), config, numbers, seen.expand(500, -1)),
+        draw(candidates(penalised.expand(500, -1), config), numbers),
+    )
 
 
 def test_temperature_zero_takes_the_likeliest() -> None:

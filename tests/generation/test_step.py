@@ -101,6 +101,8 @@ def test_states_that_the_native_core_cannot_read_go_through_the_model() -> None:
         name = next(iter(state.tensors))
         state.tensors[name] = state.tensors[name].mT.contiguous().mT
         assert not native.fits(state)
+        model.head_weight.data = model.head_weight.data.bfloat16()  # the model casts it; native code would not
+        assert NativeStep.make(model) is None
         assert NativeStep.make(model.to(torch.bfloat16)) is None
 
 

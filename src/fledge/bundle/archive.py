@@ -5,6 +5,7 @@ An archive is read like a stranger's: only files its manifest lists come out, an
 
 from __future__ import annotations
 
+import errno
 import io
 import lzma
 import shutil
@@ -32,6 +33,7 @@ from fledge.files import atomic_write, readable_bytes, require_space, temporary_
 SUFFIXES = (".zip", ".tar.zst")
 UNPACKED = "fledge-unpacked-"
 LARGEST_CARD = 1_000_000
+LARGEST_HEADER = 1 << 14  # of a tar's long names and the like: hundreds may follow each other, and all are kept
 LARGEST_RATIO = 200  # a bundle that unpacks to more than this many times its size is no bundle of weights
 SLACK = 64_000_000
 BLOCK = 1 << 20
@@ -131,7 +133,10 @@ def unpack(path: Path, folder: Path) -> Path:
                     "a second time" if name in (*manifest.files, MANIFEST, CARD) else "which its manifest does not list"
                 )
                 raise FledgeError(f"{path} holds {name!r}, {wrong}. Do not trust it.")
-            copy_limited(stream, folder / name, budget.pop(name), path)
+            try:
+                copy_limited(stream, folder / name, budget.pop(name), path)
+            except (FileExistsError, IsADirectoryError, NotADirectoryError):
+                raise FledgeError(f"{path} holds {name!r}, in the way of another file. Do not trust it.") from None
     return folder
 
 
@@ -153,6 +158,9 @@ def reading(path: Path) -> Iterator[Iterator[tuple[str, IO[bytes]]]]:
     except FledgeError:
         raise
     except broken_archive_errors() as error:
+        # Readers raise a bare OSError, or a seek to nowhere; any other is of the disk, and says so itself.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise
         raise FledgeError(f"{path} is not a whole packed bundle ({error}).") from None
 
 
@@ -176,9 +184,15 @@ class _Member(tarfile.TarInfo):
 
     def _proc_member(self, archive: tarfile.TarFile) -> Any:
         extended = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
-        if self.type in (*extended, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK) and self.size > LARGEST_CARD:
+        if self.type in (*extended, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK) and self.size > LARGEST_HEADER:
             raise tarfile.ReadError(f"a header of {self.size:,} bytes")
         return super()._proc_member(archive)  # type: ignore[misc]  # tarfile's own hook, which its types leave out
+
+    def _refuse_sparse(self, *given: Any) -> None:
+        """Maps of files with holes, in all four notations, are read without a limit."""
+        raise tarfile.ReadError("a file with holes")
+
+    _proc_sparse = _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse
 
 
 def _plain(path: Path, archive: tarfile.TarFile, info: tarfile.TarInfo) -> tuple[str, IO[bytes]]:
@@ -220,7 +234,7 @@ def zstandard() -> Any:
 def broken_archive_errors() -> tuple[type[Exception], ...]:
     """What the readers raise on a cut or forged archive, zstandard's own among them where it is installed."""
     errors: tuple[type[Exception], ...] = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError)
-    errors += (struct.error, EOFError, RuntimeError, ValueError)
+    errors += (struct.error, EOFError, OSError, OverflowError, RuntimeError, ValueError)
     try:
         return (*errors, zstandard().ZstdError)
     except FledgeError:

@@ -12,6 +12,7 @@ from fledge.bundle.card import IMPORTED, imported_from, is_plain, plain_metrics,
 from fledge.bundle.load import find_bundle
 from fledge.bundle.manifest import Manifest, read_manifest
 from fledge.config import RunConfig, parse
+from fledge.errors import FledgeError
 from fledge.files import readable_bytes
 
 Rows = list[tuple[str, str]]
@@ -94,11 +95,13 @@ def _costs(manifest: Manifest, config: RunConfig) -> Rows:
     facts = manifest.model
     try:
         cost = account(config.model, facts.vocabulary_size, facts.context_length)
-    except KeyError:  # an architecture of someone's own, which the accounts do not know
-        return rows
-    per_token = cost.forward_flops / facts.context_length
-    rows.append(("forward", f"{per_token / 1e6:,.1f} MFLOPs a token at the full context"))
-    rows.append(("training", f"{cost.flops_per_token / 1e6:,.1f} MFLOPs a token"))
+        per_token = cost.forward_flops / facts.context_length
+        rows.append(("forward", f"{per_token / 1e6:,.1f} MFLOPs a token at the full context"))
+        rows.append(("training", f"{cost.flops_per_token / 1e6:,.1f} MFLOPs a token"))
+    except FledgeError as error:  # such as an architecture of someone's own, which is not registered here
+        rows.append(("forward", f"not known. {error}"))
+    except OverflowError:
+        rows.append(("forward", "beyond reckoning: no such model was ever built"))
     return rows
 
 
@@ -108,11 +111,21 @@ def differences(first: Path | str, second: Path | str) -> list[Difference]:
     imported = any(imported_from(manifest) is not None for _, manifest in opened)
     one, two = (_flat(place, manifest, imported) for place, manifest in opened)
     names = [*one, *(name for name in two if name not in one)]
-    pairs = (Difference(name, one.get(name, ABSENT), two.get(name, ABSENT)) for name in names)
+    pairs = (Difference(name, *_told_apart(one.get(name, ABSENT), two.get(name, ABSENT))) for name in names)
     return [pair for pair in pairs if pair.first != pair.second]
 
 
-def _flat(place: Path, manifest: Manifest, imported: bool) -> dict[str, str]:
+def _told_apart(first: Any, second: Any) -> tuple[str, str]:
+    """Two values as people read them; in full, where they differ and rounding would hide it."""
+    shown = _shown(first), _shown(second)
+    return (repr(first), repr(second)) if shown[0] == shown[1] and first != second else shown
+
+
+def _shown(value: Any) -> str:
+    return readable(value) if is_plain(value) else str(value)
+
+
+def _flat(place: Path, manifest: Manifest, imported: bool) -> dict[str, Any]:
     """Every value by its name; where one of two bundles is `imported`, how they were trained is a single one."""
     values = manifest.model_dump(mode="json")
     values["config"] = _with_effect(parse(RunConfig, manifest.config, where=str(place)))
@@ -142,11 +155,11 @@ def _with_effect(config: RunConfig) -> dict[str, Any]:
     return values
 
 
-def _leaves(values: Mapping[str, Any], prefix: str) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
+def _leaves(values: Mapping[str, Any], prefix: str) -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
     for name, value in values.items():
         if isinstance(value, dict):
             found += _leaves(value, f"{prefix}{name}.")
         else:
-            found.append((prefix + name, readable(value) if is_plain(value) else str(value)))
+            found.append((prefix + name, value))
     return found

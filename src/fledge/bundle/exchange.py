@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,9 @@ def import_bundle(source: Path | str, target: Path | str, tokenizer: Path | str 
         raise FledgeError(f"{source}: {error}") from None
     shapes = {name: Shape(tensor.dtype, tuple(tensor.shape)) for name, tensor in weights.items()}
     check_shapes(shapes, {name: tuple(t.shape) for name, t in model.state_dict().items()}, source)
-    fill(model, weights)
+    # Some folders keep a few weights wider than the others. A bundle's are all of one type: the widest loses nothing.
+    widest = reduce(torch.promote_types, (tensor.dtype for tensor in weights.values()))
+    fill(model, {name: tensor.to(widest) for name, tensor in weights.items()})
     name = source.resolve().name or "imported"
     run = RunConfig(
         name=name,

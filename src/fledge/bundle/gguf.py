@@ -116,7 +116,7 @@ def _write_tokenizer(writer: Any, bundle: Bundle, gguf: Any) -> None:
     ):
         if token is not None:
             add(token)
-    writer.add_add_bos_token(False)
+    writer.add_add_bos_token(roles.start is not None and roles.start != roles.separator)  # as `generate` begins a text
 
 
 def _write_tensor(writer: Any, name: str, tensor: Tensor, dtype: torch.dtype, gguf: Any) -> None:

@@ -132,8 +132,9 @@ def load_model(
     model = lay_out_for(shapes, config.model, facts.vocabulary_size, facts.context_length, folder / MANIFEST)
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     check_shapes(shapes, wanted, paths[0])
-    precision = str(shapes[next(iter(wanted))].dtype).removeprefix("torch.")
-    require_facts(folder, "model", facts.model_dump(), {"parameters": model.parameters_count(), "dtype": precision})
+    require_facts(folder, "model", facts.model_dump(), {"parameters": model.parameters_count()})
+    for dtype_found in {shape.dtype for shape in shapes.values()}:  # one for all: native code reads every weight alike
+        require_facts(folder, "model", facts.model_dump(), {"dtype": str(dtype_found).removeprefix("torch.")})
     fill(model, read_tensors(paths))
     return model.to(device=device, dtype=dtype).eval()
 
@@ -144,7 +145,10 @@ def lay_out_for(
     """The model that the file `where` describes, laid out; refused if it is out of all proportion to its weights."""
     if config.layers > max(len(shapes), 4096):
         raise FledgeError(f"{where} asks for {config.layers:,} layers, and has no weights for them.")
-    places = config.width if config.position == "sinusoidal" else -(-config.width // config.heads)
+    if config.architecture == "bdh":
+        places = config.multiplier * config.width // config.heads // 2  # a pair of neurons each
+    else:
+        places = config.width if config.position == "sinusoidal" else -(-config.width // config.heads)
     tables = 8 * context_length * places
     if tables > max(LARGEST_TABLES, 4 * total_bytes(shapes)):
         raise FledgeError(

@@ -10,6 +10,7 @@ import json
 import os
 import platform
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
@@ -32,7 +33,7 @@ class Entry(BaseModel):
     """One file of the bundle."""
 
     model_config = ConfigDict(frozen=True, strict=True)
-    size: Annotated[int, Field(ge=0)]
+    size: Annotated[int, Field(ge=0, lt=1 << 63)]
     sha256: Digest
 
 
@@ -42,7 +43,7 @@ class ModelFacts(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, protected_namespaces=())
     vocabulary_size: Annotated[int, Field(ge=1, le=1 << 31)]
     context_length: Annotated[int, Field(ge=1, le=1 << 31)]
-    parameters: Annotated[int, Field(ge=0)]
+    parameters: Annotated[int, Field(ge=0, lt=1 << 63)]
     dtype: str
 
 
@@ -118,7 +119,7 @@ def check_name(name: str, where: Path) -> None:
     parts = PurePosixPath(name).parts
     plain = name.isprintable() and name == "/".join(parts) and not any(c in name for c in '\\:*?"<>|')
     inside = plain and parts and ".." not in parts and not name.startswith("/") and name != MANIFEST
-    if not inside or len(name) > 200 or any(part.startswith("~") for part in parts):
+    if not inside or len(name.encode()) > 200 or any(part.startswith("~") for part in parts):
         raise FledgeError(
             f"{where} names a file {name!r}, which is not a plain name below the bundle. Do not trust it."
         )
@@ -188,6 +189,12 @@ def now() -> str:
 def what_to_try(folder: Path) -> str:
     if not folder.exists():
         return "There is nothing at that path."
-    if (folder / "config.json").is_file():
+    kept, values = folder / "config.json", None
+    if kept.is_file() and kept.stat().st_size <= LARGEST_MANIFEST:
+        with suppress(FledgeError, OSError):  # what can't be read says nothing of the folder
+            values = read_json(kept)
+    if isinstance(values, dict) and "model_type" in values:
         return "It looks like a Hugging Face folder: fledge bundle import turns it into a bundle."
+    if isinstance(values, dict) and {"corpus", "training"} <= values.keys():
+        return "It is a run that has no checkpoint yet: wait for its first one."
     return "Give the folder of a bundle, of a checkpoint or of a run, or a packed .zip or .tar.zst."

@@ -62,6 +62,12 @@ def save_bundle(
     if folder.exists() and not replace:
         raise FledgeError(f"{folder} exists already. Choose another name, or remove it first.")
     weights = model.state_dict()
+    kinds = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in weights.values()})
+    if len(kinds) != 1:
+        raise FledgeError(
+            f"The model's weights are of the types {', '.join(kinds)}, and a bundle's are all of one. Make them so "
+            "first, such as with model.float()."
+        )
     tensors = [*weights.values(), *(training.tensors.values() if training else ())]
     needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     require_space(folder.parent, needed + 1_000_000, f"The bundle {folder.name}")
@@ -80,7 +86,7 @@ def save_bundle(
                 vocabulary_size=model.vocabulary_size,
                 context_length=model.context_length,
                 parameters=model.parameters_count(),
-                dtype=str(next(iter(weights.values())).dtype).removeprefix("torch."),
+                dtype=kinds[0],
             ),
             tokenizer=TokenizerFacts(
                 kind=tokenizer.kind, vocabulary_size=tokenizer.vocab_size, fingerprint=tokenizer.fingerprint

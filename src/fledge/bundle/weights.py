@@ -120,6 +120,8 @@ def tensor_files(folder: Path, stem: str) -> list[Path]:
         paths = [folder / name for name in names if name == Path(name).name and name.endswith(".safetensors")]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise FledgeError(f"{index} is not an index of safetensors files: it was cut or changed.") from None
+    if not names:
+        raise FledgeError(f"{index} names no files: there are no weights in {folder}.")
     if len(paths) != len(names) or not all(path.is_file() for path in paths):
         raise FledgeError(f"{index} names files that are not beside it: the folder was not copied whole.")
     return paths

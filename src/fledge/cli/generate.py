@@ -10,6 +10,7 @@ import typer
 
 from fledge.cli.evaluate import refuse
 from fledge.cli.places import device_named, trained
+from fledge.errors import FledgeError
 
 if TYPE_CHECKING:
     from fledge.bundle import Bundle
@@ -54,7 +55,6 @@ def generate(
     """Generate text. What is not given here is taken from the bundle's sampling settings."""
     from fledge.bundle import load_bundle
     from fledge.config import SamplingConfig, parse
-    from fledge.errors import FledgeError
     from fledge.generation import prepare
 
     options = {
@@ -103,7 +103,11 @@ def read_prompts(prompts: list[str] | None, file: Path | None, lines: bool, sett
         return prompts or [settings.prompt]
     data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     text = data.decode("utf-8", "replace")
-    return text.splitlines() if lines else [text]
+    if not lines:
+        return [text]
+    if not text:
+        raise FledgeError(f"{'Standard input' if str(file) == '-' else file} is empty: it has no line to go on from.")
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
 
 def write(

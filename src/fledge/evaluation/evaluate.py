@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fledge.errors import FledgeError
 from fledge.evaluation.losses import TokenLosses, token_losses, windows_over
+from fledge.tokens.store import end_token, layout_of
 
 if TYPE_CHECKING:
     from fledge.model import Model
@@ -84,7 +85,7 @@ def evaluate(
         raise FledgeError(f"max_tokens = {max_tokens} is not allowed: at least one token is evaluated.")
     split.verify()
     roles = tokenizer.roles if roles is None and tokenizer is not None else roles
-    separator = roles.separator if roles is not None and split.layout == "separated" else None
+    separator = end_token(roles) if roles is not None and split.layout == "separated" else None
     tokens, starts = np.asarray(split.tokens), np.asarray(split.documents, dtype=np.int64)
     whole = max_tokens is None or max_tokens >= len(tokens)
     if not whole:
@@ -122,14 +123,15 @@ def evaluate_texts(
             "they do not belong together. Use the tokenizer that the model was trained with."
         )
     roles = tokenizer.roles
-    bounded = roles.start is not None and roles.end is not None and roles.start != roles.end
+    bounded = layout_of(roles) == "bounded"
+    separator = None if bounded else end_token(roles)
     parts: list[NDArray[np.integer]] = []
     starts: list[int] = []
     length = source_bytes = characters = 0
     for text in texts:
         ids = tokenizer.encode_array(text, special="text")
         before = [roles.start] if bounded else []
-        after = [roles.end] if bounded else [roles.separator] if roles.separator is not None else []
+        after = [roles.end] if bounded else [separator] if separator is not None else []
         starts.append(length)
         parts.append(np.concatenate([np.array(before, ids.dtype), ids, np.array(after, ids.dtype)]))
         length += len(parts[-1])
@@ -139,7 +141,7 @@ def evaluate_texts(
     if not parts:
         raise FledgeError("There is no text to evaluate.")
     tokens = np.concatenate(parts)
-    stretches = _stretches(tokens, np.array(starts), None if bounded else roles.separator)
+    stretches = _stretches(tokens, np.array(starts), separator)
     if len(firsts := tokens[stretches.unpredicted(documents)]) and not bounded:
         sizes, symbols = _sizes(tokenizer)
         source_bytes, characters = source_bytes - int(sizes[firsts].sum()), characters - int(symbols[firsts].sum())
@@ -160,7 +162,8 @@ class _Stretches:
         """Tokens of documents that nothing stands before, so that nothing predicts them: their bytes do not count."""
         if self.shift:
             return self.starts[:0]
-        return self.starts[self.starts < self.ends] if documents == "alone" else self.starts[:1]
+        first = self.starts[self.starts < self.ends]
+        return first if documents == "alone" else first[:1]
 
     def owners(self, places: NDArray[np.int64]) -> NDArray[np.intp]:
         """The document that each place belongs to."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from fledge.errors import FledgeError
 from fledge.evaluation.losses import NOT_FINITE, Window, token_losses, windows_over
 from fledge.generation import generate
 from fledge.progress import progress_bar
+from fledge.tokens.store import end_token
 
 if TYPE_CHECKING:
     from fledge.bundle import Bundle
@@ -52,29 +54,39 @@ def loglikelihoods(
     bundle: Bundle, pairs: Sequence[tuple[str, str]], progress: bool = False
 ) -> list[tuple[float, bool]]:
     """For each (context, continuation): the log-probability of the latter, and whether greedy text would be it."""
-    import torch
-
-    model, tokenizer = bundle.model, bundle.tokenizer
-    device = next(model.parameters()).device
     found: list[tuple[float, bool]] = []
-    with progress_bar("Scoring", len(pairs), unit="requests", scale=1, shown=progress) as bar, torch.inference_mode():
+    with progress_bar("Scoring", len(pairs), unit="requests", scale=1, shown=progress) as bar:
         for context, continuation in pairs:
             before, after = split_ids(bundle, context, continuation)
-            ids = (before + after)[-(model.context_length + 1) :]
-            count = min(len(after), len(ids) - 1)
-            if count < 1:  # nothing follows, or nothing stands before the one token that does
-                found.append((0.0, True))
-                bar.advance(1)
-                continue
-            inputs = torch.tensor([ids[:-1]], device=device)
-            logits = model.head(model.hidden(inputs)[0][0, -count:])[:, : tokenizer.vocab_size].float()
-            targets = torch.tensor(ids[-count:], device=device)
-            logprobs = torch.log_softmax(logits, -1).gather(1, targets[:, None]).sum()
-            if not logprobs.isfinite():
-                raise FledgeError(NOT_FINITE)
-            found.append((float(logprobs), bool((logits.argmax(-1) == targets).all())))
+            found.append(score(bundle, before + after, len(before)))
             bar.advance(1)
     return found
+
+
+def score(bundle: Bundle, ids: Sequence[int], first: int) -> tuple[float, bool]:
+    """The log-probability of the ids from place `first` on, and whether each of them is the likeliest."""
+    import torch
+
+    model, size = bundle.model, bundle.model.context_length
+    device = next(model.parameters()).device
+    first = max(1, first)  # nothing stands before the very first token
+    if first >= len(ids):
+        return 0.0, True
+    # What fits into one window is read in one, as lm_eval does; more than that in several, the first of them full.
+    start = len(ids) - size - 1 if len(ids) - first <= size else first - size
+    total, greedy = 0.0, True
+    with torch.inference_mode():
+        for window in windows_over([max(0, start)], [len(ids)], size, max(1, size // 2)):
+            scored = max(first, window.scored)
+            inputs = torch.tensor([ids[window.start : window.end - 1]], device=device)
+            hidden = model.hidden(inputs)[0][0, scored - window.start - 1 :]
+            logits = model.head(hidden)[:, : bundle.tokenizer.vocab_size].float()
+            targets = torch.tensor(ids[scored : window.end], device=device)
+            total += float(torch.log_softmax(logits, -1).gather(1, targets[:, None]).sum())
+            greedy = greedy and bool((logits.argmax(-1) == targets).all())
+    if not isfinite(total):
+        raise FledgeError(NOT_FINITE)
+    return total, greedy
 
 
 def split_ids(bundle: Bundle, context: str, continuation: str) -> tuple[list[int], list[int]]:
@@ -94,7 +106,7 @@ def split_ids(bundle: Bundle, context: str, continuation: str) -> tuple[list[int
 def beginning(bundle: Bundle) -> list[int]:
     """What stands before a text: a start token, or the separator of the document before."""
     roles = bundle.tokenizer.roles
-    start = roles.start if roles.start is not None else roles.separator
+    start = roles.start if roles.start is not None else end_token(roles)
     return [] if start is None else [start]
 
 

@@ -104,10 +104,12 @@ class Bursts:
         numbers_BN: Tensor,
         vocabulary_size: int,
         compiled: bool,
+        holes: Tensor | None = None,
     ) -> None:
+        """`holes` are ids below the `vocabulary_size` that are no token."""
         assert state.capacity is not None
         self.model, self.state, self.sampling, self.vocabulary_size = model, state, sampling, vocabulary_size
-        self.capacity = state.capacity
+        self.capacity, self.holes = state.capacity, holes
         self.shape = Shape.of(model.config)
         self.device = state.lengths.device
         self.weights = [_weights(cast(Block, block)) for block in model.layers]
@@ -193,10 +195,12 @@ class Bursts:
             logits_BV = self._scores()
         else:
             logits_BV = self.kernels.scores(self.tokens_B, self.place_B)
-            if self.sampling.temperature == 0:
+            if self.sampling.temperature == 0 and self.holes is None:
                 fixed = self.tokens_B, self.place_B, self.count_B, self.found_BN, self.logprobs_BN
                 self.kernels.take_likeliest(*fixed)
                 return
+        if self.holes is not None:
+            logits_BV = logits_BV.index_fill(1, self.holes, -torch.inf)
         numbers_B = self.numbers_BN.index_select(1, self.count)[:, 0]
         chosen_B = choose(logits_BV, self.sampling, numbers_B)
         logprobs_B = logits_BV.gather(1, chosen_B[:, None])[:, 0] - logits_BV.logsumexp(dim=-1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import torch
@@ -113,9 +114,15 @@ class Session:
         self.results = [Generation(prompt) for prompt in prompts for _ in range(sampling.samples)]
         self.streams = [TextStream(tokenizer, self.stop_texts) for _ in self.results]
         self.device = next(model.parameters()).device
-        self.stepper = NativeStep.make(model)
+        holes = holes_of(tokenizer)
+        self.holes = torch.tensor(holes, device=self.device) if holes else None
         self.compiled = compiled
         self.said: set[str] = set()
+
+    @cached_property
+    def stepper(self) -> NativeStep | None:
+        """Made with the first step, since it may hold weights of its own: a session that waits has none."""
+        return NativeStep.make(self.model)
 
     def prompt_ids(self, prompt: str) -> list[int]:
         """A prompt as the model meets it: after the start token where the tokenizer has one of its own."""
@@ -167,7 +174,7 @@ class Session:
     def _decode_in_bursts(self, rows: list[int], state: State, logits: Tensor, numbers: Tensor) -> Iterator[Piece]:
         """On a GPU: some tokens of every row at once, before their ends are looked for."""
         sampling = self.sampling
-        usable = logits[:, : self.tokenizer.vocab_size].float()
+        usable = self._usable(logits)
         chosen = choose(usable, sampling, numbers[:, 0])
         logprobs = (usable.gather(1, chosen[:, None])[:, 0] - usable.logsumexp(dim=-1)).cpu()
         tokens_BN, logprobs_BN = chosen.cpu()[:, None], logprobs[:, None]
@@ -190,7 +197,7 @@ class Session:
             if bursts is None:
                 size = self.tokenizer.vocab_size
                 transformer = cast("Transformer", self.model)
-                bursts = Bursts(transformer, state, sampling, numbers, size, self.compiled)
+                bursts = Bursts(transformer, state, sampling, numbers, size, self.compiled, self.holes)
                 bursts.start(chosen, 1)
             tokens_BN, logprobs_BN = bursts.burst(length)
             done += length
@@ -202,7 +209,7 @@ class Session:
         for step in range(sampling.max_tokens):
             if step % NUMBERS == 0:
                 numbers = self._numbers(rows, step, min(NUMBERS, sampling.max_tokens - step))
-            usable = logits[:, : self.tokenizer.vocab_size].float()
+            usable = self._usable(logits)
             chosen = choose(usable, sampling, numbers[:, step % NUMBERS], None if seen is None else seen[rows])
             if seen is not None:
                 seen[rows, chosen] = True
@@ -302,6 +309,11 @@ class Session:
             result.stopped = "stop"
         return text, stream.stopped
 
+    def _usable(self, logits_BV: Tensor) -> Tensor:
+        """The scores of the tokenizer's ids in 32 bits, nothing left to those that are no token."""
+        usable = logits_BV[:, : self.tokenizer.vocab_size].float()
+        return usable if self.holes is None else usable.index_fill(1, self.holes, -torch.inf)
+
     def _note(self, rows: list[int], logits: Tensor, chosen: Tensor) -> None:
         """Keep each choice's log-probability, and the likeliest tokens where they are wanted."""
         everything = row_by_row(lambda row: torch.log_softmax(row, dim=-1), logits)
@@ -312,7 +324,7 @@ class Session:
                 self.results[row].logprobs.append(logprob)
         if not self.alternatives:
             return
-        best, ids = everything.topk(min(self.alternatives, logits.shape[-1]))
+        best, ids = everything.topk(min(self.alternatives, len(self.tokenizer.vocab)))
         for row, values, names in zip(rows, best.tolist(), ids.tolist(), strict=True):
             if self.results[row].stopped == "length":
                 self.results[row].alternatives.append([Alternative(*pair) for pair in zip(names, values, strict=True)])
@@ -341,6 +353,12 @@ class Session:
 def _check(logprob: float) -> None:
     if logprob != logprob:
         raise FledgeError("The model's scores are not finite: its training went wrong. Use an earlier checkpoint.")
+
+
+def holes_of(tokenizer: Tokenizer) -> list[int]:
+    """Ids below the greatest that the tokenizer has no token for, such as 100256 of cl100k."""
+    vocab, size = tokenizer.vocab, tokenizer.vocab_size
+    return [] if len(vocab) == size else [token for token in range(size) if token not in vocab]
 
 
 def stops_of(tokenizer: Tokenizer, sampling: SamplingConfig) -> tuple[set[int], list[str]]:

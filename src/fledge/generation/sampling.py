@@ -86,12 +86,12 @@ def draw(found: Candidates, uniforms_B: Tensor) -> Tensor:
     return (place if found.ids is None else found.ids.gather(-1, place)).squeeze(-1)
 
 
-def row_by_row(function: Callable[[Tensor], Tensor], scores_BV: Tensor) -> Tensor:
+def row_by_row(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     """The function of all rows. On a CPU one at a time: for more, torch would wake its threads, which then get in the
-    way of those that decode."""
-    if scores_BV.device.type != "cpu":
-        return function(scores_BV)
-    return torch.cat([function(row_1V) for row_1V in torch.split(scores_BV, 1)])
+    way of those that decode; and no row's outcome depends on the others."""
+    if tensors[0].device.type != "cpu" or len(tensors[0]) == 1:
+        return function(*tensors)
+    return torch.cat([function(*rows) for rows in zip(*(torch.split(tensor, 1) for tensor in tensors), strict=True)])
 
 
 def choose(logits_BV: Tensor, config: SamplingConfig, uniforms_B: Tensor, seen_BV: Tensor | None = None) -> Tensor:
@@ -100,4 +100,4 @@ def choose(logits_BV: Tensor, config: SamplingConfig, uniforms_B: Tensor, seen_B
         logits_BV = penalise(logits_BV, seen_BV, config.repetition_penalty)
     if config.temperature < COLDEST:
         return row_by_row(lambda row: row.argmax(dim=-1), logits_BV)
-    return draw(candidates(logits_BV, config), uniforms_B)
+    return row_by_row(lambda row, number: draw(candidates(row, config), number), logits_BV, uniforms_B)

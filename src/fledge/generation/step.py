@@ -75,8 +75,8 @@ class NativeStep(ABC):
     @staticmethod
     def make(model: Model) -> NativeStep | None:
         """The step of a model that there is one for: a Transformer or a BDH in 32 bits on the CPU."""
-        weight = next(model.parameters())
-        if weight.device.type != "cpu" or weight.dtype != torch.float32:
+        # Every one of them: native code takes each for 32 bits, and would read past the end of a narrower one.
+        if any(weight.device.type != "cpu" or weight.dtype != torch.float32 for weight in model.parameters()):
             return None
         if type(model) is Transformer:
             return TransformerStep(model)
