@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
@@ -90,6 +93,7 @@ def test_a_configuration_survives_json() -> None:
             "model.heads=7",
             ["model.heads = 7 does not divide model.width = 128", "Try 4 or 8", "model.width=126"],
         ),
+        ("model.width=1000000000000000003", ["does not divide model.width = 1000000000000000003", "Try 1 or "]),
         ("corpus.validation_fraction=0.9", ["corpus.validation_fraction = 0.9", "at least 0 and at most 0.5"]),
         ("sampling.top_p=1.5", ["sampling.top_p = 1.5", "it must be above 0 and at most 1."]),
         ("sampling.top_p=0", ["sampling.top_p = 0", "it must be above 0 and at most 1."]),
@@ -131,3 +135,36 @@ def test_a_name_from_another_program_leads_to_a_setting_there_is() -> None:
 def test_every_setting_is_documented() -> None:
     undocumented = [path for path, text in setting_paths().items() if not text]
     assert undocumented == []
+
+
+def test_the_handbooks_list_of_settings_is_the_one_there_is() -> None:
+    from tools.list_settings import settings_page
+
+    kept = (Path(__file__).parents[1] / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert kept == settings_page(), "write it again: .venv/bin/python -m tools.list_settings > docs/settings.md"
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ("model.layers=true", "layers = true is not allowed: give a number"),
+        ("optimizer.learning_rate=true", "learning_rate = true is not allowed: give a number"),
+        ("corpus.source=", "corpus.source: an empty text is not allowed"),
+        ('corpus.source="a\\u0000b"', "holds a NUL character"),
+        ('name="a\\u0000b"', "holds a NUL character"),
+        ("training.steps=" + "9" * 5000, "training.steps = "),
+    ],
+)
+def test_values_that_only_look_right_are_refused(change: str, sentence: str) -> None:
+    with pytest.raises(FledgeError, match=re.escape(sentence)):
+        load_recipe("akjv-demo", [change])
+
+
+def test_a_name_that_is_a_day_is_a_name(tmp_path: Path) -> None:
+    assert load_recipe("akjv-demo", ["corpus.source=2024-01-01"]).corpus.source == ("2024-01-01",)
+    recipe = tmp_path / "marked.toml"
+    recipe.write_text("\ufeffname = 'mine'\n", encoding="utf-8")
+    assert load_recipe(recipe).name == "mine"
+    recipe.write_text("training.steps = " + "9" * 5000)
+    with pytest.raises(FledgeError, match="not valid TOML"):
+        load_recipe(recipe)

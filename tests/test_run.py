@@ -164,3 +164,25 @@ def test_one_stop_text_is_a_list_of_one(trained) -> None:
     assert trained.generate(["fledge"], stop="e", **options) == trained.generate(["fledge"], stop=["e"], **options)
     with pytest.raises(FledgeError, match="give a list of texts"):
         trained.evaluate("fledge")
+
+
+def test_a_text_that_moved_is_not_needed_where_its_tokens_are_whole(tmp_path, text, trained) -> None:
+    moved, folder = tmp_path / "text.txt", tmp_path / "run"
+    shutil.copyfile(text, moved)
+    small_run(folder, moved).train()
+    moved.unlink()
+    again = Run.open(folder, quiet=True)
+    with pytest.warns(UserWarning, match="Going on with the tokens of it"):
+        assert len(again.tokens.split("train").tokens) == len(trained.tokens.split("train").tokens)
+    with pytest.raises(FledgeError, match="no file or folder"):
+        _ = Run.open(folder, [f"corpus.source={tmp_path / 'other.txt'}"], quiet=True).tokens
+
+
+def test_drawing_and_threads_leave_the_process_as_it_was(tmp_path, text) -> None:
+    import matplotlib
+    import torch
+
+    before, threads = matplotlib.get_backend(), torch.get_num_threads()
+    small_run(tmp_path / "one", text, f"training.threads={threads + 1}").train()
+    small_run(tmp_path / "two", text).train()
+    assert (matplotlib.get_backend(), torch.get_num_threads()) == (before, threads)

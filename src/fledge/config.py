@@ -10,11 +10,21 @@ import difflib
 import math
 import sys
 from collections.abc import Iterable, Mapping
+from datetime import date, time
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from fledge.errors import FledgeError, command, nearest
 from fledge.files import read_json
@@ -30,8 +40,24 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
-_ONE_OR_MORE = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
-Texts = Annotated[tuple[str, ...], _ONE_OR_MORE]
+
+
+def _one_or_more(value: Any) -> Any:
+    texts = (value,) if isinstance(value, str) else value
+    if isinstance(texts, list | tuple) and "" in texts:
+        raise ValueError("an empty text is not allowed: leave it out, or name something.")
+    return texts
+
+
+def _without_nul(name: str) -> str:
+    if "\0" in name:
+        raise ValueError(f"{name!r} holds a NUL character, and no file's name does.")
+    return name
+
+
+FileName = Annotated[str, AfterValidator(_without_nul)]
+FileNames = Annotated[tuple[FileName, ...], BeforeValidator(_one_or_more)]
+Texts = Annotated[tuple[str, ...], BeforeValidator(_one_or_more)]
 "Several texts, or one: `--set corpus.source=my.txt` needs no brackets."
 
 
@@ -39,6 +65,15 @@ class Settings(BaseModel):
     """A group of settings: unknown names are refused, values are checked, and nothing changes afterwards."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _true_is_no_number(cls, values: Any) -> Any:
+        for key, value in values.items() if isinstance(values, Mapping) else ():
+            kind = cls.model_fields[key].annotation if key in cls.model_fields else None
+            if isinstance(value, bool) and {int, float}.intersection((kind, *get_args(kind))):
+                raise ValueError(f"{key} = {str(value).lower()} is not allowed: give a number.")
+        return values
 
     @model_validator(mode="before")
     @classmethod
@@ -53,7 +88,7 @@ class Settings(BaseModel):
 class CorpusConfig(Settings):
     """Where the text comes from, and which part of it is held out."""
 
-    source: Texts = ("akjv",)
+    source: FileNames = ("akjv",)
     "Files, folders, globs or fsspec addresses, `-` for standard input, or the name of a corpus (`akjv`)."
     format: Literal["auto", "text", "files", "lines", "jsonl", "parquet", "akjv"] = "auto"
     "How documents lie in the source: one text with separators, one per file, one per line, JSONL, Parquet, verses."
@@ -65,11 +100,11 @@ class CorpusConfig(Settings):
     "For `akjv`: begin each verse with the title of its book."
     validation_fraction: Annotated[float, Field(ge=0, le=0.5)] = 0.1
     "The share of the documents held out, chosen by a hash of each document."
-    validation_source: Texts = ()
+    validation_source: FileNames = ()
     "Sources held out as they are, instead of a share of the documents."
     skip_bad: bool = False
     "Skip broken JSON lines, and count them, instead of stopping at the first."
-    max_document_bytes: Positive = 1 << 28
+    max_document_bytes: Annotated[int, Field(ge=1, le=1 << 40)] = 1 << 28
     "A longer document is refused, for a document has to fit in memory; a text without separators may be of any size."
 
 
@@ -78,7 +113,7 @@ class TokenizerConfig(Settings):
 
     kind: Literal["bpe", "word", "character"] = "bpe"
     "Byte-pair encoding, whole words with spelled-out rest, or characters."
-    path: str | None = None
+    path: FileName | None = None
     "An existing tokenizer (a folder, `tokenizer.json`, a `.tiktoken` file) to use instead of training one."
     vocabulary_size: Annotated[int, Field(ge=2)] | None = 4096
     "Ids in all, special tokens and bytes included; for BPE, none merges until no pair occurs twice."
@@ -98,7 +133,7 @@ Policy = Literal["stream", "packed", "slide-in", "slide-through", "full", "align
 class TokensConfig(Settings):
     """How windows are cut from the token store."""
 
-    context_length: Positive = 256
+    context_length: Annotated[int, Field(ge=1, le=1 << 40)] = 256
     "Tokens in a window: what the model sees at once."
     policy: Policy = "stream"
     "How windows lie on documents: see the handbook's page on data."
@@ -110,7 +145,7 @@ class TokensConfig(Settings):
     "For `aligned`: drop what is left over at a document's end, or pad it once on the right."
     lanes: Positive | None = None
     "For `lanes`: how many contiguous streams there are; as many as training.batch_size."
-    store: str | None = None
+    store: FileName | None = None
     "An existing token store to use instead of tokenizing the corpus."
 
 
@@ -170,7 +205,7 @@ class ModelConfig(Settings):
     @model_validator(mode="after")
     def _heads_divide(self) -> ModelConfig:
         if self.architecture in ("transformer", "bdh") and self.width % self.heads:
-            small = [count for count in range(1, math.isqrt(self.width) + 1) if self.width % count == 0]
+            small = [count for count in range(1, min(math.isqrt(self.width), 4096) + 1) if self.width % count == 0]
             divisors = {*small, *(self.width // count for count in small)}
             near = sorted(divisors, key=lambda count: (abs(count - self.heads), count))
             below = self.width - self.width % self.heads
@@ -283,7 +318,7 @@ class TrainingConfig(Settings):
     "Steps between generated samples; 0 for only at the end."
     log_every: Positive = 10
     "Steps between lines of metrics."
-    trackers: Annotated[tuple[Literal["tensorboard", "wandb", "trackio"], ...], _ONE_OR_MORE] = ()
+    trackers: Annotated[tuple[Literal["tensorboard", "wandb", "trackio"], ...], BeforeValidator(_one_or_more)] = ()
     "Where metrics go besides `metrics.csv`, which is always written: each must be installed."
     on_divergence: Literal["stop", "skip"] = "stop"
     "When the loss is not finite or jumps: stop with a message, or go back to the last checkpoint and skip the batch."
@@ -315,7 +350,7 @@ class SamplingConfig(Settings):
     "Divide the scores of tokens that already occurred; 1 for none."
     max_tokens: Annotated[int, Field(ge=1, le=1 << 24)] = 128
     "Tokens to generate at most."
-    stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], _ONE_OR_MORE] = ()
+    stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_one_or_more)] = ()
     "Texts at which generation ends, besides the end token; the text of a special token stands for that token."
     stop_at_end: bool = True
     "End at the tokenizer's end token; off to go on with a new document."
@@ -330,7 +365,7 @@ class SamplingConfig(Settings):
 class RunConfig(Settings):
     """Everything a run needs, from text to samples."""
 
-    name: str = "run"
+    name: FileName = "run"
     "The run's folder below `runs/`: a name, and not a path."
     corpus: CorpusConfig = CorpusConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
@@ -378,16 +413,16 @@ def parse(kind: type[S], values: Mapping[str, Any], where: str = "") -> S:
         raise FledgeError(prefix + " ".join(_sentence(kind, e) for e in error.errors())) from None
 
 
-def load_recipe(recipe: str, overrides: Iterable[str] = ()) -> RunConfig:
+def load_recipe(recipe: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
     """A packaged recipe by name, or a TOML file (or a run's config.json) by path, with `a.b=c` overrides applied.
 
     >>> load_recipe("akjv-demo", ["model.layers=2"]).model.layers
     2
     """
-    values = recipe_values(recipe)
+    values = recipe_values(str(recipe))
     for override in overrides:
         _apply(values, override)
-    return parse(RunConfig, values, where=recipe)
+    return parse(RunConfig, values, where=str(recipe))
 
 
 def recipe_names() -> list[str]:
@@ -417,8 +452,8 @@ def recipe_values(recipe: str) -> dict[str, Any]:
     else:
         raise FledgeError(f"There is no recipe called {recipe!r}. {nearest(recipe, recipe_names())}")
     try:
-        return tomllib.loads(text.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return tomllib.loads(text.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
         hint = "" if recipe.endswith(".toml") else f" A text is trained on with --set corpus.source={recipe}"
         raise FledgeError(f"{recipe} is not a recipe, for it is not valid TOML: {error}.{hint}") from None
 
@@ -448,9 +483,10 @@ def _value(text: str) -> Any:
     if text.lower() in ("none", "null"):
         return None
     try:
-        return tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
+        value = tomllib.loads(f"v = {text}")["v"]
+    except (ValueError, RecursionError):
         return text
+    return text if isinstance(value, date | time) else value  # a folder may be named by its day
 
 
 def _sentence(kind: type[Settings], error: Any) -> str:
@@ -563,7 +599,7 @@ def _group(kind: type[Settings], path: list[str]) -> type[Settings]:
 
 
 def setting_paths(kind: type[Settings] = RunConfig, prefix: str = "") -> dict[str, str]:
-    """Every leaf setting by its dotted name, with its documentation: for help texts and the handbook."""
+    """Every leaf setting by its dotted name, with its documentation."""
     found: dict[str, str] = {}
     for name, field in kind.model_fields.items():
         annotation = field.annotation

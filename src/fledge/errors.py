@@ -9,6 +9,7 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class FledgeError(ValueError):
@@ -31,14 +32,18 @@ def nearest(name: str, names: Iterable[str]) -> str:
 def harmless(text: str, keep: str = "") -> str:
     """A stranger's text for a terminal: characters that would steer it, and are not to `keep`, are numbered instead.
 
-    >>> harmless("a\\x1b[2Jb")
-    'a⟨U+001B⟩[2Jb'
+    So are those that no encoding has: lone surrogates, but for the bytes of a file's name that are no text.
+
+    >>> harmless("a\\x1b[2Jb\\ud800")
+    'a⟨U+001B⟩[2Jb⟨U+D800⟩'
     """
+
+    def steers(character: str) -> bool:
+        kind = unicodedata.category(character)
+        return kind in ("Cc", "Cf") or (kind == "Cs" and not "\udc80" <= character <= "\udcff")
+
     return "".join(
-        f"⟨U+{ord(character):04X}⟩"
-        if unicodedata.category(character) in ("Cc", "Cf") and character not in keep
-        else character
-        for character in text
+        f"⟨U+{ord(character):04X}⟩" if steers(character) and character not in keep else character for character in text
     )
 
 
@@ -51,4 +56,6 @@ def command(*words: object) -> str:
     program = "fledge"
     if os.path.basename(sys.argv[0]) == program and shutil.which(program) is None:
         program = os.path.relpath(sys.argv[0])
-    return shlex.join([program, *map(str, words)])
+    # A file's name that begins with a dash would be read as an option.
+    safe = [f"./{word}" if isinstance(word, Path) and str(word).startswith("-") else str(word) for word in words]
+    return shlex.join([program, *safe])

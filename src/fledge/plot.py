@@ -22,8 +22,6 @@ def curves(
 ) -> str:
     """Named curves over one pair of axes; `levels` are drawn as labelled horizontal lines."""
     import matplotlib
-
-    matplotlib.use("svg")
     from matplotlib.figure import Figure
 
     # Text stays text (searchable, small), and a fixed salt makes equal plots equal bytes.

@@ -91,7 +91,7 @@ def progress_bar(
         bar = Bar(title, total, unit, scale)
         bar._printed = float("inf")
         yield bar
-    elif console.is_terminal:
+    elif console.is_terminal and not console.is_dumb_terminal:
         name = TextColumn("{task.description}", markup=False)
         columns = (name, BarColumn(), _Rate(unit, scale), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as progress:

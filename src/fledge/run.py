@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+import warnings
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -48,15 +49,18 @@ class Run:
 
     def __init__(
         self,
-        config: RunConfig | str,
+        config: RunConfig | str | Path,
         folder: Path | str | None = None,
         *,
         overrides: Iterable[str] = (),
         bundle: Bundle | None = None,
         quiet: bool = False,
     ) -> None:
-        """`config` is a configuration or a recipe's name; `bundle` gives weights and a tokenizer to start from."""
-        self.config = load_recipe(config, overrides) if isinstance(config, str) else override_config(config, overrides)
+        """`config` is a configuration, or a recipe's name or file; `bundle` gives first weights and a tokenizer."""
+        if isinstance(config, RunConfig):
+            self.config = override_config(config, overrides)
+        else:
+            self.config = load_recipe(config, overrides)
         self.folder = Path(folder) if folder is not None else Path("runs") / self.config.name
         self.bundle = bundle
         self.quiet = quiet
@@ -107,7 +111,13 @@ class Run:
             store = TokenStore.open(self.config.tokens.store)
             store.require(self.tokenizer)
             return store
-        corpus = self.corpus
+        try:
+            corpus = self.corpus
+        except FledgeError as error:
+            if (kept := self._kept_tokens()) is None:
+                raise
+            warnings.warn(f"{error} Going on with the tokens of it in {self.folder / 'tokens'}.")
+            return kept
         self.claim()
         try:
             return store_on_the_fly(corpus, self.tokenizer, self.folder / "tokens", progress=not self.quiet)
@@ -116,6 +126,19 @@ class Run:
                 f"{self.folder} was begun with other text or another tokenizer. Leave the settings of corpus and "
                 "tokenizer as they were, or begin a new run in another folder."
             ) from None
+
+    def _kept_tokens(self) -> TokenStore | None:
+        """The whole store in the folder, where the settings of the text are those that it was written with."""
+        from fledge.tokens import TokenStore
+
+        kept, path = self.folder / CONFIG, self.folder / "tokens"
+        if not (path / "store.json").is_file() or not kept.is_file():
+            return None
+        if read_json(kept).get("corpus") != self.config.corpus.model_dump(mode="json"):
+            return None
+        store = TokenStore.open(path)
+        store.require(self.tokenizer)
+        return store
 
     def windows(self, split: str) -> Windows:
         """The windows of `train` or `validation`, in the order that the seed gives them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -12,12 +13,14 @@ import torch
 
 import fledge.cli
 from fledge.bundle import load_bundle, save_bundle
+from fledge.bundle.manifest import describe_file
 from fledge.config import ModelConfig, RunConfig, TokensConfig
 from fledge.corpus import Corpus
 from fledge.model import build_model
 from fledge.tokenizer import train_bpe
 from fledge.tokens import write_store
 from tests.bundle.conftest import forge
+from tests.cli.conftest import Fledge
 
 VERSES = [f"And the earth number {number} was without form, and void." for number in range(40)]
 
@@ -82,6 +85,18 @@ def test_generate_from_a_file_and_standard_input(folder: Path, monkeypatch: Patc
     monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO("né void".encode())))
     assert fledge_cli(monkeypatch, "generate", folder / "one", "--file", "-", "--max-tokens", 2) == 0
     assert capsys.readouterr().out.startswith("né void")
+
+
+def test_generate_takes_lines_as_an_editor_counts_them(folder: Path, monkeypatch: Patch, capsys: Capture) -> None:
+    prompts = folder / "lines.txt"
+    given = ("generate", folder / "one", "--file", prompts, "--lines", "--max-tokens", 1, "--json")
+    prompts.write_bytes("And\u2028the\x85\x0cearth\r\n\nvoid\n".encode())
+    assert fledge_cli(monkeypatch, *given) == 0
+    found = [json.loads(line)["prompt"] for line in capsys.readouterr().out.split("\n")[:-1]]
+    assert found == ["And\u2028the\x85\x0cearth", "", "void"]
+    prompts.write_bytes(b"")
+    assert fledge_cli(monkeypatch, *given) == 2
+    assert "lines.txt is empty: it has no line to go on from" in capsys.readouterr().err
 
 
 def test_generate_interactively(folder: Path, monkeypatch: Patch, capsys: Capture, tmp_path: Path) -> None:
@@ -177,6 +192,7 @@ def test_evaluate_prints_nothing_but_json(folder: Path, monkeypatch: Patch, caps
     ("options", "sentence"),
     [
         (("--text", "text.txt", "--max-tokens", "5"), "--max-tokens goes with --tokens"),
+        (("--text", "text.txt", "--split", "train"), "--split goes with --tokens"),
         (("--text", "text.txt", "--limit", "5"), "--limit goes with --tasks"),
         (("--text", "text.txt", "--task-folder", "."), "--task-folder goes with --tasks"),
         (("--text", "text.txt", "--tokens", "tokens"), "not both"),
@@ -221,6 +237,22 @@ def test_a_strangers_manifest_cannot_steer_the_terminal(
     for printed in capsys.readouterr():
         assert "⟨U+001B⟩[2J" in printed
         assert not set(steer) & set("\x1b\x07\u202e") & set(printed)
+
+
+def test_a_name_that_no_encoding_has_is_a_sentence(fledge: Fledge, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "one", tmp_path / "b")
+    path = tmp_path / "b" / "model.safetensors"
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    header["\ud800"] = {"dtype": "F32", "shape": [0], "data_offsets": [len(data) - 8 - length] * 2}
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+    entry = describe_file(path).model_dump()
+    forge(tmp_path / "b", lambda values: values["files"].update({"model.safetensors": entry}))
+    found = fledge("bundle", "check", tmp_path / "b")
+    assert found.code == 2
+    assert found.err == f"fledge: {path} holds ⟨U+D800⟩, which the model of these settings does not have.\n"
 
 
 def test_bundle_import_refuses_a_wrong_value(folder: Path, monkeypatch: Patch, capsys: Capture, tmp_path: Path) -> None:
@@ -272,8 +304,6 @@ def test_bundle_pack_export_import(folder: Path, monkeypatch: Patch, capsys: Cap
 
 
 def test_bundle_check_refuses_a_flipped_byte(folder: Path, monkeypatch: Patch, capsys: Capture, tmp_path: Path) -> None:
-    import shutil
-
     shutil.copytree(folder / "one", tmp_path / "broken")
     path = tmp_path / "broken" / "model.safetensors"
     data = bytearray(path.read_bytes())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fledge import __version__, cli
+from fledge import __version__, cli, errors
 from fledge.errors import FledgeError
 from tests.small import SMALL
 
@@ -189,3 +189,21 @@ def test_a_name_that_is_no_text_is_printed_as_it_was_given(tmp_path: Path) -> No
     assert done.returncode == 2
     assert name in done.stderr
     assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_what_an_encoding_lacks_is_spelled_out(encoding: str) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-m", "fledge", "--help"], env=environment, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert b"fledge demo" in done.stdout
+
+
+def test_closed_streams_are_no_error() -> None:
+    for closed in ("<&-", ">&-", "2>&-"):
+        done = subprocess.run(["sh", "-c", f"'{sys.executable}' -m fledge --version {closed}"], capture_output=True)
+        assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_command_to_type_next_takes_no_name_for_an_option() -> None:
+    assert errors.command("generate", Path("-x")) == "fledge generate ./-x"

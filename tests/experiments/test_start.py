@@ -123,8 +123,14 @@ def test_a_recipe_reads_back_as_it_was_meant(tmp_path) -> None:
 def test_standard_input_is_refused_and_a_cut_start_begins_again(tmp_path):
     with pytest.raises(FledgeError, match="standard input only once"):
         start.Start(["-"], 60.0, "1m", tmp_path / "a", print)
-    (tmp_path / "b" / "tokenizer").mkdir(parents=True)
-    (tmp_path / "b" / "config.json").write_text("{}")
-    assert start.begun(tmp_path / "b")
-    (tmp_path / "b" / "mine.txt").write_text("a person's own")
-    assert not start.begun(tmp_path / "b")
+    folder = tmp_path / "b"
+    (folder / "tokenizer").mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    assert not start.begun(folder)  # as fledge train leaves it when killed: a person's own run
+    (folder / "start.json").write_text('{"texts": [], "time": "1m"}')
+    assert start.begun(folder)
+    (folder / "mine.txt").write_text("a person's own")
+    assert not start.begun(folder)
+    (folder / "mine.txt").unlink()
+    (folder / "start.json").write_text('{"texts": [], "time": "1m", "speed": 1.0, "choices": []}')
+    assert not start.begun(folder)

@@ -12,6 +12,7 @@ import time
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -264,6 +265,7 @@ STEPS = 1500
 CHILD = """
 import sys
 from pathlib import Path
+from typing import Any
 from tests.training.support import run, settings
 folder = Path(sys.argv[1])
 resume = any((folder / "checkpoints").glob("step-*/bundle.json"))
@@ -308,3 +310,28 @@ def test_killed_at_random_moments_the_run_ends_the_same(tmp_path: Path) -> None:
         break
     assert kills == KILLS
     assert_same(tmp_path / "unbroken", folder)
+
+
+def test_a_persons_own_folder_is_not_taken_for_a_branch(unbroken: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "project" / "branch" / "notes.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    with pytest.raises(FledgeError, match="has no checkpoint yet"):
+        find_checkpoint(tmp_path / "project")
+    assert mine.read_text() == "mine"
+    folder = tmp_path / "run"
+    shutil.copytree(unbroken, folder)
+    shutil.copytree(mine.parent, folder / "branch")
+    with pytest.raises(FledgeError, match="is no branch of this run"):
+        run(settings(model={"dropout": 0.1}), folder, resume=True, at=4)
+    assert (folder / "branch" / "notes.txt").read_text() == "mine"
+
+
+def test_a_trace_outlives_its_branch(unbroken: Path, tmp_path: Path, capsys: Any) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(unbroken, folder)
+    run(settings(model={"dropout": 0.1}, training={"steps": 16}), folder, resume=True, at=4, profile=True)
+    assert not (folder / "branch").exists()
+    assert (folder / "trace.json").stat().st_size > 0
+    run(settings(model={"dropout": 0.1}, training={"steps": 4}), tmp_path / "short", profile=True)
+    assert "--profile watches steps 4 to 8, and there were 4 here: no trace is written." in capsys.readouterr().err

@@ -7,6 +7,7 @@ moments finds `main` at work and is answered like any other.
 
 from __future__ import annotations
 
+import codecs
 import errno
 import importlib
 import os
@@ -79,9 +80,7 @@ def main() -> None:
     """Run the command line; a person's mistake is one sentence and exit code 2, never a traceback."""
     debug = "--debug" in sys.argv
     warnings.showwarning = warn
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # names of files may hold bytes that are no text: these go out as given
-            stream.reconfigure(errors="surrogateescape")
+    prepare_streams()
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
         from fledge.cli.usage import invoke
@@ -103,6 +102,18 @@ def main() -> None:
             sys.exit(141)  # as every program does whose reader is gone
         fail(error, os_sentence(error), debug)
     sys.exit(code)
+
+
+def prepare_streams() -> None:
+    """Printing never fails: what an encoding lacks is spelled out, and a stream that was closed leads nowhere."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - it lives as long as the process
+        elif mode == "w" and isinstance(stream, TextIOWrapper):
+            # Names of files may hold bytes that are no text: in UTF-8 these go out as given.
+            utf8 = codecs.lookup(stream.encoding).name == "utf-8"
+            stream.reconfigure(errors="surrogateescape" if utf8 else "backslashreplace")
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -45,9 +45,11 @@ def walk(console: Console, run: Run, out: Path, again: str) -> None:
     run.claim()
     say = _Steps(console)
     documents = list(run.corpus.documents())
-    say("text", f"{len(documents):,} verses, {sum(map(len, documents)) / 1e6:.1f} MB, one in ten held out")
-    tokenizer = run.tokenizer
-    say("tokenizer", f"BPE with {tokenizer.vocab_size:,} tokens, trained on the training part alone")
+    name = "verses" if run.config.corpus.source == ("akjv",) else "documents"
+    say("text", f"{len(documents):,} {name}, {sum(map(len, documents)) / 1e6:.1f} MB")
+    tokenizer, fitted = run.tokenizer, run.config.tokenizer
+    part = "trained on the training part alone" if fitted.fit_on == "train" else "trained on all of the text"
+    say("tokenizer", f"{fitted.kind}, {tokenizer.vocab_size:,} tokens, {fitted.path or part}")
     write_store(run.corpus, tokenizer, out / "tokens")
     train, validation = (run.tokens.split(name) for name in ("train", "validation"))
     if not len(validation.tokens):
@@ -63,7 +65,7 @@ def walk(console: Console, run: Run, out: Path, again: str) -> None:
     model = run.config.model
     say(
         "model",
-        f"Transformer, {model.layers} layers × {model.width}, {run.model.parameters_count():,} parameters",
+        f"{model.architecture}, {model.layers} layers × {model.width}, {run.model.parameters_count():,} parameters",
     )
     say(
         "training",

@@ -17,7 +17,7 @@ from fledge.cli.extras import install_command
 
 CORE = ("torch", "numpy", "safetensors", "pydantic", "typer", "rich", "matplotlib")
 EXTRAS = {
-    "data": ("pyarrow", "zstandard", "fsspec", "regex"),
+    "data": ("pyarrow", "zstandard", "fsspec", "aiohttp", "regex"),
     "demo": ("pythonbible_akjv",),
     "hub": ("gguf", "huggingface_hub"),
     "ray": ("ray",),

@@ -33,7 +33,9 @@ def evaluate(
         list[str] | None, typer.Option(help="A text file, folder or corpus (akjv); may be given more than once.")
     ] = None,
     tokens: Annotated[Path | None, typer.Option(help="A token store made with the bundle's tokenizer.")] = None,
-    split: Annotated[Literal["train", "validation"], typer.Option(help="The part of the store.")] = "validation",
+    split: Annotated[
+        Literal["train", "validation"] | None, typer.Option(help="The part of the store; validation, unless given.")
+    ] = None,
     stride: Annotated[
         int | None,
         typer.Option(min=1, help="Tokens between windows: less is slower, with more context for each token."),
@@ -58,6 +60,7 @@ def evaluate(
     about_text = {
         "--text": text,
         "--tokens": tokens,
+        "--split": split,
         "--stride": stride,
         "--alone": alone,
         "--max-tokens": max_tokens,
@@ -71,7 +74,7 @@ def evaluate(
     if text and tokens:
         raise FledgeError("Give --text or --tokens, not both.")
     if text:
-        refuse({"--max-tokens": max_tokens}, "goes with --tokens: a text is evaluated whole")
+        refuse({"--max-tokens": max_tokens, "--split": split}, "goes with --tokens: a text is evaluated whole")
     chosen = device_named(device)
     loaded = {str(path): load_bundle(path, device=chosen) for path in bundles}
     if tasks:
@@ -92,7 +95,9 @@ def evaluate(
         store = tokens if tokens is not None else bundles[0] / "tokens"
         if tokens is None and not store.is_dir():
             raise FledgeError(f"Say what to evaluate {bundles[0]} on: --text FILE, or --tokens STORE.")
-        found = compare_on_store(loaded, TokenStore.open(store), split, stride, documents, max_tokens, progress=True)
+        found = compare_on_store(
+            loaded, TokenStore.open(store), split or "validation", stride, documents, max_tokens, progress=True
+        )
     if json_:
         write_json(found, worst)
     else:

@@ -34,5 +34,5 @@ def seconds_of(budget: str | None) -> float | None:
 
 def finish(report: Path) -> None:
     """The answer, and where the evidence lies."""
-    answer = (report.with_suffix(".md")).read_text().split("\n\n")[1]
+    answer = report.with_suffix(".md").read_text(encoding="utf-8").split("\n\n")[1]
     print(f"\n{answer}\n\nThe report: {report}")

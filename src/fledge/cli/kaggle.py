@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -29,5 +30,5 @@ def kaggle(
         print(f"  dataset/{name}")
     for note in packed.notes:
         print(f"Note: {note}")
-    upload = f"kaggle datasets create -p {packed.folder}/dataset --dir-mode zip"
+    upload = shlex.join(["kaggle", "datasets", "create", "-p", f"{packed.folder}/dataset", "--dir-mode", "zip"])
     print(f"Next: read {packed.folder / 'README.md'}, or: {upload}")

@@ -26,7 +26,9 @@ def train(
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="A.B=C", help="Change a setting, such as model.layers=6."),
+        typer.Option(
+            "--set", metavar="A.B=C", help="Change a setting, such as model.layers=6 (all: docs/settings.md)."
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The run's folder; runs/NAME where none is given.")

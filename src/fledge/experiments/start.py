@@ -59,8 +59,11 @@ class Start:
         """The run as it was begun here before, or a new one whose recipe is chosen now."""
         from fledge.run import Run
 
-        if (self.folder / START).is_file():
-            kept = read_json(self.folder / START)
+        if begun(self.folder):
+            shutil.rmtree(self.folder)  # a kill came between the choice and its last file
+        asked = {"texts": self.texts, "time": self.time_text}
+        kept = read_json(self.folder / START) if (self.folder / START).is_file() else {}
+        if "choices" in kept:
             if (kept["texts"], kept["time"]) != (self.texts, self.time_text):
                 raise FledgeError(
                     f"{self.folder} was started with other texts or another time ({', '.join(kept['texts'])}; "
@@ -69,17 +72,15 @@ class Start:
             self.choices, self.speed = [Choice(*choice) for choice in kept["choices"]], kept["speed"]
             self.say("recipe", f"{self.folder / RECIPE}, chosen before: going on with it")
             return Run(load_recipe(str(self.folder / RECIPE)), self.folder)
-        if self.folder.is_dir() and begun(self.folder):
-            shutil.rmtree(self.folder)  # a kill came between the choice and its last file
         if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
             raise FledgeError(f"{self.folder} exists already. Name another folder with --out, or remove that one.")
         config, tokenizer, title = self.choose()
         run = Run(config, self.folder, quiet=False)
         run.claim()
+        write_json(self.folder / START, asked)
         tokenizer.save(self.folder / "tokenizer")
         write_recipe(self.folder / RECIPE, recipe_text(config.name, title, self.choices))
-        kept = {"texts": self.texts, "time": self.time_text, "speed": self.speed, "choices": self.choices}
-        write_json(self.folder / START, kept)
+        write_json(self.folder / START, asked | {"speed": self.speed, "choices": self.choices})
         self.say("recipe", f"{self.folder / RECIPE}: every choice with its reason")
         return run
 
@@ -288,9 +289,13 @@ def counted(look: Look) -> str:
 
 
 def begun(folder: Path) -> bool:
-    """Whether a folder holds no more than the first files of a start."""
+    """Whether a folder holds no more than the first files of a start, which says at its end what it chose."""
+    if not folder.is_dir():
+        return False
     names = {path.name for path in folder.iterdir() if not path.name.endswith(PARTIAL)}
-    return CONFIG in names and names <= {CONFIG, "tokenizer", RECIPE}
+    if START not in names:
+        return names == {CONFIG}
+    return names <= {CONFIG, START, "tokenizer", RECIPE} and "choices" not in read_json(folder / START)
 
 
 def bytes_per_token(corpus: Corpus, tokenizer: Tokenizer) -> float:

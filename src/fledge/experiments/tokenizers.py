@@ -78,8 +78,6 @@ def report_tokenizers(measured: Sequence[Measurement], folder: Path, command: st
 def bars(measured: Sequence[Measurement]) -> str:
     """Bytes per token as an SVG drawing: a group of bars for each corpus, a colour for each tokenizer."""
     import matplotlib
-
-    matplotlib.use("svg")
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(one.tokenizer for one in measured))

@@ -43,7 +43,7 @@ def measure(config: RunConfig, batch_size: int, device_name: str, seconds: float
     length = config.tokens.context_length
     total = config.training.tokens or config.steps * config.training.batch_size * length
     config = override_config(config, [f"training.batch_size={batch_size}"])
-    device = choose_device(device_name)
+    device = choose_device(device_name, named="--device")
     precision = choose_precision(config.training.precision, device)
     prepare(device, precision, config.training.threads)
     if device.type == "cuda":
@@ -69,7 +69,8 @@ def _step_seconds(config: RunConfig, device: torch.device, batch_size: int, seco
     model = build_model(config.model, vocabulary, length).to(device).train()
     model.recompute = config.training.recompute
     objective = Objective(model, precision, device, config.training.label_smoothing, config.training.z_loss)
-    compiles = device.type == "cuda" and config.model.architecture not in ("rnn", "gru", "lstm")
+    by_itself = device.type == "cuda" and config.model.architecture not in ("rnn", "gru", "lstm")
+    compiles = config.training.compile == "on" or (config.training.compile == "auto" and by_itself)
     run = torch.compile(objective, dynamic=False) if compiles else objective
     optimizer = build_optimizer(model, config.optimizer)
     ids = torch.randint(vocabulary, (batch_size, length + 1))

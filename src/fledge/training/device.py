@@ -87,10 +87,22 @@ def choose_precision(name: str, device: torch.device) -> Precision:
     return Precision("fp16", f"with loss scaling: {torch.cuda.get_device_name(device)} has no bf16; weights stay fp32")
 
 
+_threads_before: list[int] = []
+"As many as there were before a run set a number of its own, while there is such a run's."
+
+
+def set_threads(threads: int | None) -> None:
+    """As many as a run sets, or as there were before another one in this process did."""
+    if threads is not None:
+        _threads_before[:] = _threads_before or [torch.get_num_threads()]
+        torch.set_num_threads(threads)
+    elif _threads_before:
+        torch.set_num_threads(_threads_before.pop())
+
+
 def prepare(device: torch.device, precision: Precision, threads: int | None) -> None:
     """The process-wide switches that follow from the choices."""
-    if threads is not None:
-        torch.set_num_threads(threads)
+    set_threads(threads)
     if device.type == "cuda":
         # In a lower precision the weights of a recurrent layer are copies, in pieces; torch says so for every model.
         warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-FIRST, COUNT = 4, 5  # the first steps compile and warm up
+FIRST, LAST = 4, 8  # the first steps compile and warm up
+COUNT = LAST - FIRST + 1
 
 
 class StepProfile:
@@ -28,13 +29,21 @@ class StepProfile:
                 activities.append(ProfilerActivity.CUDA)
             self.profiler = profile(activities=activities, acc_events=True)
             self.profiler.__enter__()
-        elif self.seen == FIRST - 1 + COUNT:
+        elif self.seen == LAST:
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
             self.profiler.__exit__(None, None, None)
             self.profiler.export_chrome_trace(str(folder / "trace.json"))
             return self._table(folder)
         return None
+
+    def close(self) -> str | None:
+        """Stop watching; what to say where there were too few steps."""
+        if self.seen >= LAST:
+            return None
+        if self.seen >= FIRST - 1:
+            self.profiler.__exit__(None, None, None)
+        return f"--profile watches steps {FIRST} to {LAST}, and there were {self.seen} here: no trace is written."
 
     def _table(self, folder: Path) -> str:
         on_device = self.device.type == "cuda"

@@ -93,8 +93,8 @@ class Session:
         self.samples = timeline.Samples(self.place / timeline.SAMPLES, self.progress.step) if ranks.main else None
         background = self.device.type == "cuda" and not self.sharded
         self.saver = Saver(config, tokenizer, folder, self.device, background)
-        self.trackers = open_trackers(config, self.place, self.progress.step) if ranks.main else []
-        self.profile = StepProfile(self.device) if profile else None
+        self.trackers = open_trackers(config, folder, self.place, self.progress.step) if ranks.main else []
+        self.profile = StepProfile(self.device) if profile and ranks.main else None
         self._pending: list[tuple[int, int, int, Tensor, Tensor]] = []
         self._saved = self.progress.step if resume is not None else -1
         self._evaluated_at = -1
@@ -132,7 +132,7 @@ class Session:
         progress.samples += self.config.training.batch_size
         progress.tokens += self.config.training.batch_size * self.config.tokens.context_length
         self._pending.append((progress.step, *samples, loss, norm))
-        if self.profile is not None and (table := self.profile.step(self.place)):
+        if self.profile is not None and (table := self.profile.step(self.folder)):
             self.view.note(table)
         if self._clock is None:
             self._synchronize()
@@ -443,6 +443,8 @@ class Session:
         return f"stopped at once. The last checkpoint is {last[1]}: go on with {again}"
 
     def close(self) -> None:
+        if self.profile is not None and (missed := self.profile.close()):
+            self.view.warn(missed)
         self.view.close()
         self.saver.wait()
         for tracker in self.trackers:
@@ -497,9 +499,10 @@ class Session:
             steps = self.config.steps
         fewer = settings.tokens is not None and settings.tokens < progress.tokens and self.config.steps < progress.step
         if steps < progress.step or fewer:
+            length = "training.steps" if settings.tokens is None else "training.tokens"
             raise FledgeError(
                 f"The run has done {progress.step} steps already, and {self.config.steps} are asked for. "
-                f"Set training.steps to more, or go back with --at."
+                f"Set {length} to more, or go back with --at."
             )
         return steps
 
@@ -549,6 +552,7 @@ class Session:
                 device=device,
                 step_batch=config.training.batch_size,
                 shards=world if self.sharded else 1,
+                positions=self.model.context_length,
             )
             return forecast(account, world)
         except KeyError:

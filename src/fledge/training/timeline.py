@@ -46,10 +46,8 @@ def find_checkpoint(folder: Path | str, at: int | None = None) -> Path:
     main, branch = checkpoint_steps(folder), checkpoint_steps(folder / BRANCH)
     if not main and not branch:
         recipe = folder / "config.json"
-        raise FledgeError(
-            f"{folder} has no checkpoint yet. Begin it again: "
-            f"fledge train {recipe if recipe.is_file() else 'RECIPE'} --out {folder}"
-        )
+        again = command("train", recipe if recipe.is_file() else "RECIPE", "--out", folder)
+        raise FledgeError(f"{folder} has no checkpoint yet. Begin it again: {again}")
     if at is None:
         note = read_json(folder / BRANCH / NOTE) if (folder / BRANCH / NOTE).is_file() else None
         if note and not branch and note["from"] in main:
@@ -129,12 +127,25 @@ def open_place(folder: Path, origin: Path | None) -> Path:
 def put_aside(folder: Path) -> None:
     """Give a branch that was left a name of its own, `branch-1` and on; one without a checkpoint holds nothing."""
     place = folder / BRANCH
-    if checkpoint_steps(place):
-        number = 1
-        while (aside := folder / f"{BRANCH}-{number}").exists():
-            number += 1
-        os.rename(place, aside)
-    shutil.rmtree(place, ignore_errors=True)
+    if not place.exists():
+        return
+    if not (place / NOTE).is_file():
+        raise FledgeError(f"{place} is no branch of this run, and one needs its name. Move it to another place first.")
+    if not checkpoint_steps(place):
+        remove_branch(folder)
+        return
+    number = 1
+    while (aside := folder / f"{BRANCH}-{number}").exists():
+        number += 1
+    os.rename(place, aside)
+
+
+def remove_branch(folder: Path) -> None:
+    """All of it at once: what a kill leaves of it is no branch."""
+    left = folder / f"{BRANCH}-left{PARTIAL}"
+    shutil.rmtree(left, ignore_errors=True)
+    os.rename(folder / BRANCH, left)
+    shutil.rmtree(left)
 
 
 def overtaken(folder: Path, step: int) -> bool:
@@ -153,12 +164,9 @@ def take_over(folder: Path) -> None:
 def finish_takeover(folder: Path) -> None:
     """Finish, in order, what a kill may have cut short. Without a takeover under way this does nothing."""
     place = folder / BRANCH
-    if not (place / NOTE).is_file():
-        shutil.rmtree(place, ignore_errors=True)
+    note = read_json(place / NOTE) if (place / NOTE).is_file() else {}
+    if not note.get("takes_over"):
         return
-    if not read_json(place / NOTE).get("takes_over"):
-        return
-    note = read_json(place / NOTE)
     main, mine, former = folder / "checkpoints", place / "checkpoints", place / "former"
     if mine.is_dir():
         if main.is_dir():
@@ -173,8 +181,7 @@ def finish_takeover(folder: Path) -> None:
     for events in sorted((place / EVENTS).glob("*")):  # each says from which step on it replaces those before it
         (folder / EVENTS).mkdir(exist_ok=True)
         os.replace(events, folder / EVENTS / events.name)
-    (place / NOTE).unlink()
-    shutil.rmtree(place)
+    remove_branch(folder)
 
 
 def require_room(place: Path, config: TrainingConfig, steps: int, size: int) -> None:

@@ -35,10 +35,10 @@ def check_trackers(config: RunConfig) -> None:
             )
 
 
-def open_trackers(config: RunConfig, folder: Path, step: int) -> list[Tracker]:
-    """The trackers that the settings ask for."""
+def open_trackers(config: RunConfig, folder: Path, place: Path, step: int) -> list[Tracker]:
+    """The trackers that the settings ask for; `place` is the run's folder, or its branch."""
     return [
-        TensorBoard(folder, step) if name == "tensorboard" else Account(name, config, folder)
+        TensorBoard(place, step) if name == "tensorboard" else Account(name, config, folder, place)
         for name in config.training.trackers
     ]
 
@@ -62,13 +62,11 @@ class TensorBoard:
 class Account:
     """W&B, or trackio, which has the same calls and needs no account."""
 
-    def __init__(self, package: str, config: RunConfig, folder: Path) -> None:
+    def __init__(self, package: str, config: RunConfig, folder: Path, place: Path) -> None:
         self.library: Any = importlib.import_module(package)
         options: dict[str, Any] = {"project": "fledge", "name": config.name, "config": config.model_dump(mode="json")}
         if package == "wandb":
-            options.update(
-                dir=str(folder), resume="allow", id=folder.absolute().as_posix().replace("/", "-").strip("-")
-            )
+            options.update(dir=str(folder), resume="allow", id=place.absolute().as_posix().replace("/", "-").strip("-"))
         self.library.init(**options)
 
     def log(self, step: int, values: dict[str, float]) -> None:

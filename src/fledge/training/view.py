@@ -26,7 +26,7 @@ class View:
         self._live: Live | None = None
         self._last_line = 0.0
         self._values: dict[str, Any] = {}
-        if self.shown and self.console.is_terminal:
+        if self.shown and self.console.is_terminal and not self.console.is_dumb_terminal:
             self._live = Live(console=self.console, refresh_per_second=4, transient=False)
             self._live.start()
 

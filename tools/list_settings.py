@@ -1,0 +1,47 @@
+"""Every setting with its default, its choices and its explanation, as `fledge.config` has them: docs/settings.md.
+
+After a setting was changed, in the root of the repository: .venv/bin/python -m tools.list_settings > docs/settings.md
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal, get_args, get_origin
+
+from fledge.config import RunConfig, recipe_names
+
+HEAD = """\
+# Settings
+
+Every setting has one name, one default and one explanation. The name is the same in a recipe (TOML), on the command
+line (`--set model.layers=6`) and in Python (`fledge.Run("akjv-demo", overrides=["model.layers=6"])`). A recipe says
+what differs from these defaults; the packaged ones are {recipes}. A run keeps all of its settings in `config.json`.
+"""
+BAR = r"\|"  # inside a table
+TABLE = "\n| setting | default | choices | |\n|---|---|---|---|\n"
+
+
+def settings_page() -> str:
+    """The whole page. A test holds the one that is kept to it."""
+    page, groups = HEAD.format(recipes=", ".join(f"`{name}`" for name in recipe_names())) + TABLE, ""
+    for name, field in RunConfig.model_fields.items():
+        inner: Any = field.annotation
+        if not hasattr(inner, "model_fields"):
+            page += row(name, field)
+            continue
+        groups += f"\n## {name}\n\n{inner.__doc__}\n{TABLE}"
+        groups += "".join(row(f"{name}.{leaf}", part) for leaf, part in inner.model_fields.items())
+    return page + groups
+
+
+def row(path: str, field: Any) -> str:
+    kinds = [field.annotation, *get_args(field.annotation)]
+    choices = [f"`{choice}`" for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
+    default = field.get_default(call_default_factory=True)
+    shown = "none" if default is None else f"`{json.dumps(default)}`"
+    cells = [f"`{path}`", shown, ", ".join(choices), " ".join((field.description or "").split())]
+    return f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |\n"
+
+
+if __name__ == "__main__":
+    print(settings_page(), end="")
