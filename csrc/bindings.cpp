@@ -17,7 +17,9 @@
 #include "documents.hpp"
 #include "encoder.hpp"
 #include "gather.hpp"
+#include "mapped_file.hpp"
 #include "ranks.hpp"
+#include "too_large.hpp"
 #include "trainer.hpp"
 #include "validity.hpp"
 
@@ -70,7 +72,8 @@ fledge::SpecialMode mode_of(const std::string& name) {
 }
 
 struct MissingToken : std::runtime_error {
-    using std::runtime_error::runtime_error;
+    explicit MissingToken(std::string_view token) : std::runtime_error("a token is missing"), token(token) {}
+    std::string token;
 };
 
 template <typename Id>
@@ -86,11 +89,12 @@ using PythonTokens = std::vector<std::pair<nb::bytes, std::uint32_t>>;
 class PythonEncoder {
 public:
     PythonEncoder(const PythonTokens& tokens, const nb::list& merges, const PythonTokens& specials,
-                  const std::string& pattern, bool wide) {
+                  const PythonTokens& always, const std::string& pattern, bool wide) {
         fledge::EncoderSettings settings;
         settings.pattern = pattern_of(pattern);
         settings.tokens = to_tokens(tokens);
         settings.specials = to_tokens(specials);
+        settings.always = to_tokens(always);
         settings.merges = to_merges(settings.tokens, merges);
         if (wide) {
             wide_ = std::make_unique<fledge::Encoder<std::uint32_t>>(std::move(settings));
@@ -160,7 +164,7 @@ private:
         for (const auto& [bytes, id] : tokens) ids.emplace(bytes, id);
         const auto id_of = [&](std::string_view bytes) {
             const auto found = ids.find(bytes);
-            if (found == ids.end()) throw MissingToken(std::string(bytes));
+            if (found == ids.end()) throw MissingToken(bytes);
             return found->second;
         };
         std::vector<fledge::Merge> out;
@@ -220,9 +224,14 @@ public:
         counter_.add_spans(view.bytes(), bounds);
     }
 
-    void add_file(const std::string& path) {
+    // A path is bytes: not every name is text. Ctrl-C ends the counting.
+    void add_file(const nb::bytes& path) {
+        const std::string name(path.c_str(), path.size());
         nb::gil_scoped_release release;
-        counter_.add_file(path);
+        counter_.add_file(name, [] {
+            nb::gil_scoped_acquire acquire;
+            if (PyErr_CheckSignals() != 0) throw nb::python_error();
+        });
     }
 
     // Pre-tokens that a regular expression of the user's cut from a text of so many bytes.
@@ -244,15 +253,7 @@ public:
         counter_.total();
     }
 
-    std::vector<std::pair<nb::bytes, std::uint64_t>> words() {
-        std::vector<std::pair<nb::bytes, std::uint64_t>> out;
-        counter_.total().each([&](const Byte* word, std::size_t length, std::uint64_t count) {
-            out.emplace_back(nb::bytes(reinterpret_cast<const char*>(word), length), count);
-        });
-        return out;
-    }
-
-    // [(left, right, result, count)]. `progress(merges)` may raise: then training ends with it.
+    // [(left, right, result, count)]. `progress(merges)` may raise, and so may Ctrl-C: then training ends with it.
     nb::list train(std::uint64_t merges, std::uint64_t min_frequency, nb::object progress) {
         const fledge::TrainRequest request{merges, min_frequency};
         fledge::TrainResult result;
@@ -260,7 +261,7 @@ public:
         Call call{progress, failed};
         {
             nb::gil_scoped_release release;
-            result = fledge::train(counter_.total(), request, progress.is_none() ? nullptr : &Call::run, &call);
+            result = fledge::train(counter_.total(), request, &Call::run, &call);
         }
         if (failed) throw nb::python_error();
         nb::list list;
@@ -280,13 +281,12 @@ private:
         static bool run(void* self, std::uint64_t merges) {
             auto& call = *static_cast<Call*>(self);
             nb::gil_scoped_acquire acquire;
+            call.failed = PyErr_CheckSignals() != 0;
+            if (call.failed || call.progress.is_none()) return !call.failed;
             PyObject* answer = PyObject_CallFunction(call.progress.ptr(), "K", static_cast<unsigned long long>(merges));
-            if (!answer) {
-                call.failed = true;
-                return false;
-            }
-            Py_DECREF(answer);
-            return true;
+            call.failed = !answer;
+            Py_XDECREF(answer);
+            return !call.failed;
         }
     };
 
@@ -375,6 +375,8 @@ void find_places(const Numbers& numbers, const Numbers& rungs, std::size_t step,
     fledge::find_places(span_of(numbers), span_of(rungs), step, span_of(values), span_of(places));
 }
 
+nb::bytes to_bytes(const std::string& text) { return nb::bytes(text.data(), text.size()); }
+
 const float* floats(std::uintptr_t address) { return reinterpret_cast<const float*>(address); }
 float* places(std::uintptr_t address) { return reinterpret_cast<float*>(address); }
 
@@ -412,12 +414,18 @@ NB_MODULE(_core, m) {
         try {
             std::rethrow_exception(failure);
         } catch (const fledge::SpecialRefused& error) {
-            nb::object arguments = nb::make_tuple(nb::bytes(error.what(), std::strlen(error.what())), error.at);
+            nb::object arguments = nb::make_tuple(to_bytes(error.token), error.at, error.span);
             PyErr_SetObject(PyExc_LookupError, arguments.ptr());
         } catch (const MissingToken& error) {
-            PyErr_SetObject(PyExc_KeyError, nb::bytes(error.what(), std::strlen(error.what())).ptr());
+            PyErr_SetObject(PyExc_KeyError, to_bytes(error.token).ptr());
+        } catch (const fledge::TooLarge& error) {
+            PyErr_SetString(nb::module_::import_("fledge.errors").attr("FledgeError").ptr(), error.what());
+        } catch (const fledge::FileError& error) {
+            nb::object path = nb::steal(PyUnicode_DecodeFSDefaultAndSize(error.path.data(), Py_ssize_t(error.path.size())));
+            nb::object arguments = nb::make_tuple(error.code().value(), error.code().message(), path);
+            PyErr_SetObject(PyExc_OSError, arguments.ptr());
         } catch (const std::system_error& error) {
-            nb::object arguments = nb::make_tuple(error.code().value(), error.code().message(), error.what());
+            nb::object arguments = nb::make_tuple(error.code().value(), error.what());
             PyErr_SetObject(PyExc_OSError, arguments.ptr());
         }
     });
@@ -466,8 +474,9 @@ NB_MODULE(_core, m) {
         }, "gates"_a, "x"_a, "out"_a, "rows"_a, "threads"_a);
 
     nb::class_<PythonEncoder>(m, "Encoder")
-        .def(nb::init<const PythonTokens&, const nb::list&, const PythonTokens&, const std::string&, bool>(), "tokens"_a,
-             "merges"_a, "specials"_a, "pattern"_a, "wide"_a)
+        .def(nb::init<const PythonTokens&, const nb::list&, const PythonTokens&, const PythonTokens&, const std::string&,
+                      bool>(),
+             "tokens"_a, "merges"_a, "specials"_a, "always"_a, "pattern"_a, "wide"_a)
         .def("encode", &PythonEncoder::encode, "text"_a, "special"_a, "threads"_a)
         .def("encode_list", &PythonEncoder::encode_list, "text"_a, "special"_a)
         .def("encode_spans", &PythonEncoder::encode_spans, "buffer"_a, "offsets"_a, "special"_a, "threads"_a)
@@ -482,7 +491,6 @@ NB_MODULE(_core, m) {
         .def("add_words", &PythonCounter::add_words, "words"_a, "source_bytes"_a)
         .def("last_cut", &PythonCounter::last_cut, "text"_a)
         .def("finish", &PythonCounter::finish)
-        .def("words", &PythonCounter::words)
         .def("train", &PythonCounter::train, "merges"_a, "min_frequency"_a, "progress"_a.none())
         .def_prop_ro("distinct", &PythonCounter::distinct)
         .def_prop_ro("source_bytes", &PythonCounter::source_bytes);

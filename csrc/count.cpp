@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::size_t part_size = std::size_t{1} << 20;
 constexpr std::uint64_t bytes_per_thread = std::uint64_t{16} << 20;
+constexpr unsigned parts_between_looks = 16;  // some tens of milliseconds
 
 Specials with_numbers(const std::vector<std::string>& texts) {
     std::vector<std::pair<std::string, std::uint32_t>> tokens;
@@ -66,19 +67,23 @@ void PretokenCounter::count_part(const Byte* text, const Byte* end, WordTable& t
     }
 }
 
-void PretokenCounter::count_parts(const std::vector<const Byte*>& bounds, const MappedFile* file) {
+void PretokenCounter::count_parts(const std::vector<const Byte*>& bounds, const MappedFile* file,
+                                  const std::function<void()>& look_up) {
     std::atomic<unsigned> worker{0};
+    const auto caller = std::this_thread::get_id();
     run_parallel(bounds.size() - 1, useful_threads(), [&] {
-        return [&, &table = tables_[worker++]](std::size_t i) {
+        const bool looks = look_up && std::this_thread::get_id() == caller;
+        return [&, looks, done = 0u, &table = tables_[worker++]](std::size_t i) mutable {
             count_part(bounds[i], bounds[i + 1], table);
             if (file) file->done_with(std::span(bounds[i], bounds[i + 1]));
+            if (looks && ++done % parts_between_looks == 0) look_up();
         };
     });
 }
 
 void PretokenCounter::add_text(std::span<const Byte> text) {
     source_bytes_ += text.size();
-    count_parts(cut_into_parts(text.data(), text.data() + text.size(), part_size, specials_), nullptr);
+    count_parts(cut_into_parts(text.data(), text.data() + text.size(), part_size, specials_), nullptr, {});
 }
 
 void PretokenCounter::add_spans(std::span<const Byte> buffer, std::span<const std::uint64_t> bounds) {
@@ -98,12 +103,12 @@ void PretokenCounter::add_spans(std::span<const Byte> buffer, std::span<const st
     });
 }
 
-void PretokenCounter::add_file(const std::string& path) {
+void PretokenCounter::add_file(const std::string& path, const std::function<void()>& look_up) {
     const MappedFile file(path);
     const std::span<const Byte> text = file.bytes();
     source_bytes_ += text.size();
     if (text.empty()) return;
-    count_parts(cut_into_parts(text.data(), text.data() + text.size(), part_size, specials_), &file);
+    count_parts(cut_into_parts(text.data(), text.data() + text.size(), part_size, specials_), &file, look_up);
 }
 
 const WordTable& PretokenCounter::total() {

@@ -1,6 +1,7 @@
 // Counts the pre-tokens of texts and files on several threads, each with a table of its own.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -21,7 +22,8 @@ public:
     void add_text(std::span<const Byte> text);
     // Every span is a text of its own: nothing is counted across their borders.
     void add_spans(std::span<const Byte> buffer, std::span<const std::uint64_t> bounds);
-    void add_file(const std::string& path);
+    // `look_up` is called now and then, on this thread; what it throws ends the counting.
+    void add_file(const std::string& path, const std::function<void()>& look_up = {});
     void add_word(std::span<const Byte> word, std::uint64_t count) { tables_[0].add(word.data(), word.size(), count); }
 
     void add_source_bytes(std::uint64_t bytes) { source_bytes_ += bytes; }
@@ -35,7 +37,8 @@ public:
 private:
     unsigned useful_threads() const;
     void count_part(const Byte* text, const Byte* end, WordTable& table) const;
-    void count_parts(const std::vector<const Byte*>& bounds, const class MappedFile* file);
+    void count_parts(const std::vector<const Byte*>& bounds, const class MappedFile* file,
+                     const std::function<void()>& look_up);
 
     Pattern pattern_;
     Specials specials_;

@@ -1,7 +1,8 @@
 // Where a text may be cut so that the parts, pre-tokenized apart, give what the whole gives: the ground on which threads
-// share a text and streams are cut into blocks. Two places are safe in all three patterns, whatever stands further away:
+// share a text and streams are cut into blocks. Three places are safe in all patterns, whatever stands further away:
 //   before a blank between two characters that are not white space (no pre-token goes on with a blank);
-//   between a letter and a symbol that is neither a mark nor an apostrophe (no word goes on with one).
+//   between a letter and a symbol that is neither a mark nor an apostrophe (no word goes on with one);
+//   after a \n between two letters or numbers (it is a pre-token of its own, at the end of a text as elsewhere).
 #pragma once
 
 #include <vector>
@@ -26,6 +27,10 @@ inline bool is_safe_cut(const Byte* text, const Byte* at, const Byte* end) {
     }
     if (*at == '\'' || is_continuation(*at)) return false;
     const Character here = character_at(at, end);
+    if (at[-1] == '\n') {
+        constexpr unsigned any_word = any_letter | bit(Number);
+        return in(here.type, any_word) && at - 1 > text && in(character_before(text, at - 1).type, any_word);
+    }
     return here.type == Other && here.valid && in(character_before(text, at).type, any_letter);
 }
 

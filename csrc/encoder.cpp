@@ -13,6 +13,7 @@ constexpr std::size_t part_size = std::size_t{1} << 20;
 constexpr std::size_t generous_size = std::size_t{256} << 20;
 constexpr std::size_t parts_at_once = generous_size / part_size;
 constexpr std::size_t longest_kept = 1 << 10;  // pre-tokens that are longer hardly come twice
+constexpr std::size_t most_ids_kept = 1 << 20;  // the room that a longer one took is given back
 
 std::array<std::uint32_t, 256> byte_ids(const Tokens& tokens) {
     std::array<std::uint32_t, 256> ids;
@@ -56,7 +57,8 @@ template <typename Id>
 Encoder<Id>::Encoder(EncoderSettings settings)
     : pattern_(settings.pattern),
       merges_(byte_ids(settings.tokens), settings.merges),
-      specials_(settings.specials) {
+      specials_(settings.specials),
+      always_(settings.always) {
     // The tokens themselves are the most frequent pre-tokens: those that the merges of their bytes lead to are entered
     // into every table before it sees any text.
     std::uint32_t ids[short_length];
@@ -88,6 +90,7 @@ void Encoder<Id>::learn(const Byte* word, std::size_t length, Key key, std::uint
     cache.prefetch_admission(hash);
     const std::size_t count = merges_.apply(word, length, ids.data());
     out.append(ids.data(), count);
+    if (length > most_ids_kept) std::vector<std::uint32_t>().swap(ids);
     if (length > longest_kept || !cache.admits(hash)) return;
     if (cache.make_room()) seed(cache);
     if (length <= short_length) {
@@ -189,12 +192,14 @@ void Encoder<Id>::encode_part(std::span<const Byte> text, SpecialMode mode, Word
 }
 
 template <typename Id>
-void Encoder<Id>::refuse_specials(std::span<const Byte> text) const {
-    const Byte* end = text.data() + text.size();
-    const Specials::Match found = specials_.find(text.data(), end);
-    if (found.at == end) return;
-    throw SpecialRefused(static_cast<std::size_t>(found.at - text.data()),
-                         std::string(reinterpret_cast<const char*>(found.at), found.length));
+void Encoder<Id>::refuse_specials(std::span<const Byte> text, std::size_t span) const {
+    const Byte *at = text.data(), *end = at + text.size();
+    for (Specials::Match found = specials_.find(at, end); found.at < end; found = specials_.find(at, end)) {
+        at = found.at + found.length;
+        if (always_.find(found.at, at).length == found.length) continue;
+        throw SpecialRefused(std::string(reinterpret_cast<const char*>(found.at), found.length),
+                             static_cast<std::size_t>(found.at - text.data()), span);
+    }
 }
 
 template <typename Id>
@@ -250,7 +255,7 @@ Buffer<Id> Encoder<Id>::encode_spans(std::span<const Byte> buffer, std::span<con
                  [&](std::size_t group, WordCache<Id>& cache, Buffer<Id>& part) {
                      for (std::size_t i = groups[group]; i < groups[group + 1]; ++i) {
                          const auto text = buffer.subspan(bounds[i], bounds[i + 1] - bounds[i]);
-                         if (mode == SpecialMode::refuse) refuse_specials(text);
+                         if (mode == SpecialMode::refuse) refuse_specials(text, i);
                          starts[i] = part.size();
                          encode_part(text, mode, cache, part);
                      }

@@ -23,8 +23,10 @@ namespace fledge {
 enum class SpecialMode : std::uint8_t { recognise, text, refuse };
 
 struct SpecialRefused : std::runtime_error {
-    SpecialRefused(std::size_t at, const std::string& token) : std::runtime_error(token), at(at) {}
-    std::size_t at;
+    SpecialRefused(std::string token, std::size_t at, std::size_t span)
+        : std::runtime_error("a special token is refused"), token(std::move(token)), at(at), span(span) {}
+    std::string token;
+    std::size_t at, span;  // the byte of which of the texts
 };
 
 using Tokens = std::vector<std::pair<std::string, std::uint32_t>>;
@@ -33,6 +35,7 @@ struct EncoderSettings {
     Tokens tokens;  // the ordinary ones, special tokens aside
     std::vector<Merge> merges;
     Tokens specials;
+    Tokens always;  // those of the specials that are found in plain text too
     Pattern pattern = Pattern::gpt2;
 };
 
@@ -72,14 +75,14 @@ private:
 
     std::unique_ptr<WordCache<Id>> new_cache() const;
     void seed(WordCache<Id>& cache) const;
-    void refuse_specials(std::span<const Byte> text) const;
+    void refuse_specials(std::span<const Byte> text, std::size_t span = 0) const;
     const Specials& specials_for(SpecialMode mode) const {
-        return mode == SpecialMode::recognise ? specials_ : no_specials_;
+        return mode == SpecialMode::recognise ? specials_ : always_;
     }
 
     Pattern pattern_;
     Merges merges_;
-    Specials specials_, no_specials_;
+    Specials specials_, always_;
     std::vector<std::pair<Key, std::uint32_t>> seeds_;
     std::mutex lock_;
     std::vector<std::unique_ptr<WordCache<Id>>> idle_caches_;

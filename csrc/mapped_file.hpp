@@ -15,16 +15,21 @@
 
 namespace fledge {
 
+struct FileError : std::system_error {
+    FileError(int error, const std::string& path) : std::system_error(error, std::generic_category()), path(path) {}
+    std::string path;
+};
+
 class MappedFile {
 public:
     explicit MappedFile(const std::string& path) {
         const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-        if (file < 0) throw std::system_error(errno, std::generic_category(), path);
+        if (file < 0) throw FileError(errno, path);
         struct stat facts {};
         if (::fstat(file, &facts) != 0) {
             const int error = errno;
             ::close(file);
-            throw std::system_error(error, std::generic_category(), path);
+            throw FileError(error, path);
         }
         size_ = static_cast<std::size_t>(facts.st_size);
         if (size_ > 0) {
@@ -32,7 +37,7 @@ public:
             if (data_ == MAP_FAILED) {
                 const int error = errno;
                 ::close(file);
-                throw std::system_error(error, std::generic_category(), path);
+                throw FileError(error, path);
             }
             ::madvise(data_, size_, MADV_SEQUENTIAL);
         }

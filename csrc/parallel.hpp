@@ -1,10 +1,11 @@
 // Runs numbered pieces of work on some threads, the next free thread taking the next number. The first exception ends
-// the work and is thrown where it was asked for.
+// the work and is thrown where it was asked for. Where the system gives fewer threads, these do all of it.
 #pragma once
 
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -27,7 +28,11 @@ void run_parallel(std::size_t count, unsigned threads, MakeWorker make_worker) {
         }
     };
     std::vector<std::thread> helpers;
-    for (unsigned i = 1; i < threads && i < count; ++i) helpers.emplace_back(work);
+    helpers.reserve(threads);
+    try {
+        for (unsigned i = 1; i < threads && i < count; ++i) helpers.emplace_back(work);
+    } catch (const std::system_error&) {  // a limit on processes, or on memory for their stacks
+    }
     work();
     for (std::thread& helper : helpers) helper.join();
     if (failure) std::rethrow_exception(failure);

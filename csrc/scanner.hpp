@@ -13,6 +13,7 @@
 
 #include "masks.hpp"
 #include "patterns.hpp"
+#include "too_large.hpp"
 
 namespace fledge {
 
@@ -62,6 +63,9 @@ public:
 private:
     bool long_pretoken(Batch& batch) {
         at_ = next_pretoken<pattern>(at_, end_);
+        if (at_ - batch.base > 0xFFFFFFFF) {
+            refuse_as_too_large("a stretch of over 4 GiB of this text has no place to divide it; put white space into it.");
+        }
         batch.count = 1;
         batch.roomy = 0;
         batch.starts[0] = 0;

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -23,8 +24,13 @@ inline void rest_briefly() {
 
 class Team {
   public:
-    explicit Team(unsigned size) : size_(size) {
-        for (unsigned part = 1; part < size; ++part) helpers_.emplace_back([this, part] { serve(part); });
+    // Of `wanted` threads as many as the system gives, this one among them.
+    explicit Team(unsigned wanted) : wanted_(wanted) {
+        helpers_.reserve(wanted);
+        try {
+            for (unsigned part = 1; part < wanted; ++part) helpers_.emplace_back([this, part] { serve(part); });
+        } catch (const std::system_error&) {  // a limit on processes, or on memory for their stacks
+        }
     }
 
     ~Team() {
@@ -40,14 +46,15 @@ class Team {
     Team(const Team&) = delete;
     Team& operator=(const Team&) = delete;
 
-    unsigned size() const { return size_; }
+    unsigned wanted() const { return wanted_; }
+    unsigned size() const { return static_cast<unsigned>(helpers_.size()) + 1; }
 
     // Calls work(part) once for every part of the team, part 0 on this thread; returns when all are done.
     template <typename Work>
     void run(const Work& work) {
         call_ = [](const void* what, unsigned part) { (*static_cast<const Work*>(what))(part); };
         what_ = &work;
-        left_.store(size_ - 1, std::memory_order_relaxed);
+        left_.store(size() - 1, std::memory_order_relaxed);
         round_.fetch_add(1);
         if (sleepers_.load() > 0) {
             { const std::lock_guard guard(lock_); }
@@ -81,7 +88,7 @@ class Team {
         }
     }
 
-    unsigned size_;
+    unsigned wanted_;
     void (*call_)(const void*, unsigned) = nullptr;
     const void* what_ = nullptr;
     std::atomic<unsigned> round_{0}, left_{0}, sleepers_{0};
@@ -116,8 +123,8 @@ void run_on_team(unsigned threads, const Work& work) {
         static_cast<void>(shared.team.release());  // its threads stayed behind with the parent
         shared.owner = ::getpid();
     }
-    if (!shared.team || shared.team->size() != threads) shared.team = std::make_unique<Team>(threads);
-    shared.team->run([&](unsigned part) { work(part, threads); });
+    if (!shared.team || shared.team->wanted() != threads) shared.team = std::make_unique<Team>(threads);
+    shared.team->run([&](unsigned part) { work(part, shared.team->size()); });
 }
 
 }  // namespace fledge

@@ -1,8 +1,9 @@
 #include "trainer.hpp"
 
 #include <algorithm>
-#include <stdexcept>
 #include <unordered_map>
+
+#include "too_large.hpp"
 
 namespace fledge {
 namespace {
@@ -74,7 +75,7 @@ private:
             ++kept;
         });
         if (total >= none || kept >= none) {
-            throw std::length_error("the distinct words of this text take more than 4 GB; train on a part of it");
+            refuse_as_too_large("the distinct words of this text take more than 4 GB; train on a part of it.");
         }
         positions_.resize(total);  // a border without symbol stands before the first word and after each
         weights_.reserve(kept);

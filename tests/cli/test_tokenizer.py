@@ -54,14 +54,27 @@ def test_train_prints_the_phases_and_the_longest_tokens(fledge: Fledge, corpus: 
     assert tokenizer.fingerprint == train_bpe(corpus, 280, ["<|endoftext|>"]).fingerprint
 
 
-def test_the_next_command_that_train_prints_works(fledge: Fledge, corpus: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["own", "my own"])
+def test_the_next_command_that_train_prints_works(fledge: Fledge, corpus: Path, tmp_path: Path, name: str) -> None:
     import shlex
 
-    out = fledge("tokenizer", "train", corpus, "--vocab-size", 280, "--out", tmp_path / "own").out
+    out = fledge("tokenizer", "train", corpus, "--vocab-size", 280, "--out", tmp_path / name).out
     (line,) = [line for line in out.splitlines() if line.strip().startswith("fledge tokenizer show")]
     result = fledge(*shlex.split(line)[1:])
     assert result.code == 0
     assert "egg" in result.out
+
+
+def test_the_separator_of_documents_is_never_learned(fledge: Fledge, tmp_path: Path) -> None:
+    """Not even where it is no special token, and all of a plain file is wanted."""
+    path = tmp_path / "documents.txt"
+    path.write_text("a cat<|endoftext|>" * 50)
+    options = ("--fit-on", "all", "--special", "<|x|>", "--vocab-size", 300)
+    assert fledge("tokenizer", "train", path, *options, "--out", tmp_path / "own").code == 0
+    tokenizer = load_tokenizer(tmp_path / "own")
+    assert isinstance(tokenizer, BPETokenizer)
+    assert tokenizer.merges
+    assert not any(b"|" in left + right for left, right in tokenizer.merges)
 
 
 @pytest.mark.parametrize("kind", ["word", "character"])
@@ -170,6 +183,22 @@ def test_show_as_a_page(fledge: Fledge, bpe: Path, tmp_path: Path) -> None:
     result = fledge("tokenizer", "show", "the <cat>", "-t", bpe, "--html", tmp_path / "tokens.html")
     assert result.code == 0
     assert "&lt;" in (tmp_path / "tokens.html").read_text()
+
+
+def test_a_page_and_a_description_replace_nothing(fledge: Fledge, bpe: Path, tmp_path: Path) -> None:
+    notes, beside = tmp_path / "notes.html", tmp_path / "own.tiktoken.json"
+    for path in (notes, beside):
+        path.write_text("mine")
+    for arguments in (
+        ("show", "the cat", "-t", bpe, "--html", notes),
+        ("show", "the cat", "-t", bpe, "--html", "/dev/stdout"),
+        ("convert", bpe, tmp_path / "own.tiktoken", "--to", "tiktoken"),
+    ):
+        refused = fledge("tokenizer", *arguments)
+        assert refused.code == 2
+        assert "is already there" in refused.err
+    assert notes.read_text() == beside.read_text() == "mine"
+    assert not (tmp_path / "own.tiktoken").exists()
 
 
 def test_show_reads_standard_input(fledge: Fledge, word: Path) -> None:
@@ -365,6 +394,21 @@ def test_a_mistake_is_one_sentence(
     assert "Traceback" not in result.err
     assert result.out == ""
     assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_no_memory_for_a_text_is_told_of_the_text(
+    fledge: Fledge, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fledge.cli import tokenizer as verb
+
+    def too_much(*_: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(verb, "_train", too_much)
+    result = fledge("tokenizer", "train", corpus, "--out", tmp_path / "own")
+    assert result.code == 2
+    assert "the text, or one document of it, is too large" in result.err
+    assert "model.width" not in result.err
 
 
 def test_an_unknown_option_is_refused_with_code_2(fledge: Fledge, corpus: Path) -> None:

@@ -50,6 +50,7 @@ inline EncoderSettings small_settings(Pattern pattern) {
     merge("aaaa", "a"), merge("a", "Z"), merge("\xE6", "\xBC"), merge("\xE6\xBC", "\xA2"), merge("\xD0", "\xB6");
     for (const auto& [bytes, id] : ids) settings.tokens.emplace_back(bytes, id);
     settings.specials = {{"<|endoftext|>", 300}, {"<|end|>", 301}, {"<|", 302}};
+    settings.always = {{"<|", 302}};
     return settings;
 }
 

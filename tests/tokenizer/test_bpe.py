@@ -196,6 +196,11 @@ def test_a_refusal_names_the_byte_of_the_whole_text(small, pattern, tmp_path, mo
             way()
 
 
+def test_a_refusal_of_a_batch_names_the_text(small):
+    with pytest.raises(FledgeError, match=r"^text 3 of 4 holds the special token <\|end\|> at byte 1,"):
+        small.encode_batch(["a", "", "b<|end|>", "c"], special="refuse")
+
+
 def test_wrong_types_get_one_sentence(small):
     assert small.encode(b"the cat") == small.encode("the cat") == small.encode([b"the", " cat"])
     assert small.decode(np.array([5, 6])) == small.decode([5, 6])
@@ -236,6 +241,7 @@ def test_wrong_types_get_one_sentence(small):
         "a str is one text": lambda: small.encode_batch("abc"),
         "a int is no list of texts": lambda: small.encode_batch(5),
         "a NoneType is no list of texts": lambda: next(small.encode_iterable(None)),
+        "always = '<a>' is not one of": lambda: BPETokenizer(small.vocab, small.merges, always=["<a>"]),
     }
     for sentence, call in wrong.items():
         with pytest.raises(FledgeError, match=sentence):
@@ -274,6 +280,53 @@ def test_a_file_that_becomes_shorter_is_refused(tmp_path):
     assert done.returncode == 0
     assert "became shorter while it was read" in done.stdout
     assert not sink.exists()
+
+
+LINES = ("apple\nbanana\ncherry\n", "1\n22\n333\n4444\n", "d41d8cd98f\n00b204e980\n", "漢字\nété\n٣\n")
+
+
+@pytest.mark.parametrize("lines", LINES)
+@pytest.mark.parametrize("pattern", NAMES)
+def test_lines_without_blanks_are_not_gathered(small, pattern, lines):
+    """A column of numbers is cut at its line ends: the first ids come long before the last line."""
+    tokenizer = BPETokenizer(small.vocab, small.merges, small.special_tokens, pattern=pattern)
+    read = []
+
+    def long():
+        for _ in range(2000):
+            read.append(lines * 100)
+            yield read[-1]
+
+    ids = tokenizer.encode_iterable(long())
+    first = [next(ids) for _ in range(50)]
+    assert len(read) < 100
+    assert first == tokenizer.encode("".join(read))[:50]
+
+
+@pytest.mark.parametrize("pattern", NAMES)
+@settings(max_examples=300, deadline=None)
+@given(text=st.text("\naBé漢123٣'s./ \r", min_size=12))
+def test_parts_between_safe_cuts_have_the_ids_of_the_whole(pairs, pattern, text):
+    ours, _ = pairs[pattern]
+    text = text.encode()
+    parts, rest = [], text
+    while end := ours._encoder.last_cut(rest, "text"):
+        parts.insert(0, rest[end:])
+        rest = rest[:end]
+    ids = [token for part in [rest, *parts] for token in ours.encode(part, special="text")]
+    assert ids == ours.encode(text, special="text")
+
+
+def test_thousands_of_special_tokens_are_found_as_quickly_as_one(small):
+    import time
+
+    names = [f"<|reserved {number}|>" for number in range(20_000)]
+    tokenizer = BPETokenizer(small.vocab, small.merges, [*small.special_tokens, *names])
+    text = "a<b " * 200_000 + names[777]
+    started = time.process_time()
+    ids = tokenizer.encode_array(text, threads=1)
+    assert time.process_time() - started < 2  # eight, if each were looked at
+    assert ids[-1] == tokenizer.special_tokens[names[777]]
 
 
 def test_the_longest_special_wins(small):
@@ -316,6 +369,12 @@ def test_roles(small):
     assert (lone.roles.start, lone.roles.end, lone.roles.separator) == (0, 0, 0)
 
 
+def test_what_is_found_in_plain_text_ends_nothing():
+    vocab = {i: bytes([i]) for i in range(256)}
+    assert BPETokenizer(vocab, [], ["  "]).roles.end == 256
+    assert BPETokenizer(vocab, [], ["  "], always=["  "]).roles.end is None
+
+
 def test_saved_and_loaded(small, tmp_path):
     small.save(tmp_path / "tokenizer")
     again = load_tokenizer(tmp_path / "tokenizer")
@@ -355,6 +414,10 @@ def test_a_vocabulary_without_all_bytes():
         tokenizer.encode("abc")
     with pytest.raises(FledgeError, match="a merge needs the token"):
         BPETokenizer({0: b"a", 1: b"b"}, [(b"a", b"b")])
+    with pytest.raises(FledgeError, match=r"needs the token b'\\x00a', which is not in the vocabulary"):
+        BPETokenizer({0: b"a", 1: b"\0"}, [(b"\0", b"a")])
+    with pytest.raises(FledgeError, match="a token of no bytes"):
+        BPETokenizer({0: b"a", 1: b""}, [])
 
 
 def merged_naively(word: bytes, merges: list[tuple[bytes, bytes]]) -> list[bytes]:
@@ -401,8 +464,11 @@ def test_a_pattern_of_ones_own_keeps_every_byte(small):
     assert tokenizer.decode(tokenizer.encode(text)) == text
     assert list(tokenizer.encode_iterable(text)) == tokenizer.encode(text)
     assert 0 in tokenizer.encode(text)
-    with pytest.raises(FledgeError, match="nor a regular expression"):
-        BPETokenizer(small.vocab, small.merges, pattern="(")
+    for wrong in ("(", "(" * 3000 + "a" + ")" * 3000):
+        with pytest.raises(FledgeError, match="nor a regular expression"):
+            BPETokenizer(small.vocab, small.merges, pattern=wrong)
+    with pytest.raises(FledgeError, match="searches backwards"):
+        BPETokenizer(small.vocab, small.merges, pattern=r"(?r)\w+")
     with pytest.raises(FledgeError, match="forbids"):
         tokenizer.encode(text, special="refuse")
 

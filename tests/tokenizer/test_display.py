@@ -79,6 +79,12 @@ def test_markup_in_the_text_stays_text(tokenizers: dict[str, Tokenizer]) -> None
     assert "[¦b¦o¦l¦d¦]" in printed(show("[bold]", {"c": CharacterTokenizer([])}), False)
 
 
+def test_markup_in_a_name_stays_text() -> None:
+    view = show("a", {"tok[new]": CharacterTokenizer([]), "[/x]": CharacterTokenizer([])})
+    assert "tok[new]" in printed(view, False)
+    assert "[/x]" in printed(view, True)
+
+
 def test_html_holds_the_tokens_and_their_ids(tokenizers: dict[str, Tokenizer]) -> None:
     text = "<script>alert('egg')</script>&\n"
     page = show(text, tokenizers)._repr_html_()

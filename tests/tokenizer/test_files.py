@@ -24,7 +24,7 @@ from fledge.tokenizer import (
     export_tokenizer,
     load_tokenizer,
 )
-from fledge.tokenizer.huggingface import EXPRESSIONS, pattern_name
+from fledge.tokenizer.huggingface import EXPRESSIONS, OLDER_CL100K, pattern_name
 from fledge.tokenizer.save import save_new_tokenizer
 
 TEXTS = [
@@ -171,6 +171,80 @@ def test_388_languages_have_equal_ids_in_all_three(tmp_path: Path, shared_data: 
         ids = tokenizer.encode(part)
         assert hugging_face.encode(part).ids == ids
         assert openai.encode(part, allowed_special="all") == ids
+
+
+@pytest.mark.parametrize("pattern", ["gpt2", "cl100k", "o200k"])
+def test_white_space_at_the_end_has_equal_ids_in_all_three(pattern: str, tmp_path: Path) -> None:
+    """At the end of a text and before a special token, of a tokenizer that learned such ends."""
+    tokenizers, tiktoken = pytest.importorskip("tokenizers"), pytest.importorskip("tiktoken")
+    from tiktoken.load import load_tiktoken_bpe
+
+    ends = ["", " ", "\n", "\n  ", " \n ", "\r\n\t", "  \n\n  ", "\n\u3000", "\n\u00a0 \r", "\t \t"]
+    texts = [f"a{end}" for end in ends] + [f"a{end}<|endoftext|>b{end}" for end in ends]
+    tokenizer = without_warnings(lambda: train_bpe(texts * 9, 300, ["<|endoftext|>"], pattern=pattern))
+    tokenizer.save(tmp_path)
+    hugging_face = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    ranks, beside = export_tokenizer(tokenizer, tmp_path / "own.tiktoken", "tiktoken")
+    described = json.loads(beside.read_text())
+    described.pop("pattern")
+    openai = tiktoken.Encoding("own", mergeable_ranks=load_tiktoken_bpe(str(ranks)), **described)
+    for text in texts:
+        assert hugging_face.encode(text).ids == tokenizer.encode(text), text
+        assert openai.encode(text, allowed_special="all") == tokenizer.encode(text), text
+    assert load_tokenizer(tmp_path).fingerprint == tokenizer.fingerprint
+
+
+@pytest.mark.parametrize("expression", OLDER_CL100K)
+@pytest.mark.parametrize("learned", ["a \n b", "a\n  "])
+def test_an_older_spelling_of_cl100k_is_that_pattern_where_the_ids_are_equal(
+    expression: str, learned: str, tmp_path: Path
+) -> None:
+    """It divides what ends a text after a line end: another thing only where a merge would join the two."""
+    tokenizers = pytest.importorskip("tokenizers")
+    without_warnings(lambda: train_bpe([learned] * 9, 300, pattern="cl100k")).save(tmp_path / "own")
+    document = json.loads((tmp_path / "own" / "tokenizer.json").read_text())
+    document["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = expression
+    (tmp_path / "tokenizer.json").write_text(json.dumps(document))
+    tokenizer = without_warnings(lambda: load_tokenizer(tmp_path / "tokenizer.json"))
+    assert isinstance(tokenizer, BPETokenizer)
+    assert tokenizer.pattern == (expression if learned == "a\n  " else "cl100k")
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    for text in (*TEXTS, "a\n  ", "a \n b\r\n\t"):
+        assert tokenizer.encode(text) == theirs.encode(text).ids, text
+
+
+def test_a_folder_that_we_wrote_with_the_older_spelling_is_the_tokenizer_it_was(tmp_path: Path) -> None:
+    tokenizer = without_warnings(lambda: train_bpe(["a\n  "] * 9, 300, pattern="cl100k"))
+    tokenizer.save(tmp_path)
+    document = json.loads((tmp_path / "tokenizer.json").read_text())
+    document["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = OLDER_CL100K[0]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(document))
+    assert load_tokenizer(tmp_path).fingerprint == tokenizer.fingerprint
+
+
+@pytest.mark.parametrize("pattern", ["gpt2", r"\p{L}+|[\s\S]"])
+def test_added_tokens_that_are_not_special_are_found_in_every_text(pattern: str, tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    without_warnings(lambda: train(pattern)).save(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    theirs = tokenizers.Tokenizer.from_file(str(path))
+    theirs.add_tokens([tokenizers.AddedToken(text, special=False) for text in ("  ", "<pad>", "dog")])
+    theirs.save(str(path))
+    (tmp_path / "tokenizer_config.json").unlink()
+    tokenizer = load_tokenizer(path)
+    texts = [*TEXTS, "a  b   c", "the dog<pad>sat", "hotdog<|pad|>"]
+    for text in texts:
+        theirs.encode_special_tokens = False
+        assert tokenizer.encode(text) == theirs.encode(text).ids, text
+        theirs.encode_special_tokens = True  # as text, that is
+        assert tokenizer.encode(text, special="text") == theirs.encode(text).ids, text
+    assert tokenizer.encode("a  <pad>", special="refuse") == tokenizer.encode("a  <pad>")
+    with pytest.raises(FledgeError, match=r"<\|pad\|> at byte 4"):
+        tokenizer.encode("a  b<|pad|>", special="refuse")
+    tokenizer.save(tmp_path / "again")
+    assert load_tokenizer(tmp_path / "again").fingerprint == tokenizer.fingerprint
+    with pytest.warns(UserWarning, match="is found in plain text too, which a gpt2 file does not say"):
+        export_tokenizer(tokenizer, tmp_path / "gpt2", "gpt2")
 
 
 def test_ignoring_merges_is_no_matter_where_they_lead_to_every_token(trained: BPETokenizer, tmp_path: Path) -> None:

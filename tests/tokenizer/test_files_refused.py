@@ -154,9 +154,20 @@ BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False
         ({"added_tokens": [{"id": 300, "content": "<a>"}, {"id": 301, "content": "<a>"}]}, "two ids"),
         ({"added_tokens": [{"id": 300, "content": "<a>"}, {"id": 300, "content": "<b>"}]}, "to both"),
         ({"added_tokens": [{"id": 300, "content": "<a>", "lstrip": True}]}, "lstrip"),
+        ({"added_tokens": [{"id": 116, "content": "t"}]}, "adds the token t, which its merges or bytes need"),
+        ({"added_tokens": [{"id": 256, "content": "th"}]}, "adds the token th, which its merges or bytes need"),
+        ({"model__vocab": {**bytes_vocabulary(), "th": 256, "": 257}}, "gives the id 257 to no bytes"),
         (
             {"model__vocab": {**bytes_vocabulary(), "th": 256, "the": 257}, "model__ignore_merges": True},
             "ignore_merges",
+        ),
+        (  # by its bytes `abc` looks as if it were reached, but no pair makes it
+            {
+                "model__vocab": {**bytes_vocabulary(), "bc": 256, "ab": 257, "abc": 258},
+                "model__merges": ["b c", "a b", "ab c"],
+                "model__ignore_merges": True,
+            },
+            "1 tokens that its merges do not lead to .*abc",
         ),
     ],
 )
@@ -191,6 +202,33 @@ def test_a_damaged_file_is_refused(content: bytes, sentence: str, tmp_path: Path
     (tmp_path / "tokenizer.json").write_bytes(content.replace(b"%s", specials))
     with pytest.raises(FledgeError, match=sentence):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("kept", [30_000, -20])
+def test_merges_that_were_cut_are_refused(kept: int, shared_data: Path, tmp_path: Path) -> None:
+    """Else thousands of ordinary tokens would be special ones."""
+    (tmp_path / "vocab.json").write_bytes((shared_data / "cs336" / "gpt2_vocab.json").read_bytes())
+    lines = (shared_data / "cs336" / "gpt2_merges.txt").read_text().splitlines()
+    (tmp_path / "merges.txt").write_text("\n".join(lines[:kept]))
+    with pytest.raises(FledgeError, match=r"vocab.json with merges.txt has .*: the merges were cut") as refusal:
+        load_tokenizer(tmp_path)
+    assert "Fetch both files again" in str(refusal.value)
+
+
+def test_merges_that_lack_one_are_refused_and_many_special_tokens_are_not(tmp_path: Path) -> None:
+    tokens = [*bytes_vocabulary(), "th", "the", *(f"<|reserved {n}|>" for n in range(200)), *"éà", "<|reserved|>"]
+    (tmp_path / "vocab.json").write_text(json.dumps({text: token for token, text in enumerate(dict.fromkeys(tokens))}))
+    (tmp_path / "merges.txt").write_text("t h\nth e\n")
+    assert len(load_tokenizer(tmp_path).special_tokens) == 201
+    (tmp_path / "merges.txt").write_text("th e\n")
+    with pytest.raises(FledgeError, match="such as 'th': the merges were cut"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_file_of_another_kind_is_told_which_are_read(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(b"\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02")
+    with pytest.raises(FledgeError, match=r"fledge reads a tokenizer\.json, .* ends in \.tiktoken\."):
+        load_tokenizer(tmp_path / "tokenizer.model")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fledge import Corpus, load_tokenizer, train_bpe
+from fledge import BPETokenizer, Corpus, load_tokenizer, train_bpe
 from fledge.tokenizer import WordTokenizer
 from fledge.tokenizer.inspect import KINDS, kind_of, longest_tokens, usage, vocabulary_facts
 
@@ -60,6 +60,12 @@ def test_gpt2s_longest_token_is_the_known_one(shared_data: Path) -> None:
     facts = vocabulary_facts(tokenizer, longest=2)
     assert [len(token.data) for token in facts.longest] == [128, 66]
     assert facts.kinds["special"] == 1
+
+
+def test_ids_that_are_not_taken_are_never_frequent() -> None:
+    tokenizer = BPETokenizer({1 + byte: bytes([byte]) for byte in range(256)}, [])
+    used = usage(tokenizer, Corpus.from_documents(["abba"], validation_fraction=0).blocks())
+    assert [(token.text, count) for token, count in used.frequent] == [("a", 2), ("b", 2)]
 
 
 def test_what_a_text_never_uses() -> None:

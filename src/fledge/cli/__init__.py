@@ -48,6 +48,7 @@ OUT_OF_MEMORY = (
     "memory ran out: the model, the batch or the context is too large for this machine. Set model.width, "
     "training.batch_size or tokens.context_length lower; fledge account shows what a recipe needs."
 )
+TEXT_OUT_OF_MEMORY = "memory ran out: the text, or one document of it, is too large for this machine. Give less of it."
 STOPPED = "stopped. What is whole stays so; the same command goes on where it can, and else begins again."
 
 
@@ -96,7 +97,8 @@ def main() -> None:
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
-        fail(error, OUT_OF_MEMORY, debug)
+        of_text = arguments[:1] in (["corpus"], ["tokenizer"], ["tokenize"])
+        fail(error, TEXT_OUT_OF_MEMORY if of_text else OUT_OF_MEMORY, debug)
     except OSError as error:
         if isinstance(error, BrokenPipeError) and nobody_reads():
             sys.exit(141)  # as every program does whose reader is gone

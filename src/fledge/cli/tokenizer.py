@@ -12,7 +12,7 @@ import typer
 
 from fledge.cli.corpus import LONGEST, Field, Format, Fraction, HeldOut, Longest, Separator, SkipBad, Titles
 from fledge.cli.places import destination
-from fledge.errors import FledgeError
+from fledge.errors import FledgeError, command
 
 if TYPE_CHECKING:
     from fledge.config import CorpusConfig, TokenizerConfig
@@ -131,7 +131,7 @@ def train(
     if longest:
         console.print(longest_table(tokenizer, longest))
     console.print(f"{tokenizer.vocab_size:,} ids in {out}. See it at work:", highlight=False, markup=False)
-    print(f'  fledge tokenizer show "An egg is an egg." -t {out}')
+    print("  " + command("tokenizer", "show", "An egg is an egg.", "-t", out))
 
 
 def _train(
@@ -143,7 +143,8 @@ def _train(
 
     usual = text == CorpusConfig(source=text.source, validation_fraction=text.validation_fraction)
     everything = config.fit_on == "all" or not text.validation_fraction
-    if config.kind == "bpe" and usual and everything and all(map(_is_plain_file, text.source)):
+    left_out = text.separator in config.special_tokens  # by native code too, for it divides at special tokens
+    if config.kind == "bpe" and usual and everything and left_out and all(map(_is_plain_file, text.source)):
         return train_bpe(
             [Path(source) for source in text.source],
             config.vocabulary_size,
@@ -186,6 +187,8 @@ def show(
 
     if not tokenizer:
         raise FledgeError("name a tokenizer to look through: fledge tokenizer show TEXT --tokenizer FOLDER")
+    if html is not None:
+        _require_new(html)
     rows = [text.encode("utf-8", "surrogateescape") for text in texts] if texts else [sys.stdin.buffer.read()]
     view = make_view(rows, _load_named(tokenizer), special, ids)
     if as_json:
@@ -419,9 +422,11 @@ def convert(
 ) -> None:
     """Read a tokenizer of any format and write it in another."""
     from fledge.tokenizer import export_tokenizer, load_tokenizer
+    from fledge.tokenizer.files import beside_ranks
 
     place = destination(target, out, "fledge tokenizer convert")
-    _require_new(place)
+    for written in (place, beside_ranks(place)) if to == "tiktoken" else (place,):
+        _require_new(written)
     loaded = load_tokenizer(tokenizer, pattern=pattern, special_tokens=_special_ids(special))
     for path in export_tokenizer(loaded, place, to):
         print(path)

@@ -46,8 +46,9 @@ class BPETokenizer(Tokenizer):
     """Byte-level BPE from a vocabulary and merges in order of rank.
 
     `special_tokens` are texts with their ids, or texts alone: these take their id from the vocabulary, or the next free
-    one. `roles` default to what the names of the special tokens say. `lazy` leaves the tables of native code to their
-    first use; otherwise they are made now, so that the first text is as quick as the next.
+    one. `roles` default to what the names of the special tokens say. Those named in `always` are found in text whatever
+    `special` says, as Hugging Face does with tokens that were added but are not special. `lazy` leaves the tables of
+    native code to their first use; otherwise they are made now, so that the first text is as quick as the next.
 
     >>> vocab = {i: bytes([i]) for i in range(256)} | {256: b"th", 257: b"the"}
     >>> tokenizer = BPETokenizer(vocab, [(b"t", b"h"), (b"th", b"e")], ["<|endoftext|>"])
@@ -67,6 +68,7 @@ class BPETokenizer(Tokenizer):
         *,
         pattern: str = "gpt2",
         roles: Roles | None = None,
+        always: Iterable[str] = (),
         lazy: bool = False,
     ) -> None:
         check_pattern(pattern)
@@ -78,10 +80,14 @@ class BPETokenizer(Tokenizer):
         self.pattern = pattern
         size = _checked_size(self.vocab)
         self.special_tokens: dict[str, int] = number_specials(self.vocab, special_tokens)
+        self.always = frozenset(always)
+        if unknown := self.always - self.special_tokens.keys():
+            raise FledgeError(f"always = {min(unknown)!r:.60} is not one of special_tokens.")
         self.training_profile: TrainingProfile | None = None
         "Where the time and memory of training went; None for a tokenizer that was not trained here."
         self._size = max([size, *(token + 1 for token in self.special_tokens.values())])
-        self._roles = roles if roles is not None else roles_by_name(self.special_tokens)
+        by_name = {text: token for text, token in self.special_tokens.items() if text not in self.always}
+        self._roles = roles if roles is not None else roles_by_name(by_name)
         if not lazy:
             self._prepare()
 
@@ -132,6 +138,8 @@ class BPETokenizer(Tokenizer):
             digest.update(b"%d %d " % (len(left), len(right)) + left + right)
         for text, token in sorted(self.special_tokens.items()):
             digest.update(b"%d " % token + to_bytes(text) + b"\n")
+        for text in sorted(self.always):
+            digest.update(b"always " + to_bytes(text) + b"\n")
         return digest.hexdigest()
 
     # ---- encoding ------------------------------------------------------------------------------------------------
@@ -182,7 +190,7 @@ class BPETokenizer(Tokenizer):
         try:
             return self._encoder.encode_spans(buffer, bounds, special, _threads(threads, len(buffer)))
         except (LookupError, ValueError, TypeError) as error:
-            raise self._explained(error, special) from None
+            raise self._explained(error, special, texts=len(bounds) - 1) from None
 
     def _encode_pieces(
         self, pieces: Iterable[bytes], special: Special, threads: int | None = None
@@ -216,20 +224,23 @@ class BPETokenizer(Tokenizer):
         special_ids = set(self.special_tokens.values())
         tokens = [(data, token) for token, data in sorted(self.vocab.items()) if token not in special_ids]
         specials = [(to_bytes(text), token) for text, token in self.special_tokens.items()]
+        always = [(to_bytes(text), self.special_tokens[text]) for text in self.always]
         pattern = self.pattern if self.pattern in PATTERNS else "gpt2"
         try:
-            return Encoder(tokens, self.merges, specials, pattern, self._size > 65536)
+            return Encoder(tokens, self.merges, specials, always, pattern, self._size > 65536)
         except KeyError as error:
-            raise FledgeError(f"a merge needs the token {error.args[0]!r}, which is not in the vocabulary.") from None
+            raise FledgeError(
+                f"a merge needs the token {error.args[0]!r:.60}, which is not in the vocabulary, or is a special one."
+            ) from None
         except (TypeError, RuntimeError):  # what native code can't turn into its own
             raise FledgeError(_OF_WHAT) from None
 
-    def _explained(self, error: Exception, special: str, start: int = 0) -> Exception:
+    def _explained(self, error: Exception, special: str, start: int = 0, texts: int = 1) -> Exception:
         """What native code refused, as a sentence for the person."""
         check_special(special)
-        if isinstance(error, LookupError) and len(error.args) == 2:
-            token, place = error.args
-            return refused(token, start + place)
+        if isinstance(error, LookupError) and len(error.args) == 3:
+            token, place, text = error.args
+            return refused(token, start + place, "the text" if texts == 1 else f"text {text + 1:,} of {texts:,}")
         return FledgeError(f"{error}.") if "vocabulary" in str(error) else error
 
     # ---- files ---------------------------------------------------------------------------------------------------
@@ -241,10 +252,10 @@ class BPETokenizer(Tokenizer):
         save_tokenizer(self, folder)
 
 
-def refused(token: bytes, place: int) -> FledgeError:
+def refused(token: bytes, place: int, text: str = "the text") -> FledgeError:
     """The sentence for a special token that `special="refuse"` met at byte `place`."""
     return FledgeError(
-        f"the text holds the special token {token.decode('utf-8', 'replace')} at byte {place}, and "
+        f"{text} holds the special token {token.decode('utf-8', 'replace')} at byte {place}, and "
         "special='refuse' forbids it. special='text' takes it as plain text, special='recognise' as the token."
     )
 
@@ -269,7 +280,9 @@ def check_pattern(pattern: str) -> None:
 
 
 def _checked_size(vocab: Mapping[int, bytes]) -> int:
-    """One more than the greatest id."""
+    """One more than the greatest id; a token of no bytes is refused."""
+    if b"" in vocab.values():
+        raise FledgeError("the vocabulary has a token of no bytes; every token stands for some.")
     try:
         least, most = min(vocab, default=0), max(vocab, default=-1)
         if least >= 0 and most < MOST_IDS:

@@ -36,10 +36,12 @@ def compile_pattern(pattern: str) -> Any:
         ) from None
     try:
         compiled = regex.compile(pattern)
-    except regex.error as error:
+    except (regex.error, RecursionError) as error:
         raise FledgeError(
-            f"the pattern {pattern!r} is not one of gpt2, cl100k, o200k, nor a regular expression: {error}."
+            f"the pattern {pattern!r:.200} is not one of gpt2, cl100k, o200k, nor a regular expression: {error}."
         ) from None
+    if compiled.flags & regex.REVERSE:
+        raise FledgeError(f"the pattern {pattern!r:.200} searches backwards, and text is cut forwards: leave out (?r).")
     warnings.warn(
         f"the pattern {pattern!r} is a regular expression, which the regex package cuts by: many times slower than "
         "gpt2, cl100k and o200k. Other programs read it with engines of their own, which may cut some text otherwise.",
@@ -93,9 +95,12 @@ def encode_with_pattern(tokenizer: BPETokenizer, data: bytes, special: str, star
     check_special(special)
     specials = {to_bytes(text): token for text, token in tokenizer.special_tokens.items()}
     parts: list[Ids] = []
-    for text, token in between_specials(data, () if special == "text" else specials):
-        if token is not None and special == "refuse":
-            raise refused(token, start + len(text))
+    always = [to_bytes(text) for text in tokenizer.always]
+    done = start
+    for text, token in between_specials(data, always if special == "text" else specials):
+        if token is not None and special == "refuse" and token not in always:
+            raise refused(token, done + len(text))
+        done += len(text) + len(token or b"")
         words = list(cut(tokenizer.pattern, text))
         bounds = np.cumsum([0, *map(len, words)], dtype=np.uint64)
         parts.append(tokenizer._encoder.encode_words(b"".join(words), bounds))

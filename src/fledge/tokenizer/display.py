@@ -86,7 +86,7 @@ class TokenView:
         colour = bool(console.color_system) and not console.no_color
         table = Table(show_lines=True, header_style="bold")
         for name in self.names:
-            table.add_column(name, overflow="fold")
+            table.add_column(Text(name), overflow="fold")
         for row in self.rows:
             table.add_row(*(self._terminal_cell(cell, colour) for cell in row))
         yield table

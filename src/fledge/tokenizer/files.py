@@ -70,9 +70,11 @@ def load_tokenizer(
         return _verified(_load_spelling(document, str(source)), configuration, source)
     if pattern is not None or special_tokens is not None:
         raise FledgeError(f"{source} says itself what its pattern and special tokens are; leave them out.")
-    from fledge.tokenizer.huggingface import read_document
+    from fledge.tokenizer.huggingface import OLDER_CL100K, read_document
 
     parts = read_document(document, str(source))
+    if parts.pattern in OLDER_CL100K and configuration.get("pattern") == "cl100k":
+        parts = parts._replace(pattern="cl100k")  # which our own folders were always read as; their fingerprint tells
     return _verified(_build(parts, _read_roles(configuration, beside, parts)), configuration, source)
 
 
@@ -82,7 +84,7 @@ def _parts(tokenizer: Tokenizer) -> Parts:
 
     if not isinstance(tokenizer, BPETokenizer):
         raise FledgeError(f"a {tokenizer.kind} tokenizer can't be written for other programs: they read BPE only.")
-    return Parts(tokenizer.vocab, tokenizer.merges, tokenizer.special_tokens, tokenizer.pattern)
+    return Parts(tokenizer.vocab, tokenizer.merges, tokenizer.special_tokens, tokenizer.pattern, tokenizer.always)
 
 
 def _locate(folder: Path) -> Path:
@@ -122,7 +124,8 @@ def _load_gpt2(
     lines = (line.rstrip("\r") for line in _text(merges).split("\n"))
     pairs = [line for line in lines if line and not line.startswith("#version")]
     given = None if special_tokens is None else _read_special_tokens(special_tokens, str(vocabulary))
-    return _build(read_vocabulary(_read(vocabulary), pairs, given, pattern or "gpt2", str(vocabulary)), None)
+    where = f"{vocabulary} with {merges.name}"
+    return _build(read_vocabulary(_read(vocabulary), pairs, given, pattern or "gpt2", where), None)
 
 
 def _load_ranks(path: Path, pattern: str | None, special_tokens: Mapping[str, int] | None) -> Tokenizer:
@@ -215,7 +218,8 @@ def _read_roles(configuration: Mapping[str, Any], path: Path, parts: Parts) -> R
 def _build(parts: Parts, roles: Roles | None) -> BPETokenizer:
     from fledge.tokenizer.bpe import BPETokenizer
 
-    return BPETokenizer(parts.vocab, parts.merges, parts.special_tokens, pattern=parts.pattern, roles=roles)
+    vocab, merges, special_tokens, pattern, always = parts
+    return BPETokenizer(vocab, merges, special_tokens, pattern=pattern, roles=roles, always=always)
 
 
 def beside_ranks(ranks: Path) -> Path:
@@ -251,6 +255,11 @@ def _read(path: Path) -> Any:
     except FledgeError:
         raise
     except (ValueError, RecursionError) as error:  # also for a number of thousands of digits
+        if path.suffix != ".json":
+            raise FledgeError(
+                f"{path} is not valid JSON. fledge reads a tokenizer.json, vocab.json with merges.txt beside it, and "
+                "ranks whose name ends in .tiktoken."
+            ) from None
         raise FledgeError(f"{path} is not valid JSON ({error}): the file was cut or changed.") from None
 
 

@@ -5,8 +5,9 @@ A file that asks for what this library does not do is refused: a text must have 
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fledge.errors import FledgeError
@@ -17,7 +18,8 @@ CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 EXPRESSIONS = {
     "gpt2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
-    "cl100k": CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "cl100k": CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s+(?![\s\S])|\s*[\r\n]+|\s+(?!\S)|\s+",
     "o200k": rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{CONTRACTIONS}?"
     rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{CONTRACTIONS}?"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
@@ -31,17 +33,28 @@ _SPELLINGS = {
     r"'s|'t|'re|'ve|'m|'ll|'d| ?[\p{L}]+| ?[\p{N}]+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$"
     r"|\s*[\r\n]|\s+(?!\S)|\s": "cl100k",
-    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*"
-    r"|\s*[\r\n]|\s+(?!\S)|\s+": "cl100k",
 }
+# Older spellings of cl100k divide the white space that ends a text after its last line end.
+OLDER_CL100K = (
+    CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*"
+    r"|\s*[\r\n]|\s+(?!\S)|\s+",
+)
 
 
-def pattern_name(expression: str) -> str:
-    """The name of a known pattern; any other expression stands for itself."""
+def pattern_name(expression: str, merges: Iterable[tuple[bytes, bytes]] = ()) -> str:
+    """The name of a known pattern that, with these merges, gives the same ids; any other expression is its own."""
     for name, known in EXPRESSIONS.items():
         if expression == known:
             return name
+    if expression in OLDER_CL100K and not any(_joins_lines(left + right) for left, right in merges):
+        return "cl100k"
     return _SPELLINGS.get(expression, expression)
+
+
+def _joins_lines(token: bytes) -> bool:
+    """Whether it is white space that goes on after a line end."""
+    return re.search(rb"[\r\n][^\r\n]+\Z", token) is not None and not token.decode("utf-8", "ignore").strip()
 
 
 def expression_of(pattern: str) -> str:
@@ -91,7 +104,7 @@ def write_document(parts: Parts, where: str) -> dict[str, Any]:
                 "lstrip": False,
                 "rstrip": False,
                 "normalized": False,
-                "special": True,
+                "special": text not in parts.always,
             }
             for text, token in sorted(parts.special_tokens.items(), key=lambda item: item[1])
         ],
@@ -136,17 +149,17 @@ def read_document(document: Any, where: str) -> Parts:
         raise FledgeError(
             f"{where} rewrites text before it is encoded ({name}), so text would not come back; not read."
         )
-    pattern = _read_pattern(document.get("pre_tokenizer"), where)
+    expression = _read_pattern(document.get("pre_tokenizer"), where)
     for ignored in ("truncation", "padding"):
         if document.get(ignored):
             warnings.warn(f"{where} sets {ignored}; fledge leaves that to those who use the ids.")
     if _type(document.get("post_processor")) not in (None, "ByteLevel"):
         warnings.warn(f"{where} adds tokens around every text; fledge does so only where it is asked.")
-    special_tokens = _read_added_tokens(document.get("added_tokens") or [], where)
-    parts = read_vocabulary(model.get("vocab"), model.get("merges"), special_tokens, pattern, where)
+    special_tokens, always = _read_added_tokens(document.get("added_tokens") or [], where)
+    parts = read_vocabulary(model.get("vocab"), model.get("merges"), special_tokens, expression, where)
     if model.get("ignore_merges"):
         _require_reachable(parts, where)
-    return parts
+    return parts._replace(pattern=pattern_name(expression, parts.merges), always=always)
 
 
 def read_vocabulary(
@@ -173,10 +186,25 @@ def read_vocabulary(
             specials[text] = token
         else:
             add_token(vocab, token, data, where)
+    if special_tokens is None:
+        _require_all_merges(specials, pairs, len(vocabulary), where)
     for text, token in (specials if special_tokens is None else special_tokens).items():
         specials[text] = token
         add_token(vocab, token, to_bytes(text), where)
     return checked(Parts(vocab, pairs, specials, pattern), where)
+
+
+def _require_all_merges(specials: Iterable[str], merges: Iterable[tuple[bytes, bytes]], size: int, where: str) -> None:
+    """Refuse ordinary tokens among those that no merge makes: needed by one, spelled in bytes' letters, or too many."""
+    needed = {half for pair in merges for half in pair}
+    lost = [text for text in specials if unwritten(text)]
+    certain = [text for text in lost if max(text) >= "\u0100" or unwritten(text) in needed]
+    if certain or len(lost) > max(100, size // 100):
+        raise FledgeError(
+            f"{where} has {len(lost):,} tokens that no merge makes, such as {(certain or lost)[0]!r:.60}: the merges "
+            "were cut, or are those of another vocabulary. Fetch both files again; if they are whole, give the special "
+            "tokens and their ids as special_tokens."
+        )
 
 
 def _read_merge(merge: Any, number: int, where: str) -> tuple[bytes, bytes]:
@@ -188,7 +216,8 @@ def _read_merge(merge: Any, number: int, where: str) -> tuple[bytes, bytes]:
     raise FledgeError(f"{where}: merge {number} is {merge!r:.60}, and a merge is two tokens spelled in bytes.")
 
 
-def _read_added_tokens(added: Any, where: str) -> dict[str, int]:
+def _read_added_tokens(added: Any, where: str) -> tuple[dict[str, int], frozenset[str]]:
+    """The added tokens, and those of them that are not special there: found in every text."""
     special_tokens: dict[str, int] = {}
     if not isinstance(added, list):
         raise FledgeError(f"{where}: added_tokens must be a list.")
@@ -203,11 +232,11 @@ def _read_added_tokens(added: Any, where: str) -> dict[str, int]:
                 )
         if special_tokens.setdefault(text, token_id(entry.get("id"), where, text)) != entry["id"]:
             raise FledgeError(f"{where} adds the token {text:.60} with two ids.")
-    return special_tokens
+    return special_tokens, frozenset(entry["content"] for entry in added if entry.get("special") is False)
 
 
 def _read_pattern(pre_tokenizer: Any, where: str) -> str:
-    """The pattern that cuts a text, out of a ByteLevel step, alone or after one Split."""
+    """The expression that cuts a text, or its name, out of a ByteLevel step, alone or after one Split."""
     steps = pre_tokenizer.get("pretokenizers") if _type(pre_tokenizer) == "Sequence" else [pre_tokenizer]
     steps = steps if isinstance(steps, list) else []
     if not steps or _type(steps[-1]) != "ByteLevel":
@@ -229,7 +258,7 @@ def _read_pattern(pre_tokenizer: Any, where: str) -> str:
         rule = split.get("pattern")
         expression = rule.get("Regex") if isinstance(rule, dict) else None
         if isinstance(expression, str) and split.get("behavior") == "Isolated" and not split.get("invert"):
-            return pattern_name(expression)
+            return expression
     names = ", ".join(str(_type(step)) for step in steps)
     raise FledgeError(
         f"{where} cuts text in a way that fledge does not know ({names:.99}); it reads Split and ByteLevel."

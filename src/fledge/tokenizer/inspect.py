@@ -152,5 +152,6 @@ def usage(tokenizer: Tokenizer, blocks: Iterable[Any], special: Any = "text", fr
         for token in sorted(tokenizer.vocab)
         if not counts[token] and token not in special_ids
     ]
-    top = [(Token(int(token), tokenizer.vocab[int(token)]), int(counts[token])) for token in order[:frequent]]
-    return Usage(source_bytes, total, int(np.count_nonzero(counts)), unused, [(t, n) for t, n in top if n], half)
+    met = [int(token) for token in order[:frequent] if counts[token]]  # an id that is not taken never is
+    top = [(Token(token, tokenizer.vocab[token]), int(counts[token])) for token in met]
+    return Usage(source_bytes, total, int(np.count_nonzero(counts)), unused, top, half)

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from fledge.errors import FledgeError
+from fledge.tokenizer.base import to_bytes
 from fledge.tokenizer.checks import MOST_IDS, check_utf8
 
 
@@ -16,20 +17,30 @@ class Parts(NamedTuple):
     merges: list[tuple[bytes, bytes]]
     special_tokens: dict[str, int]
     pattern: str
+    always: frozenset[str] = frozenset()
+    "Special tokens that are found in plain text too."
 
 
 def checked(parts: Parts, where: str) -> Parts:
     """The same parts, or the first reason why they can't be a tokenizer: `where` names the file."""
     for text in parts.special_tokens:
         check_utf8(f"{where}: the special token", text)
-    ordinary = set(parts.vocab.values())
+    special_ids = set(parts.special_tokens.values())
+    ordinary = {data for token, data in parts.vocab.items() if token not in special_ids}
+    needed = {token for left, right in parts.merges for token in (left, right, left + right)}
+    for text in parts.special_tokens:
+        data = to_bytes(text)
+        if data not in ordinary and (data in needed or len(data) == 1):
+            raise FledgeError(
+                f"{where} adds the token {text:.60}, which its merges or bytes need as an ordinary one; fledge keeps "
+                "the two apart, so it is not read. Add a token that is not in the vocabulary yet."
+            )
     lacking = [byte for byte in range(256) if bytes([byte]) not in ordinary]
     if lacking:
         count = f"{len(lacking)} of the 256 bytes" if len(lacking) > 1 else "one of the 256 bytes"
         raise FledgeError(
             f"{where} has no token for {count} (the first is {lacking[0]:#04x}): it can't spell every text."
         )
-    needed = {token for left, right in parts.merges for token in (left, right, left + right)}
     if needed <= ordinary and len(set(parts.merges)) == len(parts.merges):
         return parts
     seen = set()
@@ -53,7 +64,9 @@ def token_id(value: Any, where: str, token: str) -> int:
 
 
 def add_token(vocab: dict[int, bytes], token: int, data: bytes, where: str) -> None:
-    """Enter `data` as `token`; an id that is already taken by another is refused."""
+    """Enter `data` as `token`; no bytes at all, or an id that is already taken by another, are refused."""
+    if not data:
+        raise FledgeError(f"{where} gives the id {token} to no bytes at all; every token stands for some.")
     if vocab.setdefault(token, data) != data:
         raise FledgeError(f"{where} gives the id {token} to both {vocab[token]!r:.60} and {data!r:.60}.")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from fledge.errors import FledgeError
@@ -132,28 +132,33 @@ def _last_merges(tokens: list[bytes], ranks: Mapping[bytes, int]) -> list[int]:
     try:
         from fledge._core import last_merges
     except ImportError:
-        halves = (merged(data, ranks, ranks[data]) for data in tokens)
+        halves = (merged(data, lambda left, right: ranks.get(left + right), ranks[data]) for data in tokens)
         return [len(pieces[0]) if len(pieces) == 2 else 0 for pieces in halves]
     return last_merges(tokens)
 
 
-def merged(token: bytes, ranks: Mapping[bytes, int], below: float) -> list[bytes]:
+def merged(token: bytes, rank: Callable[[bytes, bytes], int | None], below: int) -> list[bytes]:
     """What is left of a token's bytes when every pair ranked lower than `below` has merged, the lowest first.
 
-    >>> ranks = {b"a": 0, b"b": 1, b"c": 2, b"bc": 3, b"abc": 4}
-    >>> merged(b"abc", ranks, below=4)
+    >>> ranks = {(b"b", b"c"): 3, (b"a", b"bc"): 4}
+    >>> merged(b"abc", lambda *pair: ranks.get(pair), below=4)
     [b'a', b'bc']
     """
+
+    def rank_at(place: int) -> int:
+        found = rank(pieces[place], pieces[place + 1])
+        return below if found is None else found
+
     pieces = [token[position : position + 1] for position in range(len(token))]
-    pairs = [ranks.get(token[position : position + 2], below) for position in range(len(token) - 1)]
+    pairs = [rank_at(place) for place in range(len(pieces) - 1)]
     while pairs and (lowest := min(pairs)) < below:
         place = pairs.index(lowest)
         pieces[place : place + 2] = [pieces[place] + pieces[place + 1]]
         del pairs[place]
         if place:
-            pairs[place - 1] = ranks.get(pieces[place - 1] + pieces[place], below)
+            pairs[place - 1] = rank_at(place - 1)
         if place < len(pairs):
-            pairs[place] = ranks.get(pieces[place] + pieces[place + 1], below)
+            pairs[place] = rank_at(place)
     return pieces
 
 
@@ -178,7 +183,11 @@ def _written(ranks: Mapping[bytes, int]) -> bytes:
 
 def unreachable(parts: Parts) -> list[bytes]:
     """The tokens that encoding would never produce, because the merges of their bytes end elsewhere."""
-    ranks = {left + right: number for number, (left, right) in enumerate(parts.merges)}
+    ranks = {pair: number for number, pair in enumerate(parts.merges)}
     special = set(parts.special_tokens.values())
     ordinary = (data for token, data in parts.vocab.items() if token not in special)
-    return [data for data in ordinary if len(data) > LONGEST or len(merged(data, ranks, len(ranks))) > 1]
+
+    def rank(left: bytes, right: bytes) -> int | None:
+        return ranks.get((left, right))
+
+    return [data for data in ordinary if len(data) > LONGEST or len(merged(data, rank, len(ranks))) > 1]

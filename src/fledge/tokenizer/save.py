@@ -102,6 +102,11 @@ def export_tokenizer(tokenizer: Tokenizer, path: str | PathLike[str], format: st
         save_tokenizer(tokenizer, place)
         return [place / VOCABULARY, place / CONFIGURATION]
     parts = _parts(tokenizer)
+    if parts.always:
+        warnings.warn(
+            f"{place}: the token {min(parts.always)} is found in plain text too, which a {format} file does not say: "
+            "other programs give such text other ids. tokenizer.json keeps it."
+        )
     if format == "gpt2":
         from fledge.tokenizer.huggingface import write_merges, write_vocabulary
 

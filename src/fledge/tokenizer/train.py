@@ -170,7 +170,7 @@ def _count(
                 elif path.suffix.lower() in COMPRESSED:
                     _count_blocks(counter, unpacked(path))
                 else:
-                    counter.add_file(os.fspath(path))
+                    counter.add_file(os.fsencode(path))
                 bar.advance(path.stat().st_size)
     else:
         _count_texts(counter, texts_of_source(source, None))
@@ -202,12 +202,16 @@ def _count_texts(counter: PretokenCounter, texts: Iterable[Any]) -> None:
 
 def _count_blocks(counter: PretokenCounter, blocks: Iterable[bytes]) -> None:
     """One long text in blocks: each is counted up to a place where a cut changes nothing, the rest goes to the next."""
-    held = b""
+    held = bytearray()
+    wanted = 0
     for block in blocks:
         held += block
+        if len(held) < wanted:
+            continue
         end = counter.last_cut(held)
+        wanted = 0 if end else 2 * len(held)  # a long pre-token: look again when there is twice as much
         counter.add_text(memoryview(held)[:end])
-        held = held[end:]
+        del held[:end]
     counter.add_text(held)
 
 
