@@ -207,3 +207,14 @@ def test_closed_streams_are_no_error() -> None:
 
 def test_a_command_to_type_next_takes_no_name_for_an_option() -> None:
     assert errors.command("generate", Path("-x")) == "fledge generate ./-x"
+
+
+def test_threads_do_not_wait_awake_for_long_unless_a_person_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for given, kept in (({}, "2000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)):
+        for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+            monkeypatch.setenv(name, "")  # so that it is put back as it was
+            monkeypatch.delenv(name)
+        for name, value in given.items():
+            monkeypatch.setenv(name, value)
+        cli.prepare_threads()
+        assert os.environ.get("GOMP_SPINCOUNT") == kept

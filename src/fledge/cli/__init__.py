@@ -82,6 +82,7 @@ def main() -> None:
     debug = "--debug" in sys.argv
     warnings.showwarning = warn
     prepare_streams()
+    prepare_threads()
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
         from fledge.cli.usage import invoke
@@ -116,6 +117,13 @@ def prepare_streams() -> None:
             # Names of files may hold bytes that are no text: in UTF-8 these go out as given.
             utf8 = codecs.lookup(stream.encoding).name == "utf-8"
             stream.reconfigure(errors="surrogateescape" if utf8 else "backslashreplace")
+
+
+def prepare_threads() -> None:
+    """OpenMP's threads wait for each other awake, and for long: beside two busy programs on two cores, a step took half as
+    long again. So few turns cost nothing alone; what a person has set stands. Read when torch is loaded."""
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -270,7 +270,9 @@ def add_samples(page: Page, plan: Plan, outcomes: Sequence[Outcome], folder: Pat
                 )
         except FledgeError as error:  # a report is worth having without what was since removed
             text = f" (no sample: {error})"
-        page.quote(f"{outcome.arm}: {prompt}▸{text or ' (it ended at once)'}")
+        page.quote(
+            f"{outcome.arm}: {prompt}▸{text if text.strip() else ' (it ended at once, or wrote only white space)'}"
+        )
 
 
 def write(page: Page, outcomes: Sequence[Outcome], folder: Path) -> Path:

@@ -30,7 +30,7 @@ def parse_duration(text: str) -> float:
     if re.fullmatch(r"\d+(\.\d+)?", whole):
         return float(whole)
     if not re.fullmatch(r"(\d+(\.\d+)?[dhms])+", whole):
-        raise FledgeError(f"The time limit {text!r} is not a duration such as 8h50m, 45m or 90s.")
+        raise FledgeError(f"{text!r} is not a duration such as 8h50m, 45m or 90s.")
     return float(sum(float(number) * UNITS[unit] for number, unit in re.findall(r"(\d+(?:\.\d+)?)([dhms])", whole)))
 
 
