@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4
 
 COMPILER = @for compiler in "$$CXX" c++ g++ clang++; do test -n "$$compiler" && command -v $$compiler >/dev/null && exit 0; done; echo "fledge needs a C++ compiler for its native core: install g++ or clang, or set CXX."; exit 1
 
-.PHONY: help demo test test-all lint bench sanitize clean
+.PHONY: help demo test test-all lint bench sanitize kernels clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -35,6 +35,9 @@ bench: $(VENV)/.bench  ## measure against the peers, and check every claim
 sanitize: $(VENV)/.dev  ## the native core's own tests under AddressSanitizer and UBSan, and 30 s of fuzzing
 	tests/native/run-sanitized.sh
 
+kernels: $(VENV)/.kernels  ## our GPU kernels by Triton's interpreter, without a GPU
+	TRITON_INTERPRET=1 $(PYTEST) -m gpu tests/model/test_kernels.py tests/generation/test_decode_kernels.py
+
 clean:           ## remove everything that the other targets made but runs/
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
@@ -57,4 +60,8 @@ $(VENV)/.dev: $(VENV)/bin/pip $(NATIVE)
 
 $(VENV)/.bench: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt gigatoken rustbpe
+	@touch $@
+
+$(VENV)/.kernels: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt triton
 	@touch $@

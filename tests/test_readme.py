@@ -27,7 +27,7 @@ def test_the_commands_and_examples_run(tmp_path: Path) -> None:
     ran = run_page(
         README,
         tmp_path,
-        replace={"--vocab-size 2000": "--vocab-size 400", " --out runs/mine": SMALL + " --out runs/mine"},
+        replace={"vocabulary_size=2000": "vocabulary_size=400", " --out runs/mine": SMALL + " --out runs/mine"},
         environment={"OMP_NUM_THREADS": "1"},
     )
     assert [example.language for example in ran] == ["sh", "python"]

@@ -15,7 +15,11 @@ HEAD = """\
 
 Every setting has one name, one default and one explanation. The name is the same in a recipe (TOML), on the command
 line (`--set model.layers=6`) and in Python (`fledge.Run("akjv-demo", overrides=["model.layers=6"])`). A recipe says
-what differs from these defaults; the packaged ones are {recipes}. A run keeps all of its settings in `config.json`.
+what differs from these defaults ([an example](training.md#a-recipe-of-your-own)); the packaged ones are
+{recipes}. A run keeps all of its settings in `config.json`.
+
+A value after `--set` is written as in TOML, `--set 'corpus.source=["a.txt", "b.txt"]'`; a plain word needs no quotes.
+`none` unsets a value; in a file, leave the setting out.
 """
 BAR = r"\|"  # inside a table
 TABLE = "\n| setting | default | choices | |\n|---|---|---|---|\n"

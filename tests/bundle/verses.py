@@ -27,7 +27,7 @@ def make_run(folder: Path) -> None:
         model = build_model(config.model, tokenizer.vocab_size, 64)
         place = folder / "other" if name == "other" else folder / "runs" / "verses" / "checkpoints" / "step-00000100"
         state = TrainingState({"moment": torch.zeros(3)}, {"step": 100})
-        metrics = {"step": 100, "validation_loss": 5.5}
+        metrics = {"step": 100, "tokens": 204_800, "loss": 5.4, "validation_loss": 5.5, "bits_per_byte": 2.6}
         save_bundle(place, config, tokenizer, model, training=state, metrics=metrics)
         if name == "verses":
             write_store(Corpus.from_documents(VERSES), tokenizer, folder / "runs" / "verses" / "tokens", progress=False)

@@ -352,7 +352,7 @@ def test_a_small_share_is_not_printed_as_nothing_and_days_stay_days() -> None:
 
 @pytest.mark.parametrize("option", ["--recompute", "--no-flash", "--precision=bf16", "--mfu=0.3", "--price=2"])
 def test_what_the_textbook_does_not_heed_is_said(option: str) -> None:
-    with pytest.warns(UserWarning, match=f"{option.split('=')[0]} has no effect on the notes' list"):
+    with pytest.warns(UserWarning, match=f"{option.split('=')[0]} has no effect on the textbook's list"):
         text = run("xl", "--memory", "textbook", option)
     assert "15.31 GB·batch + 24.88 GB" in text
 
@@ -360,7 +360,7 @@ def test_what_the_textbook_does_not_heed_is_said(option: str) -> None:
 @pytest.mark.parametrize("change", ["model.hidden=512", "model.tied=true", "optimizer.name=sgd"])
 def test_settings_that_the_textbook_has_no_letter_for_are_said(change: str) -> None:
     name = change.split("=")[0]
-    with pytest.warns(UserWarning, match=f"--set {name} has no effect on the notes' list"):
+    with pytest.warns(UserWarning, match=f"--set {name} has no effect on the textbook's list"):
         text = run("xl", "--memory", "textbook", "--set", change, "--set", "model.layers=48")
     assert "15.31 GB·batch + 24.88 GB" in text
 

@@ -146,7 +146,7 @@ def test_a_broken_pipe_elsewhere_is_a_sentence(monkeypatch, capfd) -> None:
 
 
 def test_the_way_to_an_extra_is_that_of_the_installation(monkeypatch, tmp_path) -> None:
-    from fledge.cli import extras
+    from fledge import extras
 
     monkeypatch.setattr(extras, "source_folder", lambda: None)
     assert extras.install_command("web") == "pip install 'fledge[web]'"

@@ -1,4 +1,4 @@
-"""Shapes with a name, to account for and compare: GPT-2's four sizes as the notes count them."""
+"""Shapes with a name, to account for and compare: GPT-2's four sizes with RMSNorm, RoPE and SwiGLU."""
 
 from __future__ import annotations
 

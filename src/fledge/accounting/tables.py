@@ -165,7 +165,7 @@ def show_textbook(console: Console, account: Account) -> None:
     """The notes' list with its formula, and what it says of this batch and device."""
     notes = textbook(account.config, account.vocabulary_size, account.context_length)
     memory = notes.memory(account.batch)
-    title = "By hand, as in the notes: AdamW, fp32, d_ff = 4·d"
+    title = "By hand, as in a textbook: AdamW, fp32, d_ff = 4·d"
     table = _table(title, "fp32 numbers", "formula", "each", "times", "in all")
     for heading, lines in (("parameters", notes.parameter_lines), ("activations", notes.activation_lines)):
         table.add_section()

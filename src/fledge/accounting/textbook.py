@@ -1,4 +1,4 @@
-"""AdamW's memory as the notes reckon it by hand: fp32, two feed-forward matrices of size 4·d, no fusing.
+"""AdamW's memory as a textbook reckons it by hand: fp32, two feed-forward matrices of size 4·d, no fusing.
 
 A simplification to learn from, with its formula shown; `memory.py` is what our training holds. The notes list
 the output embedding alone, as if it were tied, and write the weighted sum of the values as h·T·d with d a

@@ -28,6 +28,7 @@ from fledge.bundle.manifest import (
     verify_files,
 )
 from fledge.errors import FledgeError
+from fledge.extras import missing
 from fledge.files import atomic_write, readable_bytes, require_space, temporary_folder
 
 SUFFIXES = (".zip", ".tar.zst")
@@ -227,7 +228,7 @@ def zstandard() -> Any:
     try:
         import zstandard as module
     except ModuleNotFoundError:
-        raise FledgeError("A .tar.zst needs zstandard: pip install 'fledge[data]', or use .zip.") from None
+        raise missing("A .tar.zst (a .zip does not)", "zstandard", "data") from None
     return module
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fledge.errors import FledgeError
+from fledge.extras import missing
 from fledge.files import atomic_write
 from fledge.model.exchange import format_of
 from fledge.tokenizer.huggingface import write_merges, write_vocabulary
@@ -41,7 +42,7 @@ def write_gguf(path: Path, bundle: Bundle, weights: dict[str, Tensor], dtype: to
     try:
         import gguf
     except ModuleNotFoundError:
-        raise FledgeError("GGUF needs the gguf package: pip install 'fledge[hub]'.") from None
+        raise missing("Exporting to GGUF", "gguf", "hub") from None
     if format_of(bundle.config.model) != "llama":
         raise FledgeError("GGUF holds Llama-shaped models: rms norms, no biases, rope, swiglu, pre-norm, no qk_norm.")
     with atomic_write(path) as file:

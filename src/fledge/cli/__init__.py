@@ -120,8 +120,8 @@ def prepare_streams() -> None:
 
 
 def prepare_threads() -> None:
-    """OpenMP's threads wait for each other awake, and for long: beside two busy programs on two cores, a step took half as
-    long again. So few turns cost nothing alone; what a person has set stands. Read when torch is loaded."""
+    """OpenMP's threads wait for each other awake, and for long: beside two busy programs on two cores, a step took half
+    as long again. So few turns cost nothing alone; what a person has set stands. Read when torch is loaded."""
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 

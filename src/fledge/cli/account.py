@@ -20,7 +20,7 @@ TEXTBOOK_SETTINGS = (
     *("model.layers", "model.width", "model.heads", "tokens.context_length", "tokenizer.vocabulary_size"),
     *("training.batch_size", "training.micro_batch"),
 )
-"What the notes' list is made of; it has no other letters."
+"What the textbook's list is made of; it has no other letters."
 
 
 class _ShowByDefault(TyperGroup):
@@ -56,7 +56,7 @@ def show(
     precision: Annotated[str | None, typer.Option(help="auto, fp32, tf32, bf16 or fp16.")] = None,
     recompute: Annotated[bool | None, typer.Option(help="Recompute activations in the backward pass.")] = None,
     flash: Annotated[bool, typer.Option(help="Attention that keeps no T×T scores.")] = True,
-    memory: Annotated[str, typer.Option(help="real: what our training holds; textbook: the notes' list.")] = "real",
+    memory: Annotated[str, typer.Option(help="real: what our training holds; textbook: reckoned by hand.")] = "real",
     device: Annotated[
         str | None, typer.Option(help="A device such as h200 or a100; auto for this one, cpu for its CPU.")
     ] = None,
@@ -98,7 +98,7 @@ def show(
         ignored |= {"--tokens": tokens, "--mfu": mfu, "--price": price}
         names = [change.partition("=")[0].strip() for change in settings or ()]
         ignored |= {f"--set {name}": True for name in names if name not in TEXTBOOK_SETTINGS}
-        say_ignored(ignored, "the notes' list, which is of fp32 training with nothing fused or recomputed")
+        say_ignored(ignored, "the textbook's list, which is of fp32 training with nothing fused or recomputed")
     elif found.device is None:
         say_ignored({"--mfu": mfu, "--price": price}, "an account without a device. Name one: --device h200")
     try:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fledge.cli.extras import install_command
+from fledge.extras import install_command
 
 CORE = ("torch", "numpy", "safetensors", "pydantic", "typer", "rich", "matplotlib")
 EXTRAS = {

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from fledge.cli.extras import install_command
 from fledge.errors import FledgeError
+from fledge.extras import install_command
 
 SHORTEST_TOKEN = 16
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fledge.errors import FledgeError
+from fledge.extras import missing
 
 NAME = "akjv"
 
@@ -14,10 +14,7 @@ def verses(book_titles: bool = False) -> list[bytes]:
     try:
         from pythonbible_akjv.plain_text_readers_bible import bible
     except ImportError:
-        raise FledgeError(
-            "The corpus akjv needs the package pythonbible-akjv: pip install 'fledge[demo]', or name a file "
-            "of your own."
-        ) from None
+        raise missing("The corpus akjv", "pythonbible-akjv", "demo") from None
     titles = {book.value: title for book, title in bible.short_titles.items()} if book_titles else {}
     text, ends = bible.scripture_content, bible.verse_end_indices
     found = []

@@ -15,6 +15,7 @@ from fledge.corpus.sources import BUFFER, Source
 from fledge.corpus.split import Spans, cut_document, cut_place
 from fledge.corpus.text import Text
 from fledge.errors import FledgeError, nearest
+from fledge.extras import missing
 from fledge.files import readable_bytes
 
 BLOCK = 16 << 20  # bytes of text per step: large enough to keep every core busy, small enough to forget
@@ -197,7 +198,7 @@ def read_parquet(source: Source, options: Options, position: list[int]) -> Itera
         import pyarrow as arrow
         import pyarrow.parquet as parquet
     except ImportError:
-        raise FledgeError("Reading Parquet files needs the package pyarrow: pip install 'fledge[data]'.") from None
+        raise missing("Reading Parquet files", "pyarrow", "data") from None
     done = position[0] if position else 0
     with source.open() as stream, stream.anywhere() as opened:
         try:

@@ -25,6 +25,7 @@ from typing import IO, Any, Literal, cast
 
 from fledge.corpus.folder import text_files
 from fledge.errors import FledgeError
+from fledge.extras import missing
 from fledge.files import documents_format, without_query
 
 Special = Literal["recognise", "text"]
@@ -230,7 +231,7 @@ class _Zstandard(io.RawIOBase):
         try:
             import zstandard
         except ImportError:
-            raise FledgeError("Reading .zst files needs the package zstandard: pip install 'fledge[data]'.") from None
+            raise missing("Reading .zst files", "zstandard", "data") from None
         self._library, self._raw = zstandard, raw
         self._frame: Any = None
         self._ready = b""
@@ -328,7 +329,7 @@ def filesystem(address: str) -> tuple[Any, str]:
     try:
         import fsspec
     except ImportError:
-        raise FledgeError("Remote addresses need the package fsspec: pip install 'fledge[data]'.") from None
+        raise missing("A remote address", "fsspec", "data") from None
     try:
         system, path = fsspec.core.url_to_fs(address)
     except ImportError as error:

@@ -23,6 +23,7 @@ from fledge.errors import FledgeError
 from fledge.experiments.plan import with_shared_data
 from fledge.experiments.trials import Outcome, Trial, describe, run_trial
 from fledge.experiments.watch import OUTCOME, STOPPING
+from fledge.extras import missing
 from fledge.tokens.writer import OtherText
 
 Name = Literal["local", "ray"]
@@ -151,7 +152,7 @@ def _on_ray(trials: Sequence[Trial], folder: Path, parallel: int) -> Iterator[Ou
     try:
         import ray
     except ImportError:
-        raise FledgeError("--engine ray needs the package ray: pip install 'fledge[ray]'.") from None
+        raise missing("--engine ray", "ray", "ray") from None
     if not ray.is_initialized():
         ray.init(log_to_driver=False, include_dashboard=False)
     resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]

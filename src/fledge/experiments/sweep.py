@@ -22,6 +22,7 @@ from fledge.experiments.plan import DATA, PLAN, Arm, Plan, make_plan, with_threa
 from fledge.experiments.space import BATCH, MAX, Axis, Point, grid, label, overrides
 from fledge.experiments.timing import EVALUATIONS, Clock, Cost, Pace, pacer
 from fledge.experiments.trials import Outcome, Trial, check_arms, with_rivals
+from fledge.extras import missing
 
 Method = Literal["grid", "random", "tpe"]
 ROUND = 4
@@ -139,7 +140,7 @@ def check_points(config: RunConfig, axes: Sequence[Axis], method: Method, planne
     try:
         import optuna  # noqa: F401
     except ImportError:
-        raise FledgeError("Sweeps need Optuna: pip install 'fledge[sweep]'.") from None
+        raise missing("fledge sweep", "optuna", "sweep") from None
     every = grid(list(axes)) if method == "grid" else [{axis.key: value} for axis in axes for value in axis.values]
     check_arms(
         config,

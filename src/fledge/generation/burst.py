@@ -20,6 +20,7 @@ from torch.nn import functional
 from fledge.config import ModelConfig, SamplingConfig
 from fledge.generation.decode_step import DecodeStep
 from fledge.generation.sampling import choose
+from fledge.model.base import capability
 from fledge.model.layers import LayerNorm, RMSNorm, sinusoids
 from fledge.model.transformer import Block, Transformer
 
@@ -126,7 +127,7 @@ class Bursts:
         self.finish: Callable[..., Tensor] = _finish
         self.kernels: DecodeStep | None = None
         if has_kernels(model, state):
-            early = torch.cuda.get_device_capability(self.device) >= (9, 0)
+            early = capability(self.device) >= (9, 0)
             self.kernels = DecodeStep(model, state, self.shape, self.weights, self.final, vocabulary_size, early)
         elif compiled:
             self.block, self.finish = compiled_parts()
@@ -237,9 +238,8 @@ def has_kernels(model: Transformer, state: State) -> bool:
     """Whether our own kernels decode this: a few rows of a pre-norm Transformer, on a GPU with a recent Triton."""
     weight, config = model.token_embeddings.weight, model.config
     return (
-        weight.device.type == "cuda"
+        capability(weight.device) >= (8, 0)
         and _has_triton()
-        and torch.cuda.get_device_capability(weight.device) >= (8, 0)
         and weight.dtype in (torch.bfloat16, torch.float16, torch.float32)
         and config.norm_place == "pre"
         and state.batch_size <= MOST_ROWS

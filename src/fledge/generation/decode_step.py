@@ -36,8 +36,8 @@ class Cut(NamedTuple):
 def cut(rows: int, columns: int, itemsize: int = 2, batch: int = 1) -> Cut:
     """So that the programs are on the chip at once, each with all its weights in registers.
 
-    The fastest of those tried on an H200 with the shapes of GPT-2 (docs/generation.md). Half the rows in 32 bits, and
-    for several texts, where the compiler keeps the weights in 32 bits.
+    The fastest of those tried on an H200 with the shapes of GPT-2 (docs/decoding-speed.md). Half the rows in 32 bits,
+    and for several texts, where the compiler keeps the weights in 32 bits.
 
     >>> cut(6400, 1600), cut(768, 3072)
     (Cut(rows=16, block=256, warps=4), Cut(rows=2, block=1024, warps=4))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fledge.config import ModelConfig
-from fledge.model.base import Plan, State, compute_dtype
+from fledge.model.base import Plan, State, capability, compute_dtype
 from fledge.model.dropout import attention_with_dropout
 from fledge.model.layers import FusedLinear, RMSNorm, join_fused, rotate
 from fledge.model.short_attention import is_short, short_attention
@@ -160,7 +160,7 @@ def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 def has_flex(device: torch.device) -> bool:
     """FlexAttention compiles to kernels of its own from compute capability 8.0 on."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    return capability(device) >= (8, 0)
 
 
 def document_blocks(documents_BT: Tensor) -> Any:

@@ -17,6 +17,8 @@ import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
 from torch import Tensor
 
+from fledge.model.base import capability
+
 try:
     from triton.tools.tensor_descriptor import (  # type: ignore[import-not-found,import-untyped,unused-ignore]
         TensorDescriptor,
@@ -235,7 +237,7 @@ def _backward_keys(
 
 def _tiles(qkv: Tensor, size: int) -> Any:
     """The fused projection as the copy engine of Hopper and later GPUs reads it: in tiles of one head. Or None."""
-    if TensorDescriptor is None or torch.cuda.get_device_capability(qkv.device) < (9, 0):
+    if TensorDescriptor is None or capability(qkv.device) < (9, 0):
         return None
     if size <= 32 or qkv.data_ptr() % 16:  # measured: small heads load faster without it
         return None

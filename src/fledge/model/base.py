@@ -329,6 +329,11 @@ def wide(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
+def capability(device: torch.device) -> tuple[int, int]:
+    """What a CUDA device can do, as NVIDIA counts it, such as (9, 0) for Hopper; (0, 0) for all others."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
+
+
 def has_kernels(tensor: Tensor) -> bool:
     """Whether our Triton kernels take this tensor: bf16 on a CUDA device, which means compute capability 8.0 and up."""
     return _HAS_TRITON and tensor.device.type == "cuda" and tensor.dtype == torch.bfloat16

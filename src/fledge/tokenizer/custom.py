@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fledge.errors import FledgeError, nearest
+from fledge.extras import missing
 from fledge.tokenizer.base import Ids, to_bytes
 from fledge.tokenizer.bpe import PATTERNS, refused
 from fledge.tokenizer.checks import check_special
@@ -30,10 +31,7 @@ def compile_pattern(pattern: str) -> Any:
     try:
         import regex
     except ImportError:
-        raise FledgeError(
-            "a pattern of your own needs the package regex: pip install 'fledge[data]'. "
-            "gpt2, cl100k and o200k need nothing."
-        ) from None
+        raise missing("A pattern of your own (gpt2, cl100k and o200k do not)", "regex", "data") from None
     try:
         compiled = regex.compile(pattern)
     except (regex.error, RecursionError) as error:

@@ -18,6 +18,7 @@ from typing import Any
 from fledge.corpus import Batch, Corpus, Text
 from fledge.corpus.sources import filesystem
 from fledge.errors import FledgeError
+from fledge.extras import missing
 from fledge.tokenizer.base import Tokenizer
 from fledge.tokens.encoding import Encoded, encode_batch
 from fledge.tokens.store import JOURNAL, MANIFEST, SPLITS, TOKENIZER
@@ -43,7 +44,7 @@ def write_store_on_ray(
     try:
         import ray
     except ImportError:
-        raise FledgeError("--engine ray needs the package ray: pip install 'fledge[ray]'.") from None
+        raise missing("--engine ray", "ray", "ray") from None
     remote = "://" in out
     if remote:
         _require_ours(out)

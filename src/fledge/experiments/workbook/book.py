@@ -10,10 +10,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fledge.errors import FledgeError
 from fledge.experiments.page import Page
 from fledge.experiments.workbook import costs, models, sweeps, texts
 from fledge.experiments.workbook.plan import BookPlan, settle
+from fledge.extras import missing
 from fledge.files import atomic_write, read_json, write_json
 
 ANSWERS, FIGURES = "answers", "figures"
@@ -106,7 +106,7 @@ def write_workbook(
     try:
         import optuna  # noqa: F401
     except ImportError:
-        raise FledgeError("The workbook's sweeps need Optuna: pip install 'fledge[sweep]'.") from None
+        raise missing("fledge workbook", "optuna", "sweep") from None
     folder = Path(folder)
     plan = settle(sources, folder, budget, parse_duration(budget), recipe, changes)
     book = Book(plan, folder, command)

@@ -143,7 +143,7 @@ def show_adamw(page: Page, facts: Facts, book: Book) -> None:
     from fledge.accounting.budget import readable_time
 
     page.paragraph(
-        "The memory of training GPT-2 XL with AdamW, reckoned by hand as the notes do (fp32, nothing fused):"
+        "The memory of training GPT-2 XL with AdamW, reckoned by hand as a textbook does (fp32, nothing fused):"
     )
     page.code(facts["formula"])
     page.paragraph(

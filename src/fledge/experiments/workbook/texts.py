@@ -18,7 +18,7 @@ SAMPLE = 4_000_000  # bytes that facts of Unicode are counted on
 SPEED = 50_000_000  # bytes that speed and compression are measured on
 REPEATS = 3
 WRONG = (b"\xc1\xa1", b"\xc2\x00")
-"Two bytes that the notes give as no character; the program says why."
+"Two bytes that are no character; the program says why."
 
 Facts = dict[str, Any]
 

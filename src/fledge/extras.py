@@ -1,4 +1,4 @@
-"""How to install what an optional part needs: from a clone as the README says, from an index by name."""
+"""What an optional part needs, and how to install it: from a clone as the README says, from an index by name."""
 
 from __future__ import annotations
 
@@ -6,6 +6,17 @@ import importlib.metadata
 import json
 from pathlib import Path
 from urllib.parse import unquote, urlparse
+
+from fledge.errors import FledgeError
+
+
+def missing(what: str, package: str, extra: str) -> FledgeError:
+    """To raise where a package of an extra is not installed.
+
+    >>> str(missing("Reading Parquet files", "pyarrow", "data")).partition("[")[0].partition(":")[0]
+    'Reading Parquet files needs the package pyarrow'
+    """
+    return FledgeError(f"{what} needs the package {package}: {install_command(extra)}")
 
 
 def install_command(extra: str) -> str:
