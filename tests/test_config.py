@@ -12,6 +12,7 @@ from fledge.config import (
     ELSEWHERE,
     ModelConfig,
     RunConfig,
+    changed,
     load_recipe,
     override_config,
     parse,
@@ -19,6 +20,17 @@ from fledge.config import (
     setting_paths,
 )
 from fledge.errors import FledgeError
+
+
+def numbers() -> list[str]:
+    """Every setting that is a number, or a number or none."""
+    groups = {name: field.annotation for name, field in RunConfig.model_fields.items() if name != "name"}
+    return [
+        f"{group}.{name}"
+        for group, kind in groups.items()
+        for name, schema in kind.model_json_schema()["properties"].items()
+        if {"integer", "number"} & {one.get("type") for one in schema.get("anyOf", [schema])}
+    ]
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -147,8 +159,9 @@ def test_the_handbooks_list_of_settings_is_the_one_there_is() -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ("model.layers=true", "layers = true is not allowed: give a number"),
-        ("optimizer.learning_rate=true", "learning_rate = true is not allowed: give a number"),
+        *((f"{name}=true", f"{name} = true is not allowed: give a number.") for name in numbers()),
+        ("training.steps=false", "training.steps = false is not allowed: give a number."),
+        ("model.norm=true", "model.norm = true is not allowed"),
         ("corpus.source=", "corpus.source: an empty text is not allowed"),
         ('corpus.source="a\\u0000b"', "holds a NUL character"),
         ('name="a\\u0000b"', "holds a NUL character"),
@@ -158,6 +171,22 @@ def test_the_handbooks_list_of_settings_is_the_one_there_is() -> None:
 def test_values_that_only_look_right_are_refused(change: str, sentence: str) -> None:
     with pytest.raises(FledgeError, match=re.escape(sentence)):
         load_recipe("akjv-demo", [change])
+
+
+def test_a_switch_may_be_on_where_none_is_allowed_too() -> None:
+    assert load_recipe("akjv-demo", ["model.residual_scaling=true", "model.tied=true"]).model.residual_scaling is True
+
+
+def test_what_changed_is_named_down_to_the_leaf() -> None:
+    """Also in a group that one side lacks, and whether a side is settings or the values that a file holds."""
+    first, second = RunConfig(), load_recipe("akjv-demo", ["name=run"])
+    found = changed(first, second)
+    assert found["model.width"] == (first.model.width, second.model.width)
+    assert "name" not in found
+    assert changed(first.model_dump(mode="json"), second) == found
+    assert changed(first, first.model_dump(mode="json")) == {}
+    assert changed({"corpus": {"field": "text"}}, {}, absent="–") == {"corpus.field": ("text", "–")}
+    assert changed({"a": None}, {}, absent="–") == {"a": (None, "–")}
 
 
 def test_a_name_that_is_a_day_is_a_name(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 import fledge
+from fledge.bundle import Bundle, load_bundle
+from fledge.bundle.archive import pack
 from fledge.config import load_recipe
 from fledge.errors import FledgeError
 from fledge.run import Run, load
@@ -91,6 +93,65 @@ def test_a_run_without_a_checkpoint_says_so(tmp_path, text) -> None:
     run.claim()
     with pytest.raises(FledgeError, match=r"is a run that has no checkpoint yet.*fledge train .*config\.json --out"):
         load(run.folder)
+
+
+def test_a_bundle_of_another_model_is_refused_before_anything_is_written(tmp_path, text, trained) -> None:
+    """What was trained from it could not be loaded: its weights would not be those that the settings describe."""
+    settings, bundle = [*SETTINGS, f"corpus.source={text}"], load_checkpoint(trained.folder)
+    for change, sentence in [
+        ("model.layers=2", r"model\.layers is 1 there and 2 here\. Leave"),
+        ("model={layers=1}", r"model\.width is 32 there and 256 here"),
+        ("tokenizer.vocabulary_size=290", r"tokenizer\.vocabulary_size is 300 there and 290 here"),
+        ("tokens.context_length=32", "tokens.context_length = 32 is not allowed: the model of .* sees 16 tokens"),
+    ]:
+        with pytest.raises(FledgeError, match=sentence):
+            Run("akjv-demo", tmp_path / "run", overrides=[*settings, change], bundle=bundle)
+    shorter = [*settings, "tokens.context_length=8", "training.steps=1"]
+    Run("akjv-demo", tmp_path / "run", overrides=shorter, bundle=bundle, quiet=True).train()
+    assert load(tmp_path / "run").model.context_length == 16
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_bundle_without_tokens_asks_for_texts(tmp_path, trained, packed: bool) -> None:
+    place = trained.save(tmp_path / "bundle")
+    if packed:
+        place = pack(place, tmp_path / "bundle.zip")
+    for attempt in (load(place).evaluate, load(place).train):
+        with pytest.raises(FledgeError, match=rf"{place} is a bundle and has no tokens of its own\. Give texts"):
+            attempt()
+    assert load(place).evaluate(["fledge"]).tokens
+    assert load(trained.folder).evaluate().tokens, "a run has tokens"
+
+
+def test_a_run_remembers_which_weights_it_began_with(tmp_path, text, trained) -> None:
+    first, folder = load_checkpoint(trained.folder), tmp_path / "run"
+    shutil.copytree(first.path, tmp_path / "moved")
+    settings = [*SETTINGS, f"corpus.source={text}"]
+
+    def begin(bundle: Bundle | None) -> Run:
+        return Run("akjv-demo", folder, overrides=settings, bundle=bundle, quiet=True)
+
+    begin(first).claim()
+    with pytest.raises(
+        FledgeError, match=rf"no checkpoint yet.* train {folder}/config\.json --from {first.path} --out"
+    ):
+        load(folder)
+    with pytest.raises(FledgeError, match=f"was begun from a bundle's weights.*--from {first.path} --out {folder}"):
+        begin(None).train()
+    begin(load_bundle(tmp_path / "moved")).train()
+    begin(first).claim()
+    other = load_bundle(Run(trained.config, tmp_path / "fresh", overrides=["training.seed=1"]).save(tmp_path / "other"))
+    with pytest.raises(FledgeError, match=rf"other settings \(--from {first.path} there, --from {other.path} here"):
+        begin(other).claim()
+    with pytest.raises(FledgeError, match=rf"--from {first.path} there, fresh weights here\)\. Go on with it"):
+        begin(None).claim()
+    (tmp_path / "killed").mkdir()
+    shutil.copyfile(folder / "origin.json", tmp_path / "killed" / "origin.json")
+    Run("akjv-demo", tmp_path / "killed", overrides=settings, bundle=other).claim()
+    assert str(other.path) in (tmp_path / "killed" / "origin.json").read_text()
+    (folder / "origin.json").write_text("[]")
+    with pytest.raises(FledgeError, match=r"origin\.json: "):
+        begin(first).claim()
 
 
 def test_a_text_in_the_place_of_a_tokenizer_is_refused_by_name(tmp_path, text) -> None:

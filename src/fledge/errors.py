@@ -29,6 +29,17 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"Did you mean {close[0]}?" if close else f"Known: {', '.join(known)}."
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Whether there was no room for a tensor: torch says so in several ways, or finds its size beyond all numbers.
+
+    >>> out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 80 bytes."))
+    True
+    """
+    scarce = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
+    beyond = ("calculation overflowed", "multiplication overflow")
+    return isinstance(error, MemoryError) or any(phrase in str(error) for phrase in (*scarce, *beyond))
+
+
 def harmless(text: str, keep: str = "") -> str:
     """A stranger's text for a terminal: characters that would steer it, and are not to `keep`, are numbered instead.
 

@@ -140,6 +140,25 @@ def temporary_folder(prefix: str) -> tempfile.TemporaryDirectory[str]:
                 return folder
 
 
+@contextmanager
+def alone(folder: Path, sentence: str) -> Iterator[None]:
+    """One process at a time has a folder, which must exist; another is refused with the sentence.
+
+    The lock is on the folder itself and goes with the process. Where the file system has no locks, nobody is refused.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FledgeError(sentence) from None
+        except OSError:
+            pass  # as on some network file systems
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)

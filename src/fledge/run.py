@@ -1,7 +1,7 @@
 """`Run`: the handle that ties the parts together, in Python as on the command line. It holds no logic of its own.
 
-A run's folder: `config.json`, `tokenizer/`, `tokens/`, `metrics.csv`, `samples.txt`, `loss.svg`, `report.html`, and
-`checkpoints/step-XXXXXXXX/`, each of them a whole bundle.
+A run's folder: `config.json`, `origin.json` where it began with a bundle's weights, `tokenizer/`, `tokens/`,
+`metrics.csv`, `samples.txt`, `loss.svg`, `report.html`, and `checkpoints/step-XXXXXXXX/`, each of them a whole bundle.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fledge.config import RunConfig, load_recipe, override_config, parse
+from fledge.config import RunConfig, changed, load_recipe, override_config, parse
 from fledge.errors import FledgeError, command
 from fledge.files import read_json, write_json
 
@@ -56,12 +56,17 @@ class Run:
         bundle: Bundle | None = None,
         quiet: bool = False,
     ) -> None:
-        """`config` is a configuration, or a recipe's name or file; `bundle` gives first weights and a tokenizer."""
+        """`config` is a configuration, or a recipe's name or file; `bundle` gives first weights and a tokenizer, and
+        the settings of both have to be the bundle's."""
         if isinstance(config, RunConfig):
             self.config = override_config(config, overrides)
         else:
             self.config = load_recipe(config, overrides)
         self.folder = Path(folder) if folder is not None else Path("runs") / self.config.name
+        if bundle is not None:
+            from fledge.bundle.fit import require_same_model
+
+            require_same_model(self.config, bundle)
         self.bundle = bundle
         self.quiet = quiet
 
@@ -111,6 +116,11 @@ class Run:
             store = TokenStore.open(self.config.tokens.store)
             store.require(self.tokenizer)
             return store
+        if self.bundle is not None and is_bundle(self.folder):
+            raise FledgeError(
+                f"{self.folder} is a bundle and has no tokens of its own. Give texts to evaluate it on, or train from "
+                f"it in a folder of its own: {command('train', 'RECIPE', '--from', self.folder)}"
+            )
         try:
             corpus = self.corpus
         except FledgeError as error:
@@ -244,6 +254,7 @@ class Run:
         One that goes on from a checkpoint of its own may have changed settings, kept when its training begins.
         """
         from fledge.bundle.load import checkpoints
+        from fledge.bundle.origin import ORIGIN, begin_again, keep_origin, other_origin
         from fledge.model.registry import find_architecture
 
         if self.bundle is not None and self.folder.absolute() in self.bundle.path.absolute().parents:
@@ -251,7 +262,8 @@ class Run:
         find_architecture(self.config.model.architecture)  # a mistyped one is refused before there is a folder
         kept, values = self.folder / CONFIG, self.config.model_dump(mode="json")
         if kept.is_file():
-            differing = differences(read_json(kept), values)
+            origin = other_origin(self.folder, self.bundle)
+            differing = [*origin, *differences(read_json(kept), values)]
             if not differing:
                 return
             if self._spoils(differing):
@@ -261,10 +273,16 @@ class Run:
                     f"{self.folder} holds a run with other settings ({'; '.join(differing[:4])}). {go_on}hoose another "
                     "folder with --out, or remove that one."
                 )
+            if origin and self.bundle is None:
+                raise FledgeError(
+                    f"{self.folder} was begun from a bundle's weights. Begin it again from them "
+                    f"({begin_again(self.folder, kept)}), or choose another folder with --out."
+                )
             if not (self.folder / "tokens" / "store.json").exists():
                 shutil.rmtree(self.folder / "tokens", ignore_errors=True)  # of a source that was then corrected
-        elif self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+        elif self.folder.exists() and (not self.folder.is_dir() or {*os.listdir(self.folder)} - {ORIGIN}):
             raise FledgeError(f"{self.folder} exists already and is not a run. Choose another folder with --out.")
+        keep_origin(self.folder, self.bundle)
         write_json(kept, values)
 
     def _spoils(self, differing: list[str]) -> bool:
@@ -288,13 +306,21 @@ def load(path: Path | str, device: str = "cpu") -> Run:
 def require_checkpoint(path: Path | str) -> None:
     """Refuse a run that has no model to use yet, and say how it gets one. What is not a run is not looked at."""
     from fledge.bundle.load import checkpoints
+    from fledge.bundle.origin import begin_again
 
     folder = Path(path)
     if is_run(folder) and not checkpoints(folder) and not (folder / "bundle.json").is_file():
         raise FledgeError(
             f"{folder} is a run that has no checkpoint yet. Wait for its first one, or go on with the command that "
-            f"began it: {command('train', folder / CONFIG, '--out', folder)}"
+            f"began it: {begin_again(folder, folder / CONFIG)}"
         )
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a bundle itself lies there, a folder or packed, and not a run that has some."""
+    from fledge.bundle.manifest import MANIFEST
+
+    return path.is_file() or (path / MANIFEST).is_file()
 
 
 def is_run(folder: Path) -> bool:
@@ -304,15 +330,10 @@ def is_run(folder: Path) -> bool:
     return isinstance(values, dict) and {"corpus", "training"} <= values.keys()
 
 
-def differences(old: Any, new: Any, path: str = "") -> list[str]:
+def differences(old: Any, new: Any) -> list[str]:
     """The settings in which two configurations differ, as `model.layers = 4 there, 6 here`.
 
     >>> differences({"model": {"layers": 4, "width": 8}}, {"model": {"layers": 6, "width": 8}})
     ['model.layers = 4 there, 6 here']
     """
-    if isinstance(old, dict) and isinstance(new, dict):
-        found: list[str] = []
-        for key in [*old, *(key for key in new if key not in old)]:
-            found += differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
-        return found
-    return [] if old == new else [f"{path} = {old!r} there, {new!r} here"]
+    return [f"{name} = {first!r} there, {second!r} here" for name, (first, second) in changed(old, new).items()]

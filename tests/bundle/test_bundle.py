@@ -146,6 +146,17 @@ def test_settings_without_effect_are_no_difference(tmp_path: Path, tokenizer: To
     place = save_bundle(tmp_path / "c", stored, tokenizer, small_model(stored, tokenizer))
     assert {difference.name for difference in differences(place, tmp_path / "a")} >= {"tokens.store", "corpus.source"}
     assert ("token store", "tokens") in describe(place)["how it was trained"]
+    card = (place / "README.md").read_text()
+    assert "| token store | tokens |" in card
+    assert "akjv" not in card
+
+
+def test_the_card_says_what_is_shown(bundle: Bundle) -> None:
+    """Of the model and its training; not where it lies, on which machine, and what can be done with it."""
+    card, shown = (bundle.path / "README.md").read_text(), describe(bundle.path)
+    others = ("bundle", "name", "format version", "machine", "training state")
+    for name, value in [*shown["what it is"], *shown["how it was trained"]]:
+        assert (f"| {name} | {value} |" in card) == (name not in others)
 
 
 def test_differences_beyond_four_digits_are_shown_in_full(tmp_path: Path, tokenizer: Tokenizer) -> None:

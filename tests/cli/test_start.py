@@ -45,7 +45,7 @@ def test_a_text_becomes_a_model_with_reasons(stories: Path) -> None:
         assert re.search(rf"^# .+\.\n(?:\w+ = .*\n)*{key} = ", recipe, re.M), key
     assert load_recipe(str(run / "recipe.toml")).model_dump(mode="json") == read_json(run / "config.json")
     report = (run / "report.html").read_text()
-    for word in ("What was chosen, and why", "scaling law", "bits per byte", "trigram", "<svg"):
+    for word in ("What was chosen, and why", "parameters, which learn at", "bits per byte", "trigram", "<svg"):
         assert word in report
     assert "Once upon a time" in done.stdout
     commands = re.findall(r"^  (fledge .+)$", done.stdout, re.M)

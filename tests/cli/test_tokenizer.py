@@ -14,7 +14,7 @@ import pytest
 
 from fledge import BPETokenizer, load_tokenizer, train_bpe
 from fledge.corpus import Corpus
-from fledge.tokenizer import WordTokenizer
+from fledge.tokenizer import WordTokenizer, train_tokenizer
 
 from .conftest import Fledge
 
@@ -108,16 +108,14 @@ def test_a_folder_made_while_training_stays(
     fledge: Fledge, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither it nor the trained tokenizer is lost."""
-    from fledge.cli import tokenizer as verb
-
-    train, out = verb._train, tmp_path / "own"
+    train, out = train_tokenizer, tmp_path / "own"
 
     def slow_train(*arguments: Any) -> Any:
         out.mkdir()
         (out / "tokenizer.json").write_text("theirs")
         return train(*arguments)
 
-    monkeypatch.setattr(verb, "_train", slow_train)
+    monkeypatch.setattr("fledge.tokenizer.fit.train_tokenizer", slow_train)
     result = fledge("tokenizer", "train", corpus, "--vocab-size", 270, "--out", out)
     assert result.code == 0
     assert f"the tokenizer is in {out}-2." in result.err
@@ -399,12 +397,10 @@ def test_a_mistake_is_one_sentence(
 def test_no_memory_for_a_text_is_told_of_the_text(
     fledge: Fledge, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fledge.cli import tokenizer as verb
-
     def too_much(*_: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(verb, "_train", too_much)
+    monkeypatch.setattr("fledge.tokenizer.fit.train_tokenizer", too_much)
     result = fledge("tokenizer", "train", corpus, "--out", tmp_path / "own")
     assert result.code == 2
     assert "the text, or one document of it, is too large" in result.err

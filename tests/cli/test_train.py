@@ -66,18 +66,21 @@ def test_a_bundle_is_fine_tuned_with_its_own_model_and_tokenizer(finished: Path,
     tuned = load_checkpoint(out)
     assert tuned.config.model.width == 32
     assert tuned.tokenizer.fingerprint == load_checkpoint(finished).tokenizer.fingerprint
-    with pytest.raises(FledgeError, match=r"model\.layers=3: the model and the tokenizer are those of"):
-        fledge("train", "akjv-demo", "--from", str(source), "--set", "model.layers=3")
+    for other in ("model.layers=3", " model.layers=3", "model={layers=3}"):
+        with pytest.raises(FledgeError, match=r"are those of .*, and model\.layers is 1 there and 3 here"):
+            fledge("train", "akjv-demo", "--from", str(source), "--set", other)
     with pytest.raises(FledgeError, match="--from starts a new run"):
         fledge("train", "akjv-demo", "--from", str(source), "--out", str(source))
 
 
 def test_a_fine_tuning_goes_on_by_the_same_command(finished: Path, corpus: Path, tmp_path: Path) -> None:
-    source, out = next((finished / "checkpoints").glob("step-*")), tmp_path / "tuned"
+    (source, other, *_), out = (finished / "checkpoints").glob("step-*"), tmp_path / "tuned"
     small = [setting for setting in SETTINGS if not setting.startswith(("model", "tokenizer", "tokens"))]
     arguments = ["akjv-demo", "--from", str(source), "--out", str(out), *changes([f"corpus.source={corpus}", *small])]
     fledge("train", *arguments, "--time-limit", "0")
     assert "step 6 of 6" in fledge("train", *arguments, "--quiet")
+    with pytest.raises(FledgeError, match=rf"other settings \(--from {source} there, --from {other} here\)"):
+        fledge("train", *arguments[:2], str(other), *arguments[3:])
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,7 @@ def test_standard_input_longer_than_its_head(monkeypatch):
         buffer = io.BytesIO(b"<|endoftext|>".join(BYTES))
 
     monkeypatch.setattr(sys, "stdin", Input)
-    monkeypatch.setattr(fledge.corpus.sources, "HEAD", 100)
+    monkeypatch.setattr(fledge.corpus.streams, "HEAD", 100)
     assert list(Corpus.open("-").documents()) == BYTES
 
 

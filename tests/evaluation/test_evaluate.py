@@ -171,6 +171,14 @@ def test_refusals(tokenizer: Tokenizer) -> None:
         evaluate_texts(small, tokenizer, VERSES)
 
 
+@pytest.mark.parametrize("documents", ["stream", "alone"])
+def test_a_split_without_tokens_is_refused_by_its_name(tokenizer: Tokenizer, tmp_path: Path, documents: Any) -> None:
+    corpus = Corpus.from_documents(VERSES, validation_fraction=0)
+    store = write_store(corpus, tokenizer, tmp_path / "tokens", progress=False)
+    with pytest.raises(FledgeError, match="The validation split holds no tokens. Evaluate another one"):
+        evaluate(make_model(tokenizer), store.split("validation"), tokenizer=tokenizer, documents=documents)
+
+
 def test_bytes_that_nothing_predicts_do_not_count() -> None:
     """Without a separator, a document's first token has nothing before it: it costs nothing, and weighs nothing."""
     bare = train_bpe([verse.encode() for verse in VERSES], 300, [])

@@ -110,6 +110,22 @@ def test_answers_stop_where_the_task_says(bundle: Bundle) -> None:
     assert sampling_of({"until": None}).temperature == 0
 
 
+def test_a_task_s_wishes_are_followed_or_refused_with_a_sentence() -> None:
+    asked = sampling_of({"do_sample": True, "top_k": 5, "top_p": 0.9})
+    assert (asked.temperature, asked.top_k, asked.top_p) == (1, 5, 0.9)
+    assert sampling_of({"temperature": 0.7, "top_k": 0}).top_k is None
+    assert sampling_of({"do_sample": False, "temperature": 0.7, "top_k": 5}).temperature == 0
+    for wrong, sentence in [
+        ({"do_sample": True, "top_p": 0}, "top_p = 0 is not allowed"),
+        ({"temperature": -0.5}, "temperature = -0.5 is not allowed"),
+        ({"temperature": "warm"}, "temperature = 'warm' is not allowed"),
+        ({"until": 5}, "stop = 5 is not allowed"),
+        ({"max_gen_toks": -1}, "max_tokens = -1 is not allowed"),
+    ]:
+        with pytest.raises(FledgeError, match=f"The task's generation_kwargs: {sentence}"):
+            sampling_of(wrong)
+
+
 @pytest.mark.slow
 def test_a_local_task_from_end_to_end(bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("lm_eval")

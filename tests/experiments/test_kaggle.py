@@ -219,6 +219,15 @@ def test_packing_again_keeps_what_is_a_persons_own(text: Path, tmp_path: Path, m
     (tmp_path / "out/notebook/results").mkdir()
     with pytest.raises(FledgeError, match=r"notebook/results would be lost"):
         pack(config, tmp_path / "out")
+    (tmp_path / "out/notebook/results").rmdir()
+    for mine in ("notebook/mine.ipynb", "dataset/files/mine.txt"):
+        (tmp_path / "out" / mine).touch()
+        with pytest.raises(FledgeError, match=f"{mine} would be lost"):
+            pack(config, tmp_path / "out")
+        (tmp_path / "out" / mine).unlink()
+    (tmp_path / "out/notebook.old").mkdir()
+    pack(config, tmp_path / "out")
+    assert (tmp_path / "out/notebook.old").is_dir()
 
 
 def test_mistakes_are_answered_with_a_sentence(text: Path, tmp_path: Path) -> None:

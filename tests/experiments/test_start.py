@@ -126,11 +126,20 @@ def test_standard_input_is_refused_and_a_cut_start_begins_again(tmp_path):
     folder = tmp_path / "b"
     (folder / "tokenizer").mkdir(parents=True)
     (folder / "config.json").write_text("{}")
-    assert not start.begun(folder)  # as fledge train leaves it when killed: a person's own run
+    assert not start.begun(folder, [])  # as fledge train leaves it when killed: a person's own run
     (folder / "start.json").write_text('{"texts": [], "time": "1m"}')
-    assert start.begun(folder)
+    assert start.begun(folder, [])
     (folder / "mine.txt").write_text("a person's own")
-    assert not start.begun(folder)
+    assert not start.begun(folder, [])
     (folder / "mine.txt").unlink()
     (folder / "start.json").write_text('{"texts": [], "time": "1m", "speed": 1.0, "choices": []}')
-    assert not start.begun(folder)
+    assert not start.begun(folder, [])
+    alone = tmp_path / "c"
+    alone.mkdir()
+    for content, ours in (
+        ('{"mine": 1}', False),  # another program's
+        ('{"corpus": {"source": ["b.txt"]}, "training": {}}', False),
+        ('{"corpus": {"source": ["a.txt"]}, "training": {}}', True),
+    ):
+        (alone / "config.json").write_text(content)
+        assert start.begun(alone, ["a.txt"]) == ours

@@ -9,9 +9,10 @@ from torch.nn import functional
 from fledge import loss as loss_module
 from fledge.model import bdh_layer
 from fledge.model.layers import rotary_frequencies, rotate, rotation
-from tests.kernels import DEVICE, INTERPRETED, NARROW, distance, on_gpu_or_interpreted
+from tests.kernels import DEVICE, INTERPRETED, NARROW, distance, near, on_gpu_or_interpreted
 
 pytestmark = on_gpu_or_interpreted
+ROWS = 30 if INTERPRETED else 300
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "size"), [(4, 4, 32), (2, 2, 64), (4, 2, 64), (2, 1, 16)])
@@ -33,24 +34,24 @@ def test_short_attention(heads, kv_heads, size, length, rope):
     wanted = wanted.transpose(1, 2).flatten(2)
     seed = torch.randn_like(wanted)
     found = short_attention(qkv, *turn, heads, kv_heads)[0]
-    assert distance(found, wanted) < 6e-3
+    assert distance(found, wanted) < near(6e-3)
     (grad,), (wanted_grad,) = (
         torch.autograd.grad(out, qkv, seed.to(out.dtype), retain_graph=True) for out in (found, wanted)
     )
-    assert distance(grad, wanted_grad) < 1e-2
+    assert distance(grad, wanted_grad) < near(1e-2)
 
 
 @pytest.mark.parametrize(("smoothing", "z_loss"), [(0.0, 0.0), (0.1, 1e-3)])
 @pytest.mark.parametrize(("vocabulary", "columns"), [(50257, 50304), (10_000, 10_112), (8192, 8192), (61, 64)])
 def test_loss_kernel(smoothing, z_loss, vocabulary, columns):
-    logits = (torch.randn(300, columns, device=DEVICE) * 3).to(NARROW)
-    targets = torch.randint(vocabulary, (300,), device=DEVICE)
+    logits = (torch.randn(ROWS, columns, device=DEVICE) * 3).to(NARROW)
+    targets = torch.randint(vocabulary, (ROWS,), device=DEVICE)
     targets[::7] = -100
     targets[1], targets[2] = 0, vocabulary - 1
     wanted, slope = loss_module._chunk(logits.double(), targets, vocabulary, smoothing, z_loss, True)
     found, kernel_slope = loss_module._chunk_by_kernel(logits, targets, vocabulary, smoothing, z_loss, True)
     assert float(found) == pytest.approx(float(wanted), rel=1e-5)
-    assert distance(kernel_slope, slope) < 5e-3
+    assert distance(kernel_slope, slope) < near(5e-3)
     assert kernel_slope[:, vocabulary:].abs().sum() == 0
     assert kernel_slope[::7].abs().sum() == 0
 
@@ -62,10 +63,10 @@ def test_swiglu_kernel():
     gate, up = fused.double().chunk(2, dim=-1)
     wanted = functional.silu(gate) * up
     found = swiglu(fused)
-    assert distance(found, wanted) < 5e-3
+    assert distance(found, wanted) < near(5e-3)
     seed = torch.randn_like(wanted)
     (grad,), (wanted_grad,) = (torch.autograd.grad(out, fused, seed.to(out.dtype)) for out in (found, wanted))
-    assert distance(grad, wanted_grad) < 5e-3
+    assert distance(grad, wanted_grad) < near(5e-3)
 
 
 @pytest.mark.parametrize("biased", [True, False])
@@ -76,11 +77,11 @@ def test_gelu_kernel(biased):
     bias = torch.randn(300, device=DEVICE, requires_grad=True) if biased else None
     wanted = functional.gelu(x.double() + (bias.double() if biased else 0.0), approximate="tanh")
     found = _gelu(x, bias)
-    assert distance(found, wanted) < 5e-3
+    assert distance(found, wanted) < near(5e-3)
     seed, inputs = torch.randn_like(wanted), (x, bias) if biased else (x,)
     grads = (torch.autograd.grad(out, inputs, seed.to(out.dtype)) for out in (found, wanted))
     for grad, wanted_grad in zip(*grads, strict=True):
-        assert distance(grad, wanted_grad) < 5e-3
+        assert distance(grad, wanted_grad) < near(5e-3)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
@@ -102,13 +103,13 @@ def test_bdh_kernels(dropout, keep, documents):
     out, scores, read, u, w = bdh_layer.heads_forward(x, weights, angles, allowed, seeds, dropout)
     single = [tuple(weight[h] for weight in weights) for h in range(heads)]
     plain = [bdh_layer.head_forward(x, single[h], angles, allowed, seeds[h], dropout) for h in range(heads)]
-    assert distance(out, sum(part[0] for part in plain)) < 1e-3
+    assert distance(out, sum(part[0] for part in plain)) < near(1e-3)
     neurons_kept = (u, w) if keep else None
     found = bdh_layer.heads_backward(grad, x, weights, angles, allowed, seeds, dropout, scores, read, neurons_kept)
     wanted = [
         bdh_layer.head_backward(grad, x, single[h], angles, allowed, seeds[h], dropout, scores[h], read[h], None)
         for h in range(heads)
     ]
-    assert distance(found[0], sum(part[0] for part in wanted)) < 1e-3
+    assert distance(found[0], sum(part[0] for part in wanted)) < near(1e-3)
     for number in (1, 2, 3):
-        assert distance(found[number], torch.stack([part[number] for part in wanted])) < 1e-3
+        assert distance(found[number], torch.stack([part[number] for part in wanted])) < near(1e-3)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fledge import Corpus, FledgeError, train_bpe
 from fledge.tokenizer import CharacterTokenizer, WordTokenizer
-from fledge.tokenizer.compare import Measurement, compare, limited
+from fledge.tokenizer import compare as module
+from fledge.tokenizer.compare import Measurement, compare, fastest, limited
 
 STORIES = ["the little dog ran to the little cat"] * 40
 LAWS = ["notwithstanding the foregoing provisions hereof"] * 40
@@ -69,3 +71,37 @@ def test_files_are_compared_with_their_special_tokens(tmp_path: Path) -> None:
     tokenizer = train_bpe(path, 270, ["<|endoftext|>"])
     (measured,) = compare({"own": tokenizer}, {"file": Corpus.open(path, validation_fraction=0)})
     assert measured.source_bytes == sum(map(len, STORIES))
+
+
+class Timed(CharacterTokenizer):
+    """Takes so many seconds of a clock that stands still otherwise, one after the other for each call."""
+
+    clock = 0.0
+
+    def __init__(self, seconds: list[float]) -> None:
+        super().__init__([])
+        self.seconds = seconds
+
+    def encode_spans(self, *arguments: Any, **options: Any) -> Any:
+        Timed.clock += self.seconds.pop(0)
+        return super().encode_spans(*arguments, **options)
+
+
+def test_speed_is_the_best_of_short_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After one that makes ready, which does not count; on a part of a long text, whose time is that of all of it."""
+    monkeypatch.setattr(module.time, "perf_counter", lambda: Timed.clock)
+    monkeypatch.setattr(module, "TIMED", 4)
+    corpus = Corpus.from_documents(["aaaa", "bbbb", "cccc"], validation_fraction=0)
+    (slow, quick) = compare({"slow": Timed([9, 3, 4, 5]), "quick": Timed([9, 2, 7, 1])}, {"letters": corpus})
+    assert (slow.source_bytes, slow.tokens, slow.seconds, slow.spread) == (12, 12, 9.0, 6.0)
+    assert (quick.seconds, quick.spread) == (3.0, 18.0)
+    assert slow.record()["spread"] == 6.0
+
+
+def test_no_fastest_is_named_within_the_spread() -> None:
+    one = Measurement("one", "x", 100, 50, 1.0, 16, spread=0.1)
+    for seconds, spread, named in ((1.3, 0.1, True), (1.3, 0.4, False), (1.05, 0.0, False), (1.0, 0.0, False)):
+        other = Measurement("other", "x", 100, 50, seconds, 16, spread)
+        for measured in ([one, other], [other, one]):
+            assert fastest(measured) == (one if named else None)
+    assert fastest([one]) == one

@@ -62,6 +62,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Server]:
     address = f"http://127.0.0.1:{server.server_port}/gpt2.tiktoken"
     encoding = Encoding(address, hashlib.sha256(CONTENT).hexdigest(), len(CONTENT), "gpt2", {})
     monkeypatch.setitem(ENCODINGS, "gpt2", encoding)
+    monkeypatch.setattr("fledge.corpus.fetch.PAUSE", 0.01)
     monkeypatch.setenv("FLEDGE_CACHE", str(tmp_path / "cache"))
     for variable in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(variable, raising=False)
@@ -91,7 +92,7 @@ def test_a_broken_connection_is_resumed(server: Server) -> None:
 def test_what_an_earlier_command_left_is_used(server: Server) -> None:
     place = place_of("gpt2")
     place.parent.mkdir(parents=True)
-    place.with_name("gpt2.tiktoken.part").write_bytes(CONTENT[:1000])
+    place.with_name("gpt2.tiktoken.partial").write_bytes(CONTENT[:1000])
     assert fetch("gpt2").read_bytes() == CONTENT
     assert server.requests == ["bytes=1000-"]
 
@@ -100,7 +101,7 @@ def test_a_server_that_can_not_resume_sends_all_again(server: Server) -> None:
     server.ranges = False
     place = place_of("gpt2")
     place.parent.mkdir(parents=True)
-    place.with_name("gpt2.tiktoken.part").write_bytes(b"other")
+    place.with_name("gpt2.tiktoken.partial").write_bytes(b"other")
     assert fetch("gpt2").read_bytes() == CONTENT
 
 
@@ -120,7 +121,7 @@ def test_a_file_changed_in_the_cache_is_noticed(server: Server) -> None:
 
 def test_an_answer_without_the_file_is_told(server: Server) -> None:
     server.status = 404
-    with pytest.raises(FledgeError, match="answered 404"):
+    with pytest.raises(FledgeError, match="answers 404"):
         fetch("gpt2")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,46 @@ def test_a_path_is_loaded_and_nothing_is_trained(corpus: Corpus, tmp_path: Path)
 def test_settings_without_effect_are_told(corpus: Corpus) -> None:
     with pytest.warns(UserWarning, match=r"tokenizer\.pattern has no effect on a word tokenizer"):
         train_tokenizer(TokenizerConfig(kind="word", vocabulary_size=None, pattern="cl100k"), corpus)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "tokens", "native"),
+    [
+        ("story.txt", {"validation_fraction": 0.0}, {}, True),
+        ("story.log", {"validation_fraction": 0.5}, {"fit_on": "all"}, True),
+        ("story.txt", {"validation_fraction": 0.5}, {}, False),
+        ("story.txt", {"validation_fraction": 0.0, "separator": "|"}, {}, False),
+        ("story.txt", {"validation_fraction": 0.0, "max_document_bytes": 10**6}, {}, False),
+        ("story.txt", {"validation_fraction": 0.0, "format": "lines"}, {}, False),
+        ("story.jsonl", {"validation_fraction": 0.0, "format": "text"}, {}, False),
+        ("story.txt.gz", {"validation_fraction": 0.0}, {}, False),
+        ("story.txt", {"validation_fraction": 0.0}, {"pattern": r"\w+|\W"}, False),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.* holds", "ignore:the pattern")
+def test_native_code_reads_plain_files_of_which_all_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, settings: dict, tokens: dict, native: bool
+) -> None:
+    """Everything else goes through the corpus; what is learned is the same."""
+    path, text = tmp_path / name, "<|endoftext|>".join(VERSES).encode()
+    path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    corpus, config = Corpus.open(path, **settings), TokenizerConfig(vocabulary_size=300, **tokens)
+    given: list[object] = []
+
+    def trained(source: object, *arguments: object, **options: object) -> object:
+        given.append(source)
+        return train_bpe(source, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("fledge.tokenizer.train.train_bpe", trained)
+    tokenizer = train_tokenizer(config, corpus)
+    assert given == [[path]] if native else not isinstance(given[0], list)
+    if native:
+        assert tokenizer.fingerprint == train_bpe(VERSES, 300, ["<|endoftext|>"]).fingerprint
+
+
+def test_a_held_out_file_is_not_read_by_native_code_either(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("<|endoftext|>".join(VERSES))
+    (tmp_path / "held.txt").write_text("<|endoftext|>".join("zzzz" * 50 for _ in range(50)))
+    corpus = Corpus.open(tmp_path / "train.txt", validation_source=[tmp_path / "held.txt"], validation_fraction=0.0)
+    tokenizer = train_tokenizer(TokenizerConfig(vocabulary_size=300), corpus)
+    assert tokenizer.fingerprint == train_bpe(VERSES, 300, ["<|endoftext|>"]).fingerprint

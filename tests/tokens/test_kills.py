@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
@@ -195,6 +196,11 @@ def test_a_copied_source_is_accepted_and_a_changed_byte_is_noticed(number, chang
 def test_two_writers_exclude_each_other(source, tmp_path):
     with fledge.tokens.writer.alone(tmp_path), pytest.raises(FledgeError, match="Another process"):
         write(source, tmp_path)
+
+
+def test_a_full_pipe_is_not_taken_for_another_writer(tmp_path):
+    with pytest.raises(BlockingIOError, match="full"), fledge.tokens.writer.alone(tmp_path):
+        raise BlockingIOError(errno.EAGAIN, "full")
 
 
 def test_who_comes_second_leaves_the_folder_to_the_first(source, tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from fledge.config import TokensConfig
 from fledge.errors import FledgeError
 from fledge.tokens import Batch, Loader, Windows, make_windows
 from fledge.tokens import loader as module
+from fledge.training.skipping import Skipping
 from fledge.training.stepper import cut
 from tests.tokens.helpers import ROLES, make_split
 
@@ -45,6 +46,22 @@ def test_batches_are_those_of_the_windows(tmp_path, monkeypatch, policy, piece, 
         assert [first for first, _ in found] == list(range(3, stop, 8))
         for first, batch in found:
             assert_equal(batch, plain.batch(list(loader.share(first))))
+
+
+@pytest.mark.parametrize("policy", ["stream", "packed", "lanes"])
+@pytest.mark.parametrize("skipped", [[], [(40, 48)], [(45, 50), (51, 52)], [(0, 9), (300, 400)]])
+def test_training_makes_batches_together_and_leaves_out_what_is_skipped(tmp_path, policy, skipped):
+    """The same samples in the same order as one by one; and a piece of work that nothing divides is one memory."""
+    windows, plain = windows_of(tmp_path / "one", policy), windows_of(tmp_path / "other", policy)
+    left = [n for n in range(1000) if not any(first <= n < after for first, after in skipped)]
+    for start, rank, ranks in ((0, 0, 1), (3, 1, 2)):
+        loader = Loader(Skipping(windows, skipped), 8, start=start, stop=531, rank=rank, ranks=ranks)  # type: ignore[arg-type]
+        found = list(loader)
+        assert [first for first, _ in found] == list(range(start, 531, 8))
+        for first, batch in found:
+            assert_equal(batch, plain.batch([left[n] for n in loader.share(first)]))
+        memories = {batch.inputs_BT.untyped_storage().data_ptr() for _, batch in found}
+        assert len(memories) < len(found) / 2
 
 
 @pytest.mark.parametrize("policy", ["stream", "lanes", "packed"])

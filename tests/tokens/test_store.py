@@ -275,7 +275,7 @@ def test_on_the_fly_names_the_sources_as_they_were_given(tmp_path):
 
 def test_a_changed_tail_of_standard_input_is_noticed(tmp_path, monkeypatch):
     """What is kept of a long input is its beginning; a store that is whole is compared with all of it."""
-    monkeypatch.setattr(fledge.corpus.sources, "HEAD", 500)
+    monkeypatch.setattr(fledge.corpus.streams, "HEAD", 500)
 
     def given(documents):
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"<|endoftext|>".join(documents))))

@@ -84,24 +84,24 @@ def fresh_model(config: RunConfig) -> Any:
 def run(
     config: RunConfig,
     folder: Path,
-    resume: bool = False,
+    resume: bool | Path = False,
     at: int | None = None,
     windows: Any = None,
+    model: Any = None,
     **options: Any,
 ) -> TrainingResult:
-    """Train a tiny run, or go on with it."""
-    bundle = load_checkpoint(folder, at) if resume else None
+    """Train a tiny run, or go on with it, from its last checkpoint or the one that is given."""
+    bundle = load_checkpoint(folder if resume is True else resume, at) if resume else None
     return train(
         config,
-        bundle.model if bundle else fresh_model(config),
+        bundle.model if bundle else model or fresh_model(config),
         tokenizer(),
         windows or TextWindows(config.tokens.context_length),
         TextWindows(config.tokens.context_length, seed=1, size=20),  # type: ignore[arg-type]
         folder,
         resume=bundle,
         bytes_per_token=1.0,
-        quiet=True,
-        **options,
+        **{"quiet": True, **options},
     )
 
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from fledge.errors import FledgeError
-from fledge.training.device import choose_device, choose_precision, largest_micro_batch, reseed
+from fledge.training import bench
+from fledge.training.device import choose_device, choose_precision, largest_micro_batch, reseed, synchronize
 
 from .support import run, settings
 
@@ -64,6 +65,14 @@ def test_the_micro_batch_fits_the_memory_and_divides_the_share_evenly(monkeypatc
     assert largest_micro_batch(set_by_hand, 264, 100, CPU, "fp32") == 7
 
 
+def test_sharded_weights_leave_room_for_more_windows(monkeypatch: Any) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2_000_000_000, 2_000_000_000))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
+    config = settings(model={"layers": 8, "width": 1024, "heads": 8})
+    whole, sharded = (largest_micro_batch(config, 264, 1 << 20, CUDA, "bf16", shards) for shards in (1, 8))
+    assert sharded > 2 * whole
+
+
 def memory_of_a_window(config: Any) -> float:
     from fledge.accounting import Account
 
@@ -89,6 +98,19 @@ def test_a_tracker_that_is_not_installed_is_an_error(tmp_path: Path, monkeypatch
     assert not (tmp_path / "run").exists()
 
 
+def test_a_tracker_that_does_not_start_says_what_to_do(tmp_path: Path, monkeypatch: Any) -> None:
+    import fledge.training.trackers as module
+
+    def refuse(**_: Any) -> None:
+        raise RuntimeError("api_key not configured (no-tty).\n  call wandb.login(key=...)")
+
+    monkeypatch.setattr(module, "installed", lambda package: True)
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=refuse))  # type: ignore[arg-type]
+    sentence = r"wandb, .* did not start \(api_key not configured \(no-tty\)\. call .*\)\. Log in with: wandb login"
+    with pytest.raises(FledgeError, match=sentence):
+        run(settings(training={"trackers": ["wandb"]}), tmp_path / "run")
+
+
 def test_trackers_get_what_the_file_gets(tmp_path: Path, monkeypatch: Any) -> None:
     import fledge.training.trackers as module
 
@@ -105,3 +127,24 @@ def test_trackers_get_what_the_file_gets(tmp_path: Path, monkeypatch: Any) -> No
     assert calls[-1] == "finished"
     assert [step for step, _ in calls[1:-1]] == [3, 4, 6, 8, 9, 12, 12]
     assert "validation_loss" in calls[2][1]
+
+
+def test_the_benchmark_waits_for_what_was_queued_on_any_gpu(monkeypatch: Any) -> None:
+    waits: list[str] = []
+    monkeypatch.setattr(torch.mps, "synchronize", lambda: waits.append("mps"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: waits.append(str(device)))
+    for device in (CPU, CUDA, torch.device("mps")):
+        synchronize(device)
+    assert waits == ["cuda:0", "mps"]
+    monkeypatch.setattr(bench, "synchronize", lambda device: waits.append("bench"))
+    assert bench.measure(settings(tokenizer={"vocabulary_size": 264}), 2, "cpu", seconds=0).tokens_per_second
+    assert waits[2:] == ["bench", "bench"], "before the clock starts, and before it stops"
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("MPS backend out of memory (MPS allocated: 9 GB)")])
+def test_the_benchmark_leaves_a_gap_where_a_batch_does_not_fit(monkeypatch: Any, error: Exception) -> None:
+    def scarce(*_: Any) -> float:
+        raise error
+
+    monkeypatch.setattr(bench, "_step_seconds", scarce)
+    assert bench.measure(settings(), 2, "cpu").tokens_per_second is None

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import errno
+import io
 import math
 import os
+import re
 import signal
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
-from fledge.bundle import load_bundle
+from fledge.bundle import load_bundle, read_manifest
 from fledge.errors import FledgeError
 from fledge.tokens import Batch
 from fledge.training import load_checkpoint, read_metrics
-from fledge.training.session import PATIENCE, Session
+from fledge.training.device import choose_precision
+from fledge.training.progress import Progress
+from fledge.training.ranks import Ranks
+from fledge.training.session import SETBACKS, Session
 from fledge.training.skipping import Skipping
 from fledge.training.stepper import Stepper
 from fledge.training.stops import Stops
 from fledge.training.timeline import Samples
 
-from .support import TextWindows, run, settings, weights
+from .support import TextWindows, fresh_model, run, settings, tokenizer, weights
 
 
 def steps_with(folder: Path, column: str) -> list[int]:
@@ -41,7 +47,19 @@ def test_accumulation_changes_nothing(tmp_path: Path, micro_batch: int) -> None:
     assert parts.loss == pytest.approx(whole.loss, abs=1e-5)
 
 
-def test_memory_that_runs_out_halves_the_micro_batch_and_goes_on(tmp_path: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes."),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("Storage size calculation overflowed with sizes=[1099511627776, 1099511627776]"),
+        MemoryError(),
+    ],
+)
+def test_memory_that_runs_out_halves_the_micro_batch_and_goes_on(
+    tmp_path: Path, monkeypatch: Any, error: Exception
+) -> None:
     """The same losses as with enough memory, and the smaller micro-batch is remembered."""
     plain = run(settings(), tmp_path / "plain")
     original = Stepper._accumulate
@@ -49,7 +67,7 @@ def test_memory_that_runs_out_halves_the_micro_batch_and_goes_on(tmp_path: Path,
     def scarce(self: Stepper, batch: Batch, count: float) -> torch.Tensor:
         if self.progress.micro_batch > 2:
             self.optimizer.layout.gradients()[0].add_(1.0)  # what a half-done accumulation leaves behind
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise error
         return original(self, batch, count)
 
     monkeypatch.setattr(Stepper, "_accumulate", scarce)
@@ -58,6 +76,23 @@ def test_memory_that_runs_out_halves_the_micro_batch_and_goes_on(tmp_path: Path,
     training = load_checkpoint(tmp_path / "scarce").training
     assert training is not None
     assert training.values["micro_batch"] == 2
+
+
+def test_an_error_that_is_not_of_memory_is_not_taken_for_one(tmp_path: Path, monkeypatch: Any) -> None:
+    def broken(self: Stepper, batch: Batch, count: float) -> torch.Tensor:
+        raise RuntimeError("value cannot be converted to type int64_t without overflow")
+
+    monkeypatch.setattr(Stepper, "_accumulate", broken)
+    with pytest.raises(RuntimeError, match="without overflow"):
+        run(settings(), tmp_path / "run")
+
+
+def test_weights_of_half_precision_are_trained_in_fp32(tmp_path: Path) -> None:
+    """An imported model may be bf16; its checkpoints are not, and its steps are those of the same weights in fp32."""
+    half = run(settings(), tmp_path / "half", model=fresh_model(settings()).bfloat16())
+    wide = run(settings(), tmp_path / "wide", model=fresh_model(settings()).bfloat16().float())
+    assert read_manifest(half.checkpoint).model.dtype == "float32"
+    assert all(torch.equal(tensor, weights(wide)[name]) for name, tensor in weights(half).items())
 
 
 def test_recomputed_activations_give_the_same_losses(tmp_path: Path) -> None:
@@ -126,7 +161,7 @@ def test_any_number_of_bad_batches_is_left_out_while_training_gets_on(tmp_path: 
     assert result.step == 30
     training = load_checkpoint(tmp_path / "run").training
     assert training is not None
-    assert len(training.values["skipped"]) > PATIENCE
+    assert len(training.values["skipped"]) > SETBACKS
 
 
 def test_a_branch_without_a_checkpoint_goes_back_to_where_it_began(tmp_path: Path, monkeypatch: Any) -> None:
@@ -371,12 +406,80 @@ def test_every_architecture_overfits_one_batch(tmp_path: Path, architecture: str
     assert result.loss < 0.05
 
 
-def test_a_batch_smaller_than_the_processes_is_refused() -> None:
-    from fledge.training.ranks import Ranks
-
-    ranks = Ranks(torch.device("cpu"), rank=0, world=3)
+def test_processes_take_shares_in_order_that_make_the_whole() -> None:
     assert [Ranks(torch.device("cpu"), rank, 3).share(8) for rank in range(3)] == [(0, 2), (2, 5), (5, 8)]
-    assert ranks.main
+
+
+@pytest.mark.parametrize(("size", "near"), [(3, "2 or 4"), (1, "2"), (7, "6 or 8")])
+def test_a_batch_that_the_processes_cannot_share_is_refused_before_anything_is_written(
+    tmp_path: Path, size: int, near: str
+) -> None:
+    folder = tmp_path / "run"
+    run(settings(training={"steps": 8}), folder)
+    before = sorted(folder.rglob("*"))
+    checkpoint, config = load_checkpoint(folder, at=4), settings(training={"batch_size": size})
+    windows: Any = TextWindows(16)
+    parts = (config, checkpoint.model, tokenizer(), windows, windows, folder)
+    sentence = f"training.batch_size = {size} can't be shared evenly by 2 processes. Try {near}."
+    with pytest.raises(FledgeError, match=re.escape(sentence)):
+        Session(*parts, Ranks(torch.device("cpu"), rank=0, world=2), resume=checkpoint)
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_a_state_gathered_from_shards_leaves_the_gpu_tensor_by_tensor() -> None:
+    class OnGPU:
+        def cpu(self) -> torch.Tensor:
+            return torch.zeros(3)
+
+    ranks, config = Ranks(torch.device("cpu")), settings()
+    stepper = Stepper(config, fresh_model(config), ranks, choose_precision("fp32", ranks.device), Progress())
+    stepper.sharded = True
+    stepper.optimizer.named_state = lambda: iter([("mean/a", OnGPU()), ("mean/b", OnGPU())])  # type: ignore[method-assign,list-item]
+    assert [type(tensor) for tensor in stepper.state().values()] == [torch.Tensor, torch.Tensor]
+
+
+class Terminal:
+    """Stands for rich's live table: which is shown now."""
+
+    shown: ClassVar[list[Any]] = []
+
+    def __init__(self, **_: Any) -> None: ...
+
+    def start(self) -> None:
+        self.shown.append(self)
+
+    def stop(self) -> None:
+        self.shown.remove(self)
+
+    def update(self, table: Any) -> None: ...
+
+
+@pytest.fixture
+def terminal(monkeypatch: Any) -> type[Terminal]:
+    import fledge.training.view as module
+
+    monkeypatch.setenv("TERM", "xterm")
+    console = partial(module.Console, force_terminal=True, file=io.StringIO())
+    monkeypatch.setattr(module, "Console", lambda stderr: console())
+    monkeypatch.setattr(module, "Live", Terminal)
+    return Terminal
+
+
+def test_a_run_that_cannot_begin_leaves_the_terminal_as_it_was(
+    tmp_path: Path, monkeypatch: Any, terminal: type[Terminal]
+) -> None:
+    def refused() -> None:
+        assert terminal.shown
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run(settings(), tmp_path / "run", quiet=False)
+    with pytest.raises(OSError, match="No space"):
+        run(settings(training={"steps": 14}), tmp_path / "run", resume=True, quiet=False, on_start=refused)
+    assert not terminal.shown
+    monkeypatch.setattr("fledge.training.session.expect", lambda stepper: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run(settings(), tmp_path / "other", quiet=False)
+    assert not terminal.shown
 
 
 def test_metrics_have_time_stamps_and_the_curve_is_drawn(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from fledge.bundle import load_bundle
 from fledge.training import load_checkpoint, read_metrics
 from tests.small import SMALL
 
-from .ranks_script import CURVE, LEVEL
+from .ranks_script import CURVE, LEVEL, TAKEN
 from .support import TextWindows, run, settings
 
 
@@ -36,6 +36,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     run(settings(schedule=LEVEL, training={**CURVE, "steps": 12}), folder / "handed-one", windows=windows)
     run(settings(schedule=LEVEL, training={**CURVE, "steps": 4}), folder / "handed", windows=windows)
+    run(settings(training=TAKEN), folder / "taken")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"]
     command += ["--rdzv-endpoint=localhost:0", "-m", "tests.training.ranks_script", str(folder)]
@@ -77,6 +78,19 @@ def test_sharded_checkpoints_are_safetensors_with_an_index_and_load_as_a_plain_b
 def test_one_then_two_then_one_process_equal_one_throughout(runs: Path) -> None:
     """Samples go on in the same order, and the optimizer's state passes through the sharded layout."""
     assert losses(runs / "handed") == pytest.approx(losses(runs / "handed-one"), abs=1e-5)
+
+
+def test_sharded_processes_agree_on_the_windows_that_fit_all_of_them(runs: Path) -> None:
+    training = load_checkpoint(runs / "uneven").training
+    assert training is not None
+    assert training.values["micro_batch"] == 3
+
+
+def test_after_a_takeover_all_processes_go_back_to_the_same_step(runs: Path) -> None:
+    training = load_checkpoint(runs / "taken").training
+    assert training is not None
+    assert training.values["skipped"] == [[104, 112]]
+    assert [int(row["step"]) for row in read_metrics(runs / "taken" / "metrics.csv") if row["loss"]] == [*range(1, 17)]
 
 
 def test_the_handbooks_command_trains_and_says_so(tmp_path: Path) -> None:

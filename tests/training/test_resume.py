@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -19,7 +20,9 @@ import torch
 
 from fledge.errors import FledgeError
 from fledge.training import find_checkpoint, load_checkpoint, read_metrics
+from fledge.training.continuity import notable_changes
 from fledge.training.metrics import TIME_COLUMNS
+from fledge.training.session import Session
 
 from .support import TextWindows, run, settings
 
@@ -82,10 +85,10 @@ def test_going_back_truncates_nothing_until_the_branch_overtakes(unbroken: Path,
     shutil.copytree(unbroken, folder)
     before = untimed(folder / "metrics.csv")
     changed = settings(model={"dropout": 0.1}, optimizer={"learning_rate": 1e-3})
-    stopper = StopAfter(10)
-    result = run(changed, folder, resume=True, at=4, windows=stopper)
+    with stopped_at(10):
+        result = run(changed, folder, resume=True, at=4)
     assert result.stopped == "SIGTERM"
-    assert result.step < 12
+    assert result.step == 10
     assert untimed(folder / "metrics.csv") == before
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == [
         "step-00000004",
@@ -102,18 +105,19 @@ def test_going_back_truncates_nothing_until_the_branch_overtakes(unbroken: Path,
     assert find_checkpoint(folder).name == "step-00000012"
 
 
-class StopAfter(TextWindows):
-    """Windows that send the process a SIGTERM when a sample is asked for."""
+@contextlib.contextmanager
+def stopped_at(step: int) -> Iterator[None]:
+    """The process gets a SIGTERM when this step is done."""
+    original = Session.step
 
-    def __init__(self, batches: int) -> None:
-        super().__init__(16)
-        self.left = batches
-
-    def batch(self, samples):  # type: ignore[no-untyped-def]
-        self.left -= 1
-        if self.left == 0:
+    def watched(self: Session, *arguments: Any) -> None:
+        original(self, *arguments)
+        if self.progress.step == step:
             os.kill(os.getpid(), signal.SIGTERM)
-        return super().batch(samples)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Session, "step", watched)
+        yield
 
 
 def test_a_takeover_that_was_killed_is_finished(
@@ -125,7 +129,7 @@ def test_a_takeover_that_was_killed_is_finished(
     for stop_after in range(8):
         folder = tmp_path / f"run{stop_after}"
         shutil.copytree(unbroken, folder)
-        place = timeline.open_place(folder, folder / "checkpoints" / "step-00000004")
+        place = timeline.open_place(folder, folder / "checkpoints" / "step-00000004", 4)
         shutil.copytree(folder / "checkpoints" / "step-00000012", place / "checkpoints" / "step-00000016")
         timeline.write_json(place / timeline.NOTE, {"from": 4, "takes_over": True})
         moves = count(1)
@@ -156,10 +160,12 @@ def test_going_back_inside_a_branch_puts_it_aside(unbroken: Path, tmp_path: Path
     folder = tmp_path / "run"
     shutil.copytree(unbroken, folder)
     changed = settings(model={"dropout": 0.1}, training={"save_every": 2}, optimizer={"learning_rate": 1e-3})
-    run(changed, folder, resume=True, at=4, windows=StopAfter(8))
+    with stopped_at(9):
+        run(changed, folder, resume=True, at=4)
     saved, rows = timeline.checkpoint_steps(folder / "branch"), untimed(folder / "branch" / "metrics.csv")
     assert max(saved) > 6
-    assert run(changed, folder, resume=True, at=6, windows=StopAfter(1)).stopped
+    with stopped_at(7):
+        assert run(changed, folder, resume=True, at=6).stopped
     assert set(timeline.checkpoint_steps(folder / "branch-1")) == set(saved)
     assert untimed(folder / "branch-1" / "metrics.csv") == rows
     assert find_checkpoint(folder).parent.parent == folder / "branch"
@@ -177,7 +183,8 @@ def test_going_on_with_the_main_line_leaves_the_branch(unbroken: Path, tmp_path:
     folder = tmp_path / "run"
     shutil.copytree(unbroken, folder)
     kept = settings(model={"dropout": 0.1}, training={"save_every": 2})
-    run(kept, folder, resume=True, at=4, windows=StopAfter(6))
+    with stopped_at(8):
+        run(kept, folder, resume=True, at=4)
     branched = set(timeline.checkpoint_steps(folder / "branch"))
     assert branched
     run(settings(model={"dropout": 0.1}, training={"steps": 14}), folder, resume=True, at=12)
@@ -335,3 +342,25 @@ def test_a_trace_outlives_its_branch(unbroken: Path, tmp_path: Path, capsys: Any
     assert (folder / "trace.json").stat().st_size > 0
     run(settings(model={"dropout": 0.1}, training={"steps": 4}), tmp_path / "short", profile=True)
     assert "--profile watches steps 4 to 8, and there were 4 here: no trace is written." in capsys.readouterr().err
+
+
+def test_a_checkpoint_under_another_name_is_gone_on_with(unbroken: Path, tmp_path: Path) -> None:
+    """Its training state says its step: at the run's end it goes on, before that it branches."""
+    for step, branches in ((4, True), (12, False)):
+        folder = tmp_path / f"run-{step}"
+        shutil.copytree(unbroken, folder)
+        best = folder / "checkpoints" / "best"
+        os.rename(folder / "checkpoints" / f"step-{step:08}", best)
+        longer = settings(model={"dropout": 0.1}, training={"steps": 14})
+        with stopped_at(step + 1):
+            result = run(longer, folder, resume=best)
+        assert (result.step, (folder / "branch").exists()) == (step + 1, branches)
+
+
+def test_settings_that_came_after_a_step_are_told_with_its_name(unbroken: Path, tmp_path: Path) -> None:
+    shutil.copytree(unbroken / "checkpoints" / "step-00000004", tmp_path / "best")
+    shutil.copytree(tmp_path / "best", tmp_path / "step-00000000")
+    changed = settings(model={"dropout": 0.1}, optimizer={"learning_rate": 1e-4})
+    for name, told in (("best", str(tmp_path / "best")), ("step-00000000", "Step 0")):
+        sentences = notable_changes(changed, load_checkpoint(tmp_path / name), [], back=True)
+        assert sentences == [f"{told} was trained with optimizer.learning_rate = 0.003 (now 0.0001)."]

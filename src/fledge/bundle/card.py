@@ -16,30 +16,8 @@ IMPORTED = "imported_from"  # the metric of a model that another program trained
 
 def model_card(config: RunConfig, manifest: Manifest) -> str:
     """Markdown with a YAML head that model hubs read."""
-    model, optimizer, facts = config.model, config.optimizer, manifest.model
-    shape = f"{model.layers} layers, {model.width} wide"
-    if model.architecture == "transformer":
-        shape += f", {model.heads} heads, {model.norm} norm, {model.position} positions, {model.feed_forward}"
     source = imported_from(manifest)
-    rows = {
-        "architecture": f"{model.architecture} ({shape})",
-        "parameters": f"{facts.parameters:,} ({facts.dtype})",
-        "context": f"{facts.context_length:,} tokens",
-        "tokenizer": f"{manifest.tokenizer.kind}, {manifest.tokenizer.vocabulary_size:,} ids",
-    }
-    if source is None:
-        rows |= {
-            "corpus": ", ".join(config.corpus.source),
-            "optimizer": f"{optimizer.name}, learning rate {optimizer.learning_rate:g}, {config.schedule.name}",
-            "batch": f"{config.training.batch_size} × {config.tokens.context_length} tokens",
-            "seed": str(config.training.seed),
-        }
-    else:
-        rows |= {"training": f"not known: imported from {source}"}
-    rows |= {
-        "written": f"{manifest.created} by fledge {manifest.software['fledge']}, torch {manifest.software['torch']}"
-    }
-    rows |= plain_metrics(manifest)
+    rows = {**model_rows(config, manifest), **training_rows(config, manifest), **plain_metrics(manifest)}
     tuned = "It was not tuned to follow instructions."
     if source is not None:
         tuned = "What that was, and whether it was tuned to follow instructions, is not known here."
@@ -47,7 +25,7 @@ def model_card(config: RunConfig, manifest: Manifest) -> str:
     return f"""---
 library_name: fledge
 pipeline_tag: text-generation
-tags: [fledge, {model.architecture}]
+tags: [fledge, {config.model.architecture}]
 ---
 
 # {cell(config.name)}
@@ -72,6 +50,37 @@ run = fledge.load(".")
 
 The model repeats what its corpus taught it, mistakes and prejudices included. {tuned}
 """
+
+
+def model_rows(config: RunConfig, manifest: Manifest) -> dict[str, str]:
+    """What the model is, as its card and `fledge bundle show` say it."""
+    model, facts = config.model, manifest.model
+    shape = f"{model.architecture}, {model.layers} layers, {model.width} wide"
+    if model.architecture == "transformer":
+        shape += f", {model.heads} heads, {model.norm} norm, {model.position} positions, {model.feed_forward}"
+    return {
+        "model": shape,
+        "parameters": f"{facts.parameters:,}",
+        "precision": facts.dtype,
+        "context": f"{facts.context_length:,} tokens",
+        "tokenizer": f"{manifest.tokenizer.kind}, {manifest.tokenizer.vocabulary_size:,} ids",
+        "written": f"{manifest.created} with {', '.join(f'{k} {v}' for k, v in manifest.software.items())}",
+    }
+
+
+def training_rows(config: RunConfig, manifest: Manifest) -> dict[str, str]:
+    """How it was trained: from which text or tokens, in what steps; of an imported model that is not known."""
+    source = imported_from(manifest)
+    if source is not None:
+        return {"imported from": source, "training": "not known: the model was trained elsewhere"}
+    tokens, optimizer = config.tokens, config.optimizer
+    given = {"corpus": ", ".join(config.corpus.source)} if tokens.store is None else {"token store": tokens.store}
+    return {
+        **given,
+        "windows": f"{tokens.context_length} tokens, {tokens.policy}, {config.training.batch_size} a step",
+        "optimizer": f"{optimizer.name}, learning rate {optimizer.learning_rate:g}, {config.schedule.name}",
+        "seed": str(config.training.seed),
+    }
 
 
 def imported_from(manifest: Manifest) -> str | None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fledge.accounting import account
 from fledge.bundle.archive import is_archive, packed_manifest
-from fledge.bundle.card import IMPORTED, imported_from, is_plain, plain_metrics, readable
+from fledge.bundle.card import (
+    IMPORTED,
+    imported_from,
+    is_plain,
+    model_rows,
+    plain_metrics,
+    readable,
+    training_rows,
+)
 from fledge.bundle.load import find_bundle
 from fledge.bundle.manifest import Manifest, read_manifest
-from fledge.config import RunConfig, parse
+from fledge.config import RunConfig, changed, parse
 from fledge.errors import FledgeError
 from fledge.files import readable_bytes
 
@@ -49,41 +56,21 @@ def open_manifest(path: Path | str) -> tuple[Path, Manifest]:
 
 
 def _identity(folder: Path, manifest: Manifest, config: RunConfig) -> Rows:
-    model, facts = config.model, manifest.model
     return [
         ("bundle", str(folder)),
         ("name", config.name),
-        ("model", f"{model.architecture}, {model.layers} layers, {model.width} wide"),
-        ("parameters", f"{facts.parameters:,}"),
-        ("precision", facts.dtype),
-        ("context", f"{facts.context_length:,} tokens"),
-        ("tokenizer", f"{manifest.tokenizer.kind}, {manifest.tokenizer.vocabulary_size:,} ids"),
+        *model_rows(config, manifest).items(),
         ("format version", str(manifest.version)),
-        ("written", f"{manifest.created} with {', '.join(f'{k} {v}' for k, v in manifest.software.items())}"),
     ]
 
 
 def _training(manifest: Manifest, config: RunConfig) -> Rows:
-    source = imported_from(manifest)
-    if source is not None:
-        return [
-            ("imported from", source),
-            ("training", "not known: the model was trained elsewhere"),
-            *plain_metrics(manifest).items(),
-        ]
-    optimizer, schedule, training = config.optimizer, config.schedule, config.training
-    rows = [
-        ("corpus", ", ".join(config.corpus.source))
-        if config.tokens.store is None
-        else ("token store", config.tokens.store),
-        ("windows", f"{config.tokens.context_length} tokens, {config.tokens.policy}, {training.batch_size} a step"),
-        ("optimizer", f"{optimizer.name}, learning rate {optimizer.learning_rate:g}, {schedule.name}"),
-        ("seed", str(training.seed)),
-        ("machine", ", ".join(f"{name} {value}" for name, value in manifest.machine.items())),
-    ]
-    rows += plain_metrics(manifest).items()
+    rows = [*training_rows(config, manifest).items(), *plain_metrics(manifest).items()]
+    if imported_from(manifest) is not None:
+        return rows
+    machine = ", ".join(f"{name} {value}" for name, value in manifest.machine.items())
     resumable = any(name.startswith("training/") for name in manifest.files)
-    return [*rows, ("training state", "kept: training can go on" if resumable else "not kept")]
+    return [*rows, ("machine", machine), ("training state", "kept: training can go on" if resumable else "not kept")]
 
 
 def _costs(manifest: Manifest, config: RunConfig) -> Rows:
@@ -109,10 +96,13 @@ def differences(first: Path | str, second: Path | str) -> list[Difference]:
     """Every setting, fact and metric in which two bundles differ."""
     opened = [open_manifest(path) for path in (first, second)]
     imported = any(imported_from(manifest) is not None for _, manifest in opened)
-    one, two = (_flat(place, manifest, imported) for place, manifest in opened)
-    names = [*one, *(name for name in two if name not in one)]
-    pairs = (Difference(name, *_told_apart(one.get(name, ABSENT), two.get(name, ABSENT))) for name in names)
-    return [pair for pair in pairs if pair.first != pair.second]
+    one, two = (_groups(place, manifest, imported) for place, manifest in opened)
+    pairs = (
+        Difference(prefix + name, *_told_apart(*values))
+        for prefix in one
+        for name, values in changed(one[prefix], two[prefix], absent=ABSENT).items()
+    )
+    return [pair for pair in pairs if pair.first != pair.second]  # a metric that is NaN twice is none
 
 
 def _told_apart(first: Any, second: Any) -> tuple[str, str]:
@@ -125,8 +115,11 @@ def _shown(value: Any) -> str:
     return readable(value) if is_plain(value) else str(value)
 
 
-def _flat(place: Path, manifest: Manifest, imported: bool) -> dict[str, Any]:
-    """Every value by its name; where one of two bundles is `imported`, how they were trained is a single one."""
+def _groups(place: Path, manifest: Manifest, imported: bool) -> dict[str, dict[str, Any]]:
+    """What is compared, by what stands before its names.
+
+    Where one of two bundles is `imported`, how they were trained is a single value.
+    """
     values = manifest.model_dump(mode="json")
     values["config"] = _with_effect(parse(RunConfig, manifest.config, where=str(place)))
     if imported:
@@ -136,13 +129,9 @@ def _flat(place: Path, manifest: Manifest, imported: bool) -> dict[str, Any]:
             "by fledge: see bundle show" if source is None else f"not known: imported from {source}"
         )
         values["config"], values["metrics"] = known, {k: v for k, v in values["metrics"].items() if k != IMPORTED}
-    groups = {name: values[name] for name in ("model", "tokenizer", "metrics", "software", "machine")}
-    flat = dict(_leaves(values["config"], ""))
-    for name, group in groups.items():
-        flat.update(_leaves(group, f"{name}: "))
-    weights = {name: entry.sha256 for name, entry in manifest.files.items() if name.startswith("model")}
-    flat["weights"] = " ".join(digest[:12] for digest in weights.values())
-    return flat
+    facts = {f"{name}: ": values[name] for name in ("model", "tokenizer", "metrics", "software", "machine")}
+    weights = " ".join(digest[:12] for digest in manifest.weights.values())
+    return {"": values["config"], **facts, "weights": {"": weights}}
 
 
 def _with_effect(config: RunConfig) -> dict[str, Any]:
@@ -153,13 +142,3 @@ def _with_effect(config: RunConfig) -> dict[str, Any]:
     if config.tokens.store is not None or config.tokenizer.path is not None:
         values["tokenizer"] = {"path": config.tokenizer.path}
     return values
-
-
-def _leaves(values: Mapping[str, Any], prefix: str) -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    for name, value in values.items():
-        if isinstance(value, dict):
-            found += _leaves(value, f"{prefix}{name}.")
-        else:
-            found.append((prefix + name, value))
-    return found

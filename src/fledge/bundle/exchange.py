@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fledge.bundle.card import IMPORTED
+from fledge.bundle.fit import require_fit
 from fledge.bundle.load import Bundle, fill, lay_out_for
 from fledge.bundle.save import MODEL, save_bundle
 from fledge.bundle.weights import Shape, check_shapes, read_headers, read_tensors, tensor_files, write_sharded
@@ -113,13 +114,7 @@ def import_bundle(source: Path | str, target: Path | str, tokenizer: Path | str 
     paths = tensor_files(source, MODEL)
     headers = read_headers(paths)
     found = load_tokenizer(source if tokenizer is None else tokenizer)
-    if found.vocab_size > vocabulary_size:
-        raise FledgeError(
-            f"The tokenizer has {found.vocab_size:,} ids and the model {vocabulary_size:,}: they do not belong "
-            "together. Name the right one with --tokenizer."
-        )
-    if config.layers > len(headers):
-        raise FledgeError(f"{source / 'config.json'} asks for {config.layers:,} layers, and has no weights for them.")
+    require_fit(found.vocab_size, vocabulary_size, advice="Name the right one with --tokenizer.")
     model = lay_out_for(headers, config, vocabulary_size, context_length, source / "config.json")
     try:
         weights = import_weights(config, read_tensors(paths))

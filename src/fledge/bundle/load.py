@@ -14,6 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from fledge.bundle.archive import UNPACKED, is_archive, named_as, unpack
+from fledge.bundle.fit import require_fit
 from fledge.bundle.manifest import MANIFEST, Manifest, read_manifest, verify_files
 from fledge.bundle.save import MODEL, STATE, TRAINING, TrainingState
 from fledge.bundle.weights import Shape, check_shapes, read_headers, read_tensors, tensor_files, total_bytes
@@ -41,6 +42,11 @@ class Bundle:
     _home: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False)
 
     @property
+    def source(self) -> Path:
+        """What it was read from: its folder, or the packed bundle that people know by its name."""
+        return self._archive or self.path
+
+    @property
     def metrics(self) -> dict[str, Any]:
         """What was measured when the bundle was written: step, losses, tokens seen."""
         return self.manifest.metrics
@@ -48,7 +54,7 @@ class Bundle:
     @cached_property
     def training(self) -> TrainingState | None:
         """Optimizer tensors and counters, read and verified when first asked for; None in a bundle without them."""
-        with named_as(self._archive or self.path, self.path):
+        with named_as(self.source, self.path):
             return read_training(self.path, self.manifest)
 
 
@@ -100,11 +106,8 @@ def _load(folder: Path, device: torch.device, dtype: torch.dtype | None, verify:
         )
     found = {"kind": tokenizer.kind, "vocabulary_size": tokenizer.vocab_size}
     require_facts(folder, "tokenizer", manifest.tokenizer.model_dump(), found)
-    if tokenizer.vocab_size > manifest.model.vocabulary_size:
-        raise FledgeError(
-            f"The tokenizer in {folder} has {tokenizer.vocab_size:,} ids and the model "
-            f"{manifest.model.vocabulary_size:,}: they do not belong together."
-        )
+    where = f"The tokenizer in {folder}"
+    require_fit(tokenizer.vocab_size, manifest.model.vocabulary_size, where, "Do not trust it.")
     model = load_model(folder, config, manifest, device, dtype)
     return Bundle(folder, manifest, config, tokenizer, model)
 
@@ -225,10 +228,28 @@ def find_bundle(path: Path | str) -> Path:
     return steps[-1] if steps else path
 
 
+def checkpoint_name(step: int) -> str:
+    """
+    >>> checkpoint_name(500)
+    'step-00000500'
+    """
+    return f"step-{step:08}"
+
+
+def step_of(path: Path) -> int | None:
+    """The step that a checkpoint's folder is named for; None where it has another name.
+
+    >>> step_of(Path("runs/akjv/checkpoints/step-00000500"))
+    500
+    """
+    found = re.fullmatch("step-([0-9]+)", path.name)
+    return int(found[1]) if found else None
+
+
 def checkpoints(run: Path) -> list[Path]:
     """The whole checkpoints of a run, oldest first."""
     folder = run / "checkpoints"
     if not folder.is_dir():
         return []
-    found = [path for path in folder.iterdir() if re.fullmatch(r"step-\d+", path.name) and (path / MANIFEST).is_file()]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+    named = [(step, path) for path in folder.iterdir() if (step := step_of(path)) is not None]
+    return [path for _, path in sorted(named) if (path / MANIFEST).is_file()]

@@ -72,6 +72,11 @@ class Manifest(BaseModel):
     metrics: dict[str, Any]
     files: dict[str, Entry]
 
+    @property
+    def weights(self) -> dict[str, str]:
+        """The SHA-256 of every file of weights: the same for equal models, wherever they lie."""
+        return {name: entry.sha256 for name, entry in self.files.items() if name.startswith("model")}
+
 
 def manifest_bytes(manifest: Manifest) -> bytes:
     """The manifest with a checksum over itself, so that a changed setting is noticed like a changed weight."""

@@ -28,7 +28,7 @@ from fledge.bundle.manifest import (
 from fledge.bundle.weights import SHARD_BYTES, write_sharded
 from fledge.config import RunConfig, parse
 from fledge.errors import FledgeError
-from fledge.files import atomic_folder, atomic_write, require_space, write_json
+from fledge.files import PARTIAL, atomic_folder, atomic_write, require_space, write_json
 
 if TYPE_CHECKING:
     from fledge.model import Model
@@ -125,7 +125,7 @@ def put_in_place(folder: Path, replace: bool) -> Iterator[Path]:
         with atomic_folder(folder) as work:
             yield work
         return
-    fresh, former = folder.with_name(f"{folder.name}.new"), folder.with_name(f"{folder.name}.old")
+    fresh, former = (folder.with_name(f"{folder.name}.{what}{PARTIAL}") for what in ("new", "old"))
     shutil.rmtree(fresh, ignore_errors=True)
     shutil.rmtree(former, ignore_errors=True)
     with atomic_folder(fresh) as work:

@@ -16,7 +16,7 @@ import warnings
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
 
-from fledge.errors import FledgeError, harmless
+from fledge.errors import FledgeError, harmless, out_of_memory
 
 if TYPE_CHECKING:
     import typer
@@ -124,12 +124,6 @@ def prepare_threads() -> None:
     as long again. So few turns cost nothing alone; what a person has set stands. Read when torch is loaded."""
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "2000")
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether there was no room for a tensor: torch says so in several ways, or finds its size beyond all numbers."""
-    phrases = ("can't allocate memory", "not enough memory", "out of memory", "overflow")
-    return isinstance(error, MemoryError) or any(phrase in str(error) for phrase in phrases)
 
 
 def warn(message: Warning | str, category: type[Warning], *where: object, **more: object) -> None:

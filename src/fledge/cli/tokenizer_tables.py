@@ -150,8 +150,7 @@ def print_code_points(console: Console, points: Sequence[CodePoint], facts: Text
     console.print(made)
     form = "in composed form (NFC)" if facts.composed else "not in composed form (NFC)"
     console.print(
-        f"{facts.code_points:,} code points; {facts.utf8_bytes:,} bytes in UTF-8, "
-        f"{facts.utf16_bytes:,} in UTF-16, "
+        f"{facts.code_points:,} code points; {facts.utf8_bytes:,} bytes in UTF-8, {facts.utf16_bytes:,} in UTF-16, "
         f"{facts.utf32_bytes:,} in UTF-32; {facts.invisible:,} not seen; {form}.",
         highlight=False,
     )

@@ -100,7 +100,7 @@ def resumed(folder: Path, at: int | None, overrides: list[str], quiet: bool) -> 
 
 def begun(run: Run) -> Bundle | None:
     """The checkpoint to go on from, where the same command was stopped before; other settings are refused."""
-    from fledge.bundle.load import checkpoints
+    from fledge.bundle.load import checkpoints, step_of
     from fledge.training import load_checkpoint
 
     if not checkpoints(run.folder):
@@ -108,7 +108,7 @@ def begun(run: Run) -> Bundle | None:
     run.claim()
     checkpoint = run.bundle = load_checkpoint(run.folder)
     if not run.quiet and os.environ.get("RANK", "0") == "0":
-        step, steps = int(checkpoint.path.name.removeprefix("step-")), run.config.steps
+        step, steps = step_of(checkpoint.path) or 0, run.config.steps
         tokens = run.config.training.tokens
         longer = f"training.steps={2 * steps}" if tokens is None else f"training.tokens={2 * tokens}"
         print(
@@ -124,22 +124,17 @@ def begun(run: Run) -> Bundle | None:
 def fine_tuned(recipe: str | None, source: Path, overrides: list[str], out: Path | None, quiet: bool) -> Run:
     """A new run that starts from a bundle's weights: its model and tokenizer, and the recipe's everything else."""
     from fledge.bundle import load_bundle
-    from fledge.config import load_recipe, override_config
+    from fledge.config import load_recipe
     from fledge.run import Run
 
     bundle = load_bundle(source)
-    fixed = [text for text in overrides if text.startswith(("model.", "tokenizer.", "tokens.context_length"))]
-    if fixed:
-        raise FledgeError(
-            f"--set {fixed[0]}: the model and the tokenizer are those of {source}. Leave the setting out."
-        )
     config = load_recipe(recipe) if recipe is not None else bundle.config
     length = min(config.tokens.context_length, bundle.model.context_length)
     config = config.model_copy(
         update={
             "model": bundle.config.model,
             "tokenizer": bundle.config.tokenizer,
-            "tokens": config.tokens.model_copy(update={"context_length": length, "store": config.tokens.store}),
+            "tokens": config.tokens.model_copy(update={"context_length": length}),
         }
     )
     folder = out if out is not None else Path("runs") / f"{config.name}-from-{source.name}"
@@ -147,7 +142,7 @@ def fine_tuned(recipe: str | None, source: Path, overrides: list[str], out: Path
         raise FledgeError(
             f"--from starts a new run, and {folder} holds the bundle it starts from: choose another --out."
         )
-    return Run(override_config(config, overrides), folder, bundle=bundle, quiet=quiet)
+    return Run(config, folder, overrides=overrides, bundle=bundle, quiet=quiet)
 
 
 def summarise(result: TrainingResult) -> None:

@@ -1,6 +1,4 @@
-"""Where text comes from: files, folders, compressed or remote, JSONL, Parquet, the AKJV; split before
-anything else.
-"""
+"""Where text comes from: files, folders, compressed or remote, JSONL, Parquet, the AKJV; split before anything else."""
 
 from fledge.corpus.batch import Batch, Block, Cursor
 from fledge.corpus.corpus import Corpus

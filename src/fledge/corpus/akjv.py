@@ -8,9 +8,7 @@ NAME = "akjv"
 
 
 def verses(book_titles: bool = False) -> list[bytes]:
-    """Every verse in order, without its number; with `book_titles`, the book's name and a colon stand in
-    front.
-    """
+    """Every verse in order, without its number; with `book_titles`, the book's name and a colon stand in front."""
     try:
         from pythonbible_akjv.plain_text_readers_bible import bible
     except ImportError:

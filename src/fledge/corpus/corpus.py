@@ -23,8 +23,9 @@ from fledge.corpus import akjv
 from fledge.corpus.batch import Batch, Block, Cursor, Flags, Gathered
 from fledge.corpus.native import crc32
 from fledge.corpus.readers import BLOCK, Options, Read, read, to_bytes
-from fledge.corpus.sources import BUFFER, Source, Special, find_sources
+from fledge.corpus.sources import Source, Special, find_sources
 from fledge.corpus.split import ENOUGH, held_out
+from fledge.corpus.streams import BUFFER
 from fledge.corpus.text import Text
 from fledge.errors import FledgeError
 
@@ -61,9 +62,7 @@ class Corpus:
         skip_bad: bool = False,
         max_document_bytes: int = 1 << 28,
     ) -> Corpus:
-        """The documents of files, folders, globs, fsspec addresses, `-`, or named corpora, one after the
-        other.
-        """
+        """The documents of files, folders, globs, fsspec addresses, `-`, or named corpora, one after the other."""
         given = {
             "source": tuple(map(str, sources)),
             "format": format,
@@ -114,9 +113,7 @@ class Corpus:
 
     @property
     def arguments(self) -> list[str]:
-        """The sources as they were named and the settings that are not the usual ones, as `fledge tokenize` takes
-        them.
-        """
+        """The sources as they were named, and the settings that are not the usual ones, for `fledge tokenize`."""
         if self.config is None:
             return ["SOURCE"]
         words = list(self.config.source)
@@ -131,9 +128,7 @@ class Corpus:
 
     @property
     def special(self) -> Special:
-        """How all documents are to be encoded where they are not told apart by batch: special tokens count only if
-        every source is a text file.
-        """
+        """How all documents are encoded together: special tokens count only if every source is a text file."""
         return "recognise" if all(source.special == "recognise" for source in self.sources) else "text"
 
     @property
@@ -144,9 +139,7 @@ class Corpus:
 
     @property
     def contiguous(self) -> bool:
-        """Whether there are too few documents to hold some out, so that blocks of their text are held out
-        instead.
-        """
+        """Whether there are too few documents to hold some out, so that blocks of their text are held out instead."""
         if not self.options.validation_fraction or self._sources_are_held_out:
             return False
         return self._count()[0] < ENOUGH
@@ -289,9 +282,8 @@ class Corpus:
             count = self._count()[0]
             texts = "one document" if count == 1 else f"only {count} documents"
             warnings.warn(
-                f"{self.name} holds {texts}: {100 * self.options.validation_fraction:g}% of the text is held out "
-                "for validation "
-                f"as contiguous blocks cut at line ends. (With {ENOUGH} documents or more, whole documents "
+                f"{self.name} holds {texts}: {100 * self.options.validation_fraction:g}% of the text is held out for "
+                f"validation as contiguous blocks cut at line ends. (With {ENOUGH} documents or more, whole documents "
                 "are held out.)"
             )
         return True
@@ -309,9 +301,7 @@ class Corpus:
         return self._count()[0]
 
     def _count(self) -> tuple[int, dict[int, int | None]]:
-        """The number of documents, as far as it matters, and, where they are few, the size of each source's
-        text.
-        """
+        """The number of documents, as far as it matters, and, where they are few, the size of each source's text."""
         if self._counted is None:
             documents, sizes = 0, {}
             for number, source in enumerate(self.sources):

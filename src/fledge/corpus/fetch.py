@@ -1,6 +1,4 @@
-"""Named public corpora: fetched with a check of the disk first, resumed where they stopped, verified at the
-end.
-"""
+"""Named public corpora, and any file at an address: fetched once, resumed where they stopped, verified at the end."""
 
 from __future__ import annotations
 
@@ -122,9 +120,7 @@ def located(name: str) -> list[tuple[str, bool]]:
 
 
 def fetch(name: str, folder: Path | str | None = None, progress: bool = True) -> list[Path]:
-    """Fetch a named corpus, or the file at an http(s) address; what is already there and whole is left
-    alone.
-    """
+    """Fetch a named corpus, or the file at an http(s) address; what is already there and whole is left alone."""
     if name.startswith(("http://", "https://")):
         return [download(Remote(name), Path(folder or "."), progress)]
     if name not in NAMED:
@@ -133,19 +129,25 @@ def fetch(name: str, folder: Path | str | None = None, progress: bool = True) ->
     return [download(file, place, progress) for file in NAMED[name].files]
 
 
-def download(file: Remote, folder: Path, progress: bool = True) -> Path:
-    """Fetch one file into a folder. It appears under its name only when it is whole and its checksum, if one is
-    known, is right.
+class NotReached(FledgeError):
+    """A file could not be fetched because the network or the server does not let it through."""
+
+
+def download(file: Remote, folder: Path, progress: bool = True, name: str | None = None) -> Path:
+    """Fetch one file into a folder, under its own name or another.
+
+    It appears there only when it is whole and its checksum, if one is known, is right.
     """
-    path = folder / file.name
+    path = folder / (name or file.name)
     if path.exists():
-        _verify(file, path, path)
+        if problem := _problem(file, path):
+            raise FledgeError(f"{path} {problem}: it was changed or damaged. Remove it and fetch it again.")
         return path
     folder.mkdir(parents=True, exist_ok=True)
     partial, stamp = path.with_name(path.name + PARTIAL), path.with_name(path.name + PARTIAL + ".tag")
     if file.size is not None:
-        require_space(folder, file.size - (partial.stat().st_size if partial.exists() else 0), file.name)
-    with progress_bar(f"fetching {file.name}", file.size, shown=progress) as bar:
+        require_space(folder, file.size - _length(partial), path.name)
+    with progress_bar(f"fetching {path.name}", file.size, shown=progress) as bar:
         for attempt in range(ATTEMPTS):
             try:
                 if _attempt(file, partial, stamp, bar):
@@ -162,25 +164,37 @@ def download(file: Remote, folder: Path, progress: bool = True) -> Path:
             except (OSError, HTTPException) as error:
                 if isinstance(error, OSError) and error.filename:  # the disk, not the network
                     raise
-                problem = str(getattr(error, "reason", error)) or type(error).__name__
+                cause = getattr(error, "reason", error)
+                problem = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
+                if isinstance(error, urllib.error.URLError) and not _length(partial):
+                    raise _not_reached(file, problem, partial) from None  # there is no network, or no such server
             if attempt + 1 < ATTEMPTS:
                 time.sleep(PAUSE * 2**attempt)
         else:
-            have = readable_bytes(partial.stat().st_size if partial.exists() else 0)
-            raise FledgeError(
-                f"{file.address} can't be fetched now: {problem}. {have} are kept; the same command goes on from there."
-            )
-    _verify(file, partial, path)
+            raise _not_reached(file, problem, partial)
+    stamp.unlink(missing_ok=True)
+    if problem := _problem(file, partial):
+        partial.unlink()
+        raise FledgeError(f"What came from {file.address} {problem}, and was thrown away. Try again later.")
     sync_file(partial)
     os.replace(partial, path)
-    stamp.unlink(missing_ok=True)
     sync_folder(folder)
     return path
 
 
+def _not_reached(file: Remote, problem: str, partial: Path) -> NotReached:
+    have = _length(partial)
+    kept = f" {readable_bytes(have)} are kept; the same command goes on from there." if have else ""
+    return NotReached(f"{file.address} can't be fetched now: {problem}.{kept}")
+
+
+def _length(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
 def _attempt(file: Remote, partial: Path, stamp: Path, bar: Any) -> bool:
     """One connection: go on where the last one stopped. True when everything has come."""
-    have = partial.stat().st_size if partial.exists() else 0
+    have = _length(partial)
     address = urllib.parse.quote(file.address, safe=string.punctuation, errors="surrogateescape")  # é becomes %C3%A9
     request = urllib.request.Request(address, headers={"User-Agent": "fledge", "Accept-Encoding": "identity"})
     if have:
@@ -204,8 +218,7 @@ def _attempt(file: Remote, partial: Path, stamp: Path, bar: Any) -> bool:
         total = start + int(length) if length is not None else None
         if file.size is not None and total is not None and total != file.size:
             raise FledgeError(
-                f"{file.address} has {total:,} bytes, and {file.size:,} are expected: the file there was "
-                "replaced. "
+                f"{file.address} has {total:,} bytes, and {file.size:,} are expected: the file there was replaced. "
                 "Fetch it by hand if you trust it."
             )
         if total is not None:
@@ -224,16 +237,10 @@ def _attempt(file: Remote, partial: Path, stamp: Path, bar: Any) -> bool:
         return total is None or bool(end >= total)
 
 
-def _verify(file: Remote, path: Path, name: Path) -> None:
-    """Refuse a file that is not the one expected; a fetched one is removed, for going on with it is no
-    use.
-    """
-    problem = ""
+def _problem(file: Remote, path: Path) -> str:
+    """How a file differs from the one expected; nothing where it does not."""
     if file.size is not None and path.stat().st_size != file.size:
-        problem = f"has {path.stat().st_size:,} bytes instead of {file.size:,}"
-    elif file.sha256 is not None and sha256(path) != file.sha256:
-        problem = "does not have the expected SHA-256"
-    if problem:
-        if path != name:
-            path.unlink()
-        raise FledgeError(f"{name} {problem}: it was changed or damaged. Remove it and fetch it again.")
+        return f"has {path.stat().st_size:,} bytes instead of {file.size:,}"
+    if file.sha256 is not None and sha256(path) != file.sha256:
+        return "does not match its checksum (SHA-256)"
+    return ""

@@ -70,10 +70,8 @@ def _warnings(corpus: Corpus, report: Report, invalid: int, nul: int, carriage: 
     found = []
     if corpus.contiguous and "text" in report.formats:
         found.append(
-            f"No or few separators {corpus.options.separator.decode()!r}: the text is split into contiguous "
-            "blocks. "
-            "If it has documents, name what stands between them with --separator, or use --format lines or "
-            "files."
+            f"No or few separators {corpus.options.separator.decode()!r}: the text is split into contiguous blocks. If "
+            "it has documents, name what stands between them with --separator, or use --format lines or files."
         )
     if report.longest > GIANT and not corpus.contiguous:
         found.append(f"One document has {readable_bytes(report.longest)}: is the separator right?")
@@ -81,8 +79,7 @@ def _warnings(corpus: Corpus, report: Report, invalid: int, nul: int, carriage: 
         found.append(f"{report.duplicates:,} of {count:,} documents are exact copies of others.")
     if invalid:
         found.append(
-            f"{invalid:,} documents are not valid UTF-8: the text may be in another encoding (Latin-1, "
-            "UTF-16). "
+            f"{invalid:,} documents are not valid UTF-8: the text may be in another encoding (Latin-1, UTF-16). "
             "Convert it first: iconv -f latin1 -t utf-8"
         )
     if nul:

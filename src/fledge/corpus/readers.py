@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fledge.corpus.sources import BUFFER, Source
+from fledge.corpus.sources import Source
 from fledge.corpus.split import Spans, cut_document, cut_place
+from fledge.corpus.streams import BUFFER
 from fledge.corpus.text import Text
 from fledge.errors import FledgeError, nearest
 from fledge.extras import missing

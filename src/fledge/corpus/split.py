@@ -31,7 +31,10 @@ def held_out(text: Text, fraction: float) -> npt.NDArray[np.bool_]:
 
 
 def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Spread 32 bits over 64, so that near checksums are not near (the finaliser of splitmix64)."""
+    """Spread 32 bits over 64, so that near checksums are not near: like splitmix64, with one shift fewer.
+
+    Which documents a store holds out depends on every bit of it, so it stays as it is.
+    """
     values = (values + np.uint64(0x9E3779B97F4A7C15)) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
@@ -58,9 +61,7 @@ class Spans:
 
     @property
     def slack(self) -> int:
-        """How far past its place a cut may move to find the end of a line, without reaching the next
-        place.
-        """
+        """How far past its place a cut may move to find the end of a line, without reaching the next place."""
         return min(LINE_SEARCH, (self.held or self.period) // 2, (self.period - self.held) // 2)
 
     def next(self, position: int) -> tuple[int, bool]:
@@ -78,8 +79,8 @@ class Spans:
 def cut_place(data: bytes | memoryview, place: int, slack: int, separator: bytes = b"") -> int:
     """The cut nearest after `place`: past a line's end, else past a blank, else between two characters.
 
-    It never lies inside a separator, which would become text: it goes to where that one starts (or, if the data
-    starts with it, ends).
+    It never lies inside a separator, half of which would become text: it moves to the separator's start, or to its end
+    where the data starts with it.
     """
     end = _plain_cut(data, place, slack)
     if separator:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from fledge.bundle.fit import require_fit
 from fledge.errors import FledgeError
 from fledge.evaluation.losses import TokenLosses, token_losses, windows_over
 from fledge.tokens.store import end_token, layout_of
@@ -83,6 +84,10 @@ def evaluate(
     """
     if max_tokens is not None and max_tokens < 1:
         raise FledgeError(f"max_tokens = {max_tokens} is not allowed: at least one token is evaluated.")
+    if not len(split.tokens):
+        raise FledgeError(
+            f"The {split.name} split holds no tokens. Evaluate another one (--split), or a text (--text FILE)."
+        )
     split.verify()
     roles = tokenizer.roles if roles is None and tokenizer is not None else roles
     separator = end_token(roles) if roles is not None and split.layout == "separated" else None
@@ -117,11 +122,7 @@ def evaluate_texts(
     """Plain texts, one document each; the text of a special token in them does not become that token."""
     if isinstance(texts, str | bytes):
         raise FledgeError("The texts are one text: give a list of texts, such as ['Once upon a time'].")
-    if tokenizer.vocab_size > model.vocabulary_size:
-        raise FledgeError(
-            f"The tokenizer has {tokenizer.vocab_size:,} ids and the model {model.vocabulary_size:,}: "
-            "they do not belong together. Use the tokenizer that the model was trained with."
-        )
+    require_fit(tokenizer.vocab_size, model.vocabulary_size)
     roles = tokenizer.roles
     bounded = layout_of(roles) == "bounded"
     separator = None if bounded else end_token(roles)

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fledge.config import SamplingConfig
+from fledge.bundle.fit import NOT_FINITE
+from fledge.config import SamplingConfig, parse
 from fledge.errors import FledgeError
-from fledge.evaluation.losses import NOT_FINITE, Window, token_losses, windows_over
+from fledge.evaluation.losses import Window, token_losses, windows_over
 from fledge.generation import generate
 from fledge.progress import progress_bar
 from fledge.tokens.store import end_token
@@ -147,15 +148,15 @@ def answers(bundle: Bundle, requests: Sequence[tuple[str, dict[str, Any]]], prog
 
 def sampling_of(options: Mapping[str, Any]) -> SamplingConfig:
     """A task's wishes as our settings; it means greedy text unless it asks for samples."""
-    until = options.get("until") or ()
-    stops = (until,) if isinstance(until, str) else tuple(until)
-    sampled = options.get("do_sample", float(options.get("temperature") or 0) > 0)
-    return SamplingConfig(
-        temperature=float(options.get("temperature") or 1.0) if sampled else 0.0,
-        top_p=options.get("top_p") if sampled else None,
-        max_tokens=int(options.get("max_gen_toks") or 256),
-        stop=tuple(stop for stop in stops if stop),
-    )
+    until, temperature = options.get("until") or (), options.get("temperature")
+    stops = [stop for stop in until if stop] if isinstance(until, list | tuple) else until
+    values = {"max_tokens": options.get("max_gen_toks") or 256, "stop": stops}
+    if options.get("do_sample", bool(temperature)):
+        values |= {"temperature": 1.0 if temperature is None else temperature, "top_p": options.get("top_p")}
+        values["top_k"] = options.get("top_k") or None  # 0 is all of them, as transformers has it
+    else:
+        values["temperature"] = 0.0
+    return parse(SamplingConfig, values, where="The task's generation_kwargs")
 
 
 def run_tasks(

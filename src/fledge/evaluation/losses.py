@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
+from fledge.bundle.fit import NOT_FINITE
 from fledge.errors import FledgeError
 from fledge.progress import progress_bar
 
 if TYPE_CHECKING:
     from fledge.model import Model
 
-NOT_FINITE = "The model's scores are not finite: its training went wrong. Use an earlier checkpoint."
 LARGEST_LOGITS = 1 << 24  # scores held at once
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fledge.config import RunConfig, override_config, parse
@@ -12,11 +12,10 @@ from fledge.errors import FledgeError, nearest
 from fledge.experiments import findings
 from fledge.experiments.engines import ONE_BY_ONE, Engine, alone_in, run_trials
 from fledge.experiments.page import Page
-from fledge.experiments.plan import TIMING, Arm, Plan, make_plan, with_shared_data
+from fledge.experiments.plan import Arm, Plan, check_folder, make_plan, with_shared_data, with_windows
 from fledge.experiments.statistics import Estimate, apart, estimate
 from fledge.experiments.timing import Clock, Cost, pacer
-from fledge.experiments.trials import Outcome, by_arm, check_arms, plan_trials, unigram_loss
-from fledge.run import Run
+from fledge.experiments.trials import Measure, Metric, Outcome, by_arm, check_arms, plan_trials, unigram_loss
 
 BASE = "as it is"
 GROUPS = ("architecture", "windows", "vocabulary", "fit", "tied")
@@ -41,19 +40,9 @@ POLICIES = {
 
 def group_arms(group: str, config: RunConfig) -> list[Arm]:
     """The arms of a named group, besides the recipe as it is."""
-    model, rate = config.model, config.optimizer.learning_rate
+    model = config.model
     if group == "architecture":
-        lower = (
-            f"optimizer.learning_rate={rate / 5:g}",
-            f"optimizer.matrix_learning_rate={config.optimizer.matrix_learning_rate / 5:g}",
-        )
-        return [
-            Arm("no norm", ("model.norm=none",)),
-            Arm("no norm, lower rate", ("model.norm=none", *lower)),
-            Arm("post-norm", ("model.norm_place=post",)),
-            Arm("no position", ("model.position=none",)),
-            Arm("SiLU", ("model.feed_forward=silu", f"model.hidden={matched_hidden(config)}")),
-        ]
+        return architecture_arms(config)
     if group == "windows":
         mine = (config.tokens.policy, config.tokens.remainder)
         others = [policy for policy in POLICIES if policy not in (mine[0], "aligned")]
@@ -70,8 +59,37 @@ def group_arms(group: str, config: RunConfig) -> list[Arm]:
         other = "all" if config.tokenizer.fit_on == "train" else "train"
         return [Arm(f"tokenizer fitted on {other}", (f"tokenizer.fit_on={other}",))]
     if group == "tied":
+        from fledge.model.registry import find_architecture
+
+        if "tied" not in find_architecture(model.architecture).settings:
+            raise FledgeError(f"model.tied has no effect on model.architecture = {model.architecture}.")
         return [Arm("untied" if model.tied else "tied", (f"model.tied={str(not model.tied).lower()}",))]
     raise FledgeError(f"There is no group of ablations called {group!r}. {nearest(group, GROUPS)}")
+
+
+def architecture_arms(config: RunConfig) -> list[Arm]:
+    """The four ablations, less those of parts that this model has not."""
+    from fledge.model.registry import find_architecture
+
+    rate, of_matrices = config.optimizer.learning_rate, config.optimizer.matrix_learning_rate
+    lower = (f"optimizer.learning_rate={rate / 5:g}", f"optimizer.matrix_learning_rate={of_matrices / 5:g}")
+    silu = f"model.hidden={matched_hidden(config)}"
+    arms = {
+        Arm("no norm", ("model.norm=none",)): config.model.norm != "none",
+        Arm("no norm, lower rate", ("model.norm=none", *lower)): config.model.norm != "none",
+        Arm("post-norm", ("model.norm_place=post",)): config.model.norm != "none" and config.model.norm_place != "post",
+        Arm("no position", ("model.position=none",)): config.model.position != "none",
+        Arm("SiLU", ("model.feed_forward=silu", silu)): config.model.feed_forward != "silu",
+    }
+    known = {f"model.{name}" for name in find_architecture(config.model.architecture).settings}
+    found = [arm for arm, changes_it in arms.items() if changes_it and arm.changes[0].partition("=")[0] in known]
+    if not found:
+        raise FledgeError(
+            f"The model of {config.name}, model.architecture = {config.model.architecture}, has none of the parts that "
+            "the group architecture takes away (norms, positions, feed-forward). Name another --group, or arms of your "
+            "own with --arm."
+        )
+    return found
 
 
 def matched_hidden(config: RunConfig) -> int:
@@ -116,14 +134,14 @@ def ablate(
     def costs(settings: RunConfig, clock: Clock) -> list[Cost]:
         return [clock.cost(override_config(settings, arm.changes)) for arm in every] * seeds
 
+    check_folder(folder)
     with alone_in(folder):
         every, left_out = with_windows(config, every, [arm.name for arm in arms], folder)
         pace = pacer(budget, budget_text, began, engine, folder, costs)
         plan = make_plan("ablate", question, config, every, seeds, folder, pace, budget_text, engine.parallel)
-        changes = [change for arm in every for change in arm.changes]
-        windows = any("tokens.policy" in change for change in changes)
-        outcomes = list(run_trials(plan_trials(plan, alone=windows), folder, engine))
-        metric = "bits_per_byte" if any("tokenizer." in change for change in changes) else "validation_loss"
+        measure = Measure.of(change.partition("=")[0] for arm in every for change in arm.changes)
+        metric = measure.metric
+        outcomes = list(run_trials(plan_trials(plan, measure.alone), folder, engine))
         page = Page(plan.question, answer(plan, outcomes, metric, unigrams(plan, folder)))
         findings.add_arms(page, plan, outcomes, metric, BASE)
         for sentence in left_out:
@@ -133,38 +151,13 @@ def ablate(
             "what each change does to a model of this size on this text after so many steps, and not what it would do "
             "to one that is larger or trained for longer."
         )
-        if windows:
+        if measure.alone:
             add_policies(page, plan, config)
-        note = " Each arm on windows of its own kind: heights are not to be held against each other."
-        findings.add_curves(page, plan, outcomes, folder, note * windows)
+        findings.add_curves(page, plan, outcomes, folder, measure.note)
         findings.add_given_up(page, outcomes)
         findings.add_samples(page, plan, outcomes, folder, config.sampling.prompt)
         findings.add_setup(page, plan, command, outcomes, engine.parallel, folder)
         return plan, outcomes, findings.write(page, outcomes, folder)
-
-
-def with_windows(
-    config: RunConfig, arms: Sequence[Arm], asked: Collection[str], folder: Path
-) -> tuple[list[Arm], list[str]]:
-    """The arms that this text has windows for, and a sentence on each of a group's that it has none for.
-
-    One that was `asked` for by name is refused, before the first trial.
-    """
-    found, left_out = [], []
-    for arm in arms:
-        try:
-            if any(change.startswith(("corpus.", "tokenizer.", "tokens.")) for change in arm.changes):
-                settings = with_shared_data(override_config(config, arm.changes), folder.absolute())
-                run = Run(settings, folder / TIMING, quiet=True)
-                for split in ("train", "validation"):
-                    run.windows(split)
-            found.append(arm)
-        except FledgeError as error:
-            if arm.name in asked:
-                raise FledgeError(f"The arm {arm.name!r} cannot be run. {error}") from None
-            left_out.append(f"{arm.name} is left out: {error}")
-            print(left_out[-1], flush=True)
-    return found, left_out
 
 
 def add_policies(page: Page, plan: Plan, config: RunConfig) -> None:
@@ -190,7 +183,7 @@ def unigrams(plan: Plan, folder: Path) -> dict[str, float]:
     return {name: found[config.tokens.store] for name, config in stores.items()}
 
 
-def answer(plan: Plan, outcomes: Sequence[Outcome], metric: str, counted: Mapping[str, float] | None = None) -> str:
+def answer(plan: Plan, outcomes: Sequence[Outcome], metric: Metric, counted: Mapping[str, float] | None = None) -> str:
     """The finding in a few sentences: what hurts, what helps, what diverges, and of what no difference is shown.
 
     An arm that is no better than counting tokens, whose losses `counted` has, has learned nothing to be compared by.

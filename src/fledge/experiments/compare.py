@@ -17,7 +17,7 @@ from fledge.errors import FledgeError, nearest
 from fledge.experiments import findings, ranking
 from fledge.experiments.engines import ONE_BY_ONE, Engine, alone_in, run_trials
 from fledge.experiments.match import Match, same_parameters, same_work
-from fledge.experiments.plan import NOTES, Arm, Plan, make_plan, with_shared_data
+from fledge.experiments.plan import NOTES, Arm, Plan, check_folder, make_plan, with_shared_data
 from fledge.experiments.timing import EVALUATIONS, Clock, Cost, pacer
 from fledge.experiments.trials import Outcome, Trial, check_arms, unigram_loss
 
@@ -76,6 +76,7 @@ def compare(
     began = time.monotonic()
     if len(names) < 2 or len(set(names)) < len(names):
         raise FledgeError("A comparison takes two or more different recipes or architectures, such as: bdh gpt2.")
+    check_folder(folder)
     with alone_in(folder):
         vocabulary_size = shared_vocabulary(base, folder)
         asked = [arm_config(name, base) for name in names]

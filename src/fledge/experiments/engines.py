@@ -6,17 +6,19 @@ threads of each are fixed in the plan, and outcomes are handed on in the order o
 
 from __future__ import annotations
 
-import fcntl
 import multiprocessing
 import os
 import signal
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+
+import torch
 
 from fledge.config import RunConfig
 from fledge.errors import FledgeError
@@ -24,7 +26,10 @@ from fledge.experiments.plan import with_shared_data
 from fledge.experiments.trials import Outcome, Trial, describe, run_trial
 from fledge.experiments.watch import OUTCOME, STOPPING
 from fledge.extras import missing
+from fledge.files import alone
 from fledge.tokens.writer import OtherText
+from fledge.training.device import choose_device
+from fledge.training.view import readable_time
 
 Name = Literal["local", "ray"]
 
@@ -48,9 +53,12 @@ def run_trials(
     before = {trial.name for trial in trials if (folder / "trials" / trial.name / OUTCOME).is_file()}
     for trial in trials:
         prepare(trial.config, folder)  # before several processes want it at once
+    total, began, ran = total or done + len(trials), time.monotonic(), 0
     for number, (trial, outcome) in enumerate(zip(trials, _outcomes(trials, folder, engine), strict=True), done + 1):
-        known = " (already done)" if trial.name in before else ""
-        print(f"{number}/{total or done + len(trials)} {describe(outcome)}{known}", flush=True)
+        ran += trial.name not in before
+        after = f"; about {readable_time((total - number) * (time.monotonic() - began) / ran)} left" if ran else ""
+        known = " (already done)" if trial.name in before else after * (number < total)
+        print(f"{number}/{total} {describe(outcome)}{known}", flush=True)
         yield outcome
 
 
@@ -65,23 +73,22 @@ def prepare(config: RunConfig, folder: Path) -> None:
         ) from None
 
 
-@contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
+def places(engine: Engine, config: RunConfig) -> int:
+    """How many trials can run at once without sharing a core or a GPU."""
+    threads = config.training.threads or 1
+    if engine.name == "ray":
+        return _ray_places(_ray(), threads)
+    if choose_device(config.training.device).type == "cuda":
+        return torch.cuda.device_count()
+    return max(1, torch.get_num_threads() // threads)
+
+
+def alone_in(folder: Path) -> AbstractContextManager[None]:
     """One process at a time has an experiment's folder; another one is refused. A kill gives it free."""
     folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FledgeError(
-                f"Another process is at work in {folder}. Wait until it is done, or name another folder with --out."
-            ) from None
-        except OSError:
-            pass  # some network file systems have no locks
-        yield
-    finally:
-        os.close(descriptor)
+    return alone(
+        folder, f"Another process is at work in {folder}. Wait until it is done, or name another folder with --out."
+    )
 
 
 def _outcomes(trials: Sequence[Trial], folder: Path, engine: Engine) -> Iterator[Outcome]:
@@ -93,11 +100,18 @@ def _outcomes(trials: Sequence[Trial], folder: Path, engine: Engine) -> Iterator
     return (run_trial(trial, folder) for trial in trials)
 
 
+def visible_gpus() -> list[str]:
+    """This machine's, by what a process is told to see one of them alone."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return named.split(",") if named else [str(number) for number in range(torch.cuda.device_count())]
+
+
 class Job(NamedTuple):
     """A trial in a process of its own, and the end of the pipe on which it tells what came of it."""
 
     process: Any
     told: Connection
+    gpu: str | None
 
     def result(self) -> Outcome:
         try:
@@ -109,25 +123,43 @@ class Job(NamedTuple):
                 "out. Run fewer at once with --parallel; the same command goes on with what is left."
             ) from None
         self.process.join()
-        found: Outcome | BaseException
-        found, said = told
-        for sentence in said:
-            warnings.warn(sentence)
-        if isinstance(found, BaseException):
-            raise found
-        return found
+        return heard(*told)
+
+
+def run_heard(trial: Trial, folder: Path) -> tuple[Outcome | BaseException, list[str]]:
+    """What came of a trial elsewhere, and what was said: for the process that has the person's ear."""
+    found: Outcome | BaseException
+    with warnings.catch_warnings(record=True) as said:
+        try:
+            found = run_trial(trial, folder)
+        except (FledgeError, KeyboardInterrupt, MemoryError) as error:
+            found = error
+        except Exception as error:  # not every one of them can travel; its words can
+            found = RuntimeError(f"{type(error).__name__}: {error}")
+    return found, [str(warning.message) for warning in said]
+
+
+def heard(found: Outcome | BaseException, said: Sequence[str]) -> Outcome:
+    for sentence in said:
+        warnings.warn(sentence)
+    if isinstance(found, BaseException):
+        raise found
+    return found
 
 
 def _in_processes(trials: Sequence[Trial], folder: Path, parallel: int) -> Iterator[Outcome]:
     context = multiprocessing.get_context("spawn")
     under_way: list[Job] = []
+    gpus = visible_gpus()
 
     def submit(trial: Trial) -> Job:
         here, there = context.Pipe(duplex=False)
-        process = context.Process(target=_serve, args=(trial, folder, there))
+        busy = [job.gpu for job in under_way if job.process.is_alive()]
+        gpu = min(gpus, key=busy.count) if gpus and trial.config.training.device in ("auto", "cuda") else None
+        process = context.Process(target=_serve, args=(trial, folder, there, gpu))
         process.start()
         there.close()
-        under_way.append(Job(process, here))
+        under_way.append(Job(process, here, gpu))
         return under_way[-1]
 
     def first(running: Sequence[Job]) -> Job:
@@ -148,19 +180,13 @@ def _in_processes(trials: Sequence[Trial], folder: Path, parallel: int) -> Itera
 
 
 def _on_ray(trials: Sequence[Trial], folder: Path, parallel: int) -> Iterator[Outcome]:
-    """Tasks on the cluster of the environment (RAY_ADDRESS), or on a local one; all machines see the same folder."""
-    try:
-        import ray
-    except ImportError:
-        raise missing("--engine ray", "ray", "ray") from None
-    if not ray.is_initialized():
-        ray.init(log_to_driver=False, include_dashboard=False)
-    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    """Tasks on a cluster, whose machines all see the same folder."""
+    ray = _ray()
     threads = max(trial.config.training.threads or 1 for trial in trials)
     # A trial may wait for one before it, so no more are handed in than can run at once.
-    at_once = max(1, min(parallel, int(resources.get("CPU", 1)) // threads))
-    gpus = min(1.0, resources.get("GPU", 0.0) / at_once)
-    task: Any = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=0)(run_trial)
+    at_once = min(parallel, _ray_places(ray, threads))
+    gpus = min(1.0, ray.cluster_resources().get("GPU", 0.0) / at_once)
+    task: Any = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=0)(run_heard)
 
     def first(running: Sequence[Any]) -> Any:
         return ray.wait(list(running))[0][0]
@@ -171,13 +197,31 @@ def _on_ray(trials: Sequence[Trial], folder: Path, parallel: int) -> Iterator[Ou
         under_way.append(task.remote(trial, folder))
         return under_way[-1]
 
+    def result(job: Any) -> Outcome:
+        return heard(*ray.get(job))
+
     try:
-        yield from _in_order(trials, at_once, submit, first, ray.get)
+        yield from _in_order(trials, at_once, submit, first, result)
     except BaseException:
         _ask_to_stop(folder)
         for job in under_way:
             ray.cancel(job)
         raise
+
+
+def _ray() -> Any:
+    """Ray, joined to the cluster of the environment (RAY_ADDRESS) or to a local one."""
+    try:
+        import ray
+    except ImportError:
+        raise missing("--engine ray", "ray", "ray") from None
+    if not ray.is_initialized():
+        ray.init(log_to_driver=False, include_dashboard=False)
+    return ray
+
+
+def _ray_places(ray: Any, threads: int) -> int:
+    return max(1, int(ray.cluster_resources().get("CPU", 1)) // threads)
 
 
 def _in_order(
@@ -208,8 +252,10 @@ def _ask_to_stop(folder: Path) -> None:
     (folder / "trials" / STOPPING).touch()
 
 
-def _serve(trial: Trial, folder: Path, told: Connection) -> None:
+def _serve(trial: Trial, folder: Path, told: Connection, gpu: str | None) -> None:
     """One trial. Ctrl-C reaches it while it trains, and then it saves first; it ends with the process that began it."""
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -219,10 +265,4 @@ def _serve(trial: Trial, folder: Path, told: Connection) -> None:
         os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()
-    found: Outcome | BaseException
-    with warnings.catch_warnings(record=True) as said:  # for the process that has the person's ear
-        try:
-            found = run_trial(trial, folder)
-        except (FledgeError, KeyboardInterrupt) as error:
-            found = error
-    told.send((found, [str(warning.message) for warning in said]))
+    told.send(run_heard(trial, folder))

@@ -67,9 +67,9 @@ def pack(config: RunConfig, folder: Path, time: str = "8h50m", user: str = "") -
     slug = slug_of(config.name)
     if not remote(config.corpus):
         Corpus.from_config(config.corpus)  # a source that is not there is found out here, not on Kaggle
-    if foreign := [path for path in (folder / "notebook").glob("*") if path.suffix not in (".ipynb", ".json")]:
-        raise FledgeError(f"{foreign[0]} would be lost, for that folder is written anew: move it elsewhere first.")
     former = former_metadata(folder)
+    if foreign := others(folder, former):
+        raise FledgeError(f"{foreign[0]} would be lost, for that folder is written anew: move it elsewhere first.")
     owner = user or former.get("id", "").partition("/")[0] or PLACEHOLDER
     folder.mkdir(parents=True, exist_ok=True)
     places = folder / "dataset", folder / "notebook"  # what else lies in the folder, such as results, stays there
@@ -83,8 +83,9 @@ def pack(config: RunConfig, folder: Path, time: str = "8h50m", user: str = "") -
             add_program(dataset, packed, extras)
             asked = distribution.requirements(extras)
             wheels = [packed.wheel, *packed.wheels]
-            write_json(dataset / MANIFEST, {"name": config.name, "wheels": wheels, "source": packed.source})
             add_metadata(dataset, notebooks, slug, owner, packed, former)
+            manifest = {"name": config.name, "wheels": wheels, "source": packed.source, "files": files_in(dataset)}
+            write_json(dataset / MANIFEST, manifest)
             content = notebook(config.name, slug, time, asked, MANIFEST, packed.network)
             (notebooks / f"{slug}.ipynb").write_bytes(content)
     except BaseException:
@@ -101,6 +102,21 @@ def former_metadata(folder: Path) -> dict[str, Any]:
     kept = folder / "notebook" / "kernel-metadata.json"
     found = read_json(kept) if kept.is_file() else {}
     return found if isinstance(found, dict) else {}
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir())
+
+
+def others(folder: Path, former: dict[str, Any]) -> list[Path]:
+    """What a person has put into the two folders that are written anew; what we wrote, the manifest lists."""
+    kept = folder / "dataset" / MANIFEST
+    written = {*read_json(kept).get("files", files_in(folder / "dataset")), MANIFEST} if kept.is_file() else set()
+    ours = {"kernel-metadata.json", former.get("code_file")}
+    return [
+        *(folder / "dataset" / name for name in files_in(folder / "dataset") if name not in written),
+        *(path for path in (folder / "notebook").glob("*") if path.name not in ours),
+    ]
 
 
 # -- what goes along ---------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,34 +11,40 @@ from fledge.experiments.page import Page
 from fledge.experiments.plan import Plan
 from fledge.experiments.space import BATCH, RATE, Axis, Point
 from fledge.experiments.statistics import estimate
-from fledge.experiments.trials import Outcome, by_arm
+from fledge.experiments.trials import Measure, Metric, Outcome, by_arm
 from fledge.plot import curves
-
-METRIC = "validation_loss"
 
 
 def report(
-    plan: Plan, outcomes: Sequence[Outcome], axes: Sequence[Axis], points: Mapping[str, Point], folder: Path
+    plan: Plan,
+    outcomes: Sequence[Outcome],
+    axes: Sequence[Axis],
+    points: Mapping[str, Point],
+    folder: Path,
+    measure: Measure,
+    whole: bool,
 ) -> Page:
-    """The page of a sweep, all but its set-up; `points` are the settings behind each arm's name."""
-    page = Page(plan.question, answer(outcomes, axes, points))
-    add_points(page, outcomes)
-    add_landscape(page, outcomes, axes, points)
-    findings.add_curves(page, plan, outcomes, folder)
+    """The page of a sweep, all but its set-up; `points` are the settings behind each arm's name, of the `whole` grid or
+    of some that were drawn."""
+    metric = measure.metric
+    page = Page(plan.question, answer(outcomes, axes, points, metric, whole))
+    add_points(page, outcomes, metric)
+    add_landscape(page, outcomes, axes, points, metric)
+    findings.add_curves(page, plan, outcomes, folder, measure.note)
     findings.add_given_up(page, outcomes)
-    if losses := whole_losses(outcomes):
+    if losses := whole_losses(outcomes, metric):
         best = best_arm(losses)
         prompt = str(plan.config["sampling"]["prompt"])
         findings.add_samples(page, plan, [o for o in outcomes if o.arm == best], folder, prompt)
     return page
 
 
-def whole_losses(outcomes: Sequence[Outcome]) -> dict[str, list[float]]:
+def whole_losses(outcomes: Sequence[Outcome], metric: Metric) -> dict[str, list[float]]:
     """The losses of the points whose every seed ran to its end."""
     return {
         name: values
         for name, found in by_arm(outcomes).items()
-        if len(values := findings.arm_values(found, METRIC)) == len(found)
+        if len(values := findings.arm_values(found, metric)) == len(found)
     }
 
 
@@ -47,18 +52,21 @@ def best_arm(losses: Mapping[str, Sequence[float]]) -> str:
     return min(losses, key=lambda name: sum(losses[name]) / len(losses[name]))
 
 
-def answer(outcomes: Sequence[Outcome], axes: Sequence[Axis], points: Mapping[str, Point]) -> str:
+def answer(
+    outcomes: Sequence[Outcome], axes: Sequence[Axis], points: Mapping[str, Point], metric: Metric, whole: bool
+) -> str:
     """The best point, where training stops being possible, and how far this can be trusted."""
-    groups, losses = by_arm(outcomes), whole_losses(outcomes)
+    groups, losses = by_arm(outcomes), whole_losses(outcomes, metric)
     diverged = [name for name, found in groups.items() if any(outcome.status == "diverged" for outcome in found)]
     if not losses:
-        return "Every point diverged: no answer. Begin the range lower."
+        all_of = "" if all(outcome.status == "diverged" for outcome in outcomes) else " with one seed or more"
+        return f"Every point diverged{all_of}: no answer. Begin the range lower."
     best = best_arm(losses)
     once = len(groups[best]) == 1
     lowest = estimate(losses[best])
     near = [name for name in losses if name != best and estimate(losses[name]).overlaps(lowest)]
     which = "Lowest of one run each" if once else "Lowest" if near else "Best"
-    parts = [f"{which}: {best}, with a validation loss of {lowest} nats per token."]
+    parts = [f"{which}: {best}, with a validation loss of {lowest} {findings.METRICS[metric]}."]
     if once:
         parts.append("One seed shows no uncertainty: near points may change places. Run with --seeds 3 to know.")
     elif near:
@@ -76,7 +84,7 @@ def answer(outcomes: Sequence[Outcome], axes: Sequence[Axis], points: Mapping[st
         parts.append(
             f"Points saw between {min(seen):,} and {max(seen):,} tokens; with --equal-samples all would see as many."
         )
-    if len(points) == math.prod(len(axis.values) for axis in axes) and not pruned:
+    if whole and not pruned:
         # Elsewhere a batch size may have lost, or never been given, the rate that would have been its best.
         parts += rates_by_batch({name: sum(values) / len(values) for name, values in losses.items()}, axes, points)
     return " ".join(parts)
@@ -130,21 +138,23 @@ def rates_by_batch(losses: Mapping[str, float], axes: Sequence[Axis], points: Ma
     return said
 
 
-def add_points(page: Page, outcomes: Sequence[Outcome]) -> None:
+def add_points(page: Page, outcomes: Sequence[Outcome], metric: Metric) -> None:
     page.heading("Result")
     rows = []
     for name, found in by_arm(outcomes).items():
-        values = findings.arm_values(found, METRIC)
+        values = findings.arm_values(found, metric)
         ended = [outcome for outcome in found if outcome.status != "complete"]
         result = f"{ended[0].status} at step {ended[0].step:,}" if ended else str(estimate(values))
         speeds = [outcome.tokens_per_second for outcome in found if outcome.tokens_per_second]
         rows.append((name, result, f"{found[0].tokens:,}", f"{sum(speeds) / len(speeds):,.0f}" if speeds else "–"))
-    page.table(["point", "validation loss (nats per token)", "tokens", "tokens/s"], rows)
+    page.table(["point", f"validation loss ({findings.METRICS[metric]})", "tokens", "tokens/s"], rows)
     if len({outcome.seed for outcome in outcomes}) > 1:
         page.paragraph("± is half the 95 % interval of the mean over the seeds (Student's t).")
 
 
-def add_landscape(page: Page, outcomes: Sequence[Outcome], axes: Sequence[Axis], points: Mapping[str, Point]) -> None:
+def add_landscape(
+    page: Page, outcomes: Sequence[Outcome], axes: Sequence[Axis], points: Mapping[str, Point], metric: Metric
+) -> None:
     """The loss over the first numeric setting, one curve for each value of the others; × where training diverged."""
     from cycler import cycler
     from matplotlib import rc_context
@@ -157,9 +167,9 @@ def add_landscape(page: Page, outcomes: Sequence[Outcome], axes: Sequence[Axis],
         x = float(values.pop(first.key)) if first else 0.0
         if outcome.status == "diverged":
             diverged.add(x)
-        if outcome.validation_loss is not None:
+        if (loss := getattr(outcome, metric)) is not None:
             name = " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in values.items()) or "validation loss"
-            lines.setdefault(name, {}).setdefault(x, []).append(outcome.validation_loss)
+            lines.setdefault(name, {}).setdefault(x, []).append(loss)
     if first is None or not lines:
         return
     drawn = {
@@ -176,7 +186,7 @@ def add_landscape(page: Page, outcomes: Sequence[Outcome], axes: Sequence[Axis],
         drawing = curves(
             drawn,
             first.key,
-            "validation loss, nats per token",
+            f"validation loss, {findings.METRICS[metric]}",
             log_x=first.low > 0 and (first.log or first.high / first.low >= 10),
         )
     marked = " × at the top: training diverged there, and has no loss." if diverged else ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,8 +61,7 @@ class Plan:
     def settle(self, folder: Path) -> Plan:
         """Write the plan, or take up the stored one where it asks the same; a plan of another recipe is refused."""
         if not (folder / PLAN).is_file():
-            if folder.exists() and {path.name for path in folder.iterdir()} - {DATA, TIMING}:
-                raise FledgeError(f"{folder} exists already and holds no experiment. Choose another folder with --out.")
+            check_folder(folder)
             write_json(folder / PLAN, asdict(self))
             return self
         stored = Plan.read(folder)
@@ -73,6 +72,14 @@ class Plan:
                 f"{'; '.join(_changed(theirs, mine))}. Name another folder with --out."
             )
         return stored
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that holds something else, before anything is written into it."""
+    if (folder / PLAN).is_file() or not folder.exists():
+        return
+    if not folder.is_dir() or {path.name for path in folder.iterdir()} - {DATA, TIMING}:
+        raise FledgeError(f"{folder} exists already and holds no experiment. Choose another folder with --out.")
 
 
 def make_plan(
@@ -206,3 +213,29 @@ def with_shared_data(config: RunConfig, folder: Path) -> RunConfig:
     write_store(run.corpus, run.tokenizer, place / "tokens", progress=False)
     tokens = config.tokens.model_copy(update={"store": str((place / "tokens").absolute())})
     return config.model_copy(update={"tokens": tokens})
+
+
+def with_windows(
+    config: RunConfig, arms: Sequence[Arm], asked: Collection[str], folder: Path
+) -> tuple[list[Arm], list[str]]:
+    """The arms that this text has windows for, and a sentence on each of a group's that it has none for.
+
+    One that was `asked` for by name is refused, before the first trial.
+    """
+    found, left_out = [], []
+    for arm in arms:
+        try:
+            if any(change.startswith(("corpus.", "tokenizer.", "tokens.")) for change in arm.changes):
+                from fledge.run import Run
+
+                settings = with_shared_data(override_config(config, arm.changes), folder.absolute())
+                run = Run(settings, folder / TIMING, quiet=True)
+                for split in ("train", "validation"):
+                    run.windows(split)
+            found.append(arm)
+        except FledgeError as error:
+            if arm.name in asked:
+                raise FledgeError(f"The arm {arm.name!r} cannot be run. {error}") from None
+            left_out.append(f"{arm.name} is left out: {error}")
+            print(left_out[-1], flush=True)
+    return found, left_out

@@ -15,6 +15,7 @@ from fledge.experiments.statistics import Estimate, apart, estimate, seeds_neede
 from fledge.experiments.trials import Outcome, by_arm
 from fledge.files import readable_bytes
 from fledge.plot import curves
+from fledge.training.view import readable_time
 
 METRIC = "validation_loss"
 
@@ -87,10 +88,11 @@ def verdict(finals: Sequence[Outcome], chosen: Mapping[str, str], unigram: float
     values = {name: findings.arm_values(groups.get(arm, []), METRIC) for name, arm in chosen.items()}
     means = {name: estimate(found) for name, found in values.items() if found}
     weak = [name for name, value in means.items() if value.mean >= unigram]
+    each = sum(mean_seconds(groups.get(arm, [])) for arm in chosen.values())
     if weak:
         return (
             f"No conclusion: {' and '.join(weak)} did not get below the {unigram:.3f} nats of counting tokens, so "
-            "nothing was learned that could be compared. Train on several times more tokens."
+            f"nothing was learned that could be compared. Train at least four times as long{on_this_machine(4 * each)}."
         )
     if len(means) < 2:
         return "No conclusion: fewer than two arms trained without diverging. Lower the learning rate."
@@ -102,7 +104,7 @@ def verdict(finals: Sequence[Outcome], chosen: Mapping[str, str], unigram: float
     if gap is not None and apart(gap) and not means[first].overlaps(means[second]):
         return f"{first} predicts best, {gap.mean:.3f} ± {gap.half_width:.3f} nats below {second}. {losses}"
     level = [name for name in ordered if means[name].overlaps(means[first])]
-    parts = [f"No conclusion between {listed(level)}: {needed(means, first, second, gap, len(base))}"]
+    parts = [f"No conclusion between {listed(level)}: {needed(means, first, second, gap, len(base), each)}"]
     near = {name: [other for other in level if means[name].overlaps(means[other])] for name in ordered}
     between = [name for name in ordered if name not in level and near[name]]
     parts += [f"{name} is worse than {first}, but not told apart from {listed(near[name])}." for name in between]
@@ -119,8 +121,25 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def needed(means: Mapping[str, Estimate], first: str, second: str, gap: Estimate | None, seeds: int) -> str:
-    """How many seeds would take the intervals of the two best apart, if means and spread stayed as they are."""
+def mean_seconds(found: Sequence[Outcome]) -> float:
+    """Of the trials that ran to their end."""
+    known = [outcome.seconds for outcome in found if outcome.seconds]
+    return sum(known) / len(known) if known else 0.0
+
+
+def on_this_machine(seconds: float) -> str:
+    """
+    >>> on_this_machine(600), on_this_machine(0)
+    (': about 10 min 00 s for each seed of all arms on this machine', '')
+    """
+    return f": about {readable_time(seconds)} for each seed of all arms on this machine" if seconds else ""
+
+
+def needed(
+    means: Mapping[str, Estimate], first: str, second: str, gap: Estimate | None, seeds: int, each: float
+) -> str:
+    """How many seeds, of `each` so many seconds, would take the two best apart, if means and spread stayed as they
+    are."""
     if gap is None or not math.isfinite(gap.half_width):
         if seeds > 1:
             return "too few seeds ran to their end in both to show a spread. Lower the learning rate."
@@ -128,7 +147,10 @@ def needed(means: Mapping[str, Estimate], first: str, second: str, gap: Estimate
     if gap.mean == 0:
         return "the means are equal."
     more = seeds_needed(means[first], means[second])
-    enough = f"about {more} seeds would take them apart" if more else "no number of seeds in reach takes them apart"
+    enough = "no number of seeds in reach takes them apart"
+    if more:
+        time = f", {readable_time((more - seeds) * each)} more on this machine" if each and more > seeds else ""
+        enough = f"about {more} seeds (--seeds {more}{time}) would take them apart"
     return (
         f"the intervals of {first} and {second} overlap ({second} is {abs(gap.mean):.4f} ± {gap.half_width:.4f} nats "
         f"above, seed by seed). With this spread {enough}; a longer run may widen the gap."
@@ -183,7 +205,7 @@ def add_table(
         f"{unigram:.3f} nats per token: an arm above that has learned nothing. Losses are those of the last step. "
         "Seconds and tokens/s are means over the seeds; the seconds count evaluations, too. The rate is a factor of "
         "the learning rate of the arm's recipe, the best of those tried."
-        + " Memory is the most that the process had used by then, so a later arm never shows less."
+        + " Memory is the most that the process had at a time, with what earlier trials left to it."
         * on_cpu
     )
 

@@ -92,6 +92,8 @@ def add_answer(page: Page, run: Run, evaluation: Evaluation, baselines: dict[str
     page.heading("What the number means")
     validation = run.tokens.split("validation")
     bytes_per_token = validation.source_bytes / len(validation.tokens)
+    if evaluation.bytes:  # of what was evaluated, which may be a part
+        bytes_per_token = evaluation.bytes / evaluation.tokens
     rows: list[tuple[str, float]] = [
         (f"{name} (Kneser–Ney)" if name != "unigram" else name, loss) for name, loss in baselines.items()
     ]

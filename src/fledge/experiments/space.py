@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, get_args
@@ -14,6 +15,7 @@ LARGEST_GRID = 2000
 MAX = "max"
 "In a list of batch sizes: the largest that this machine takes, found when the sweep begins."
 BATCH, RATE = "training.batch_size", "optimizer.learning_rate"
+MATRIX_RATE = "optimizer.matrix_learning_rate"
 
 
 @dataclass(frozen=True)
@@ -88,11 +90,17 @@ def parse_axis(text: str) -> Axis:
     return Axis(key, _spaced(low, high, count, log, whole), log, continuous=True)
 
 
-def grid(axes: list[Axis]) -> list[Point]:
-    """Every combination; too many are refused with their number, and so is a setting that is given twice."""
+def check_once(axes: Sequence[Axis]) -> None:
+    """Refuse a setting that is given twice."""
     keys = [axis.key for axis in axes]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
         raise FledgeError(f"--over {twice} is given twice. Give all its values at once, as in {twice}=A,B,C.")
+
+
+def grid(axes: list[Axis]) -> list[Point]:
+    """Every combination; too many are refused with their number, and so is a setting that is given twice."""
+    check_once(axes)
+    keys = [axis.key for axis in axes]
     size = math.prod(len(axis.values) for axis in axes)
     if size > LARGEST_GRID:
         shape = f"{' × '.join(str(len(axis.values)) for axis in axes)} = " * (len(axes) > 1)

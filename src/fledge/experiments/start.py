@@ -20,7 +20,7 @@ from fledge.experiments import choose
 from fledge.experiments.choose import Look, Size
 from fledge.experiments.recipe import Choice, config_of, recipe_text, write_recipe
 from fledge.files import PARTIAL, read_json, readable_bytes, write_json
-from fledge.run import CONFIG
+from fledge.run import CONFIG, is_run
 
 if TYPE_CHECKING:
     from fledge.experiments.report import RunReport
@@ -59,7 +59,7 @@ class Start:
         """The run as it was begun here before, or a new one whose recipe is chosen now."""
         from fledge.run import Run
 
-        if begun(self.folder):
+        if begun(self.folder, self.texts):
             shutil.rmtree(self.folder)  # a kill came between the choice and its last file
         asked = {"texts": self.texts, "time": self.time_text}
         kept = read_json(self.folder / START) if (self.folder / START).is_file() else {}
@@ -118,8 +118,8 @@ class Start:
             )
         if (needed := 2 * look.bytes / TOKENIZED_PER_SECOND) > self.seconds / 3:
             raise FledgeError(
-                f"{corpus.name} holds {readable_bytes(look.bytes)}: to read and tokenize it may take "
-                f"{needed / 60:,.0f} of the {self.seconds / 60:,.0f} minutes. Give a longer --time, or fewer texts."
+                f"{corpus.name} holds {readable_bytes(look.bytes)}: to read and tokenize it may take {needed:,.0f} of "
+                f"the {self.seconds:,.0f} seconds. Give a longer --time, or fewer texts."
             )
         self.say("text", f"{readable_bytes(look.bytes)} in {counted(look)}, {look.characters} different characters")
         return look
@@ -288,13 +288,14 @@ def counted(look: Look) -> str:
     return f"{look.documents:,} document{'s' * (look.documents != 1)}"
 
 
-def begun(folder: Path) -> bool:
-    """Whether a folder holds no more than the first files of a start, which says at its end what it chose."""
+def begun(folder: Path, texts: Sequence[str]) -> bool:
+    """Whether a folder holds no more than the first files of a start with these texts, which says at its end what it
+    chose."""
     if not folder.is_dir():
         return False
     names = {path.name for path in folder.iterdir() if not path.name.endswith(PARTIAL)}
     if START not in names:
-        return names == {CONFIG}
+        return names == {CONFIG} and is_run(folder) and read_json(folder / CONFIG)["corpus"]["source"] == list(texts)
     return names <= {CONFIG, START, "tokenizer", RECIPE} and "choices" not in read_json(folder / START)
 
 

@@ -18,10 +18,10 @@ from fledge.errors import FledgeError
 from fledge.experiments import findings, landscape
 from fledge.experiments.engines import ONE_BY_ONE, Engine, alone_in, run_trials
 from fledge.experiments.largest import FEWEST_STEPS, KEPT, Largest, largest_batch
-from fledge.experiments.plan import DATA, PLAN, Arm, Plan, make_plan, with_threads
-from fledge.experiments.space import BATCH, MAX, Axis, Point, grid, label, overrides
+from fledge.experiments.plan import DATA, PLAN, Arm, Plan, check_folder, make_plan, with_threads, with_windows
+from fledge.experiments.space import BATCH, MATRIX_RATE, MAX, RATE, Axis, Point, check_once, grid, label, overrides
 from fledge.experiments.timing import EVALUATIONS, Clock, Cost, Pace, pacer
-from fledge.experiments.trials import Outcome, Trial, check_arms, with_rivals
+from fledge.experiments.trials import Measure, Outcome, Trial, check_arms, with_rivals
 from fledge.extras import missing
 
 Method = Literal["grid", "random", "tpe"]
@@ -56,7 +56,10 @@ def sweep(
     if method == "grid" and trials is not None:
         raise FledgeError("--trials is for --method random or tpe: a grid has as many points as its values make.")
     check_points(config, axes, method, planned=budget is not None or equal_samples)
+    check_folder(folder)
     with alone_in(folder), study_errors(folder):
+        if not (folder / PLAN).is_file():
+            (folder / DATA / KEPT).unlink(missing_ok=True)  # of a sweep that was refused, with other settings or time
         count = len(grid(list(axes))) if method == "grid" else trials or 20
         seconds_each = engine.parallel * budget / (count * seeds) if budget else None
         given = axes
@@ -65,14 +68,15 @@ def sweep(
 
         def arms() -> list[Arm]:
             points = grid(list(axes)) if method == "grid" else []
-            return [Arm(label(point), tuple(overrides(point))) for point in points]
+            return [Arm(label(point), changes_of(point, config)) for point in points]
 
         def costs(settings: RunConfig, clock: Clock) -> list[Cost]:
             points = grid(list(axes)) if method == "grid" else [ends(axes)[number % 2] for number in range(count)]
-            changed = [override_config(settings, overrides(point)) for point in points]
+            changed = [override_config(settings, changes_of(point, settings)) for point in points]
             return [clock.cost(each, base_batch) for each in changed] * seeds
 
-        timer = pacer(budget, budget_text, began, engine, folder, costs)
+        at_once = count * seeds if method == "grid" else ROUND * seeds
+        timer = pacer(budget, budget_text, began, engine, folder, costs, at_once)
 
         def pace(settings: RunConfig) -> Pace:
             """What fits, once it is sure that every batch size has its steps; the largest is lowered to that."""
@@ -99,6 +103,8 @@ def sweep(
             "equal_samples": equal_samples,
             "prune": prune,
         }
+        measure = Measure.of(axis.key for axis in axes)
+        with_windows(config, arms(), [arm.name for arm in arms()], folder)
         plan = make_plan(
             "sweep",
             f"Which {' and '.join(axis.key for axis in axes)} is best for {config.name}?",
@@ -111,9 +117,16 @@ def sweep(
             engine.parallel,
             asked=asked,
         )
+        if prune and not measure.plain:
+            print(
+                "No point is pruned: losses of points with tokens or windows of their own do not compare.", flush=True
+            )
+        prune = prune and measure.plain
         search = Search(plan, folder, axes, method, equal_samples, prune, engine, len(arms()) or count)
         outcomes = search.run()
-        page = landscape.report(plan, outcomes, axes, search.points, folder)
+        page = landscape.report(plan, outcomes, axes, search.points, folder, measure, whole=method == "grid")
+        if scaled := matrix_rates(config, axes):
+            page.paragraph(scaled)
         if largest is not None:
             page.paragraph(largest.sentence())
         if search.repeated:
@@ -124,6 +137,32 @@ def sweep(
         if equal_samples:
             page.paragraph(samples_sentence(outcomes))
         return plan, outcomes, findings.write(page, outcomes, folder)
+
+
+def changes_of(point: Point, config: RunConfig) -> tuple[str, ...]:
+    """A point as `--set` changes. Muon has a rate for matrices besides, which goes up and down with the other.
+
+    >>> changes_of({RATE: 0.006}, override_config(RunConfig(), ["optimizer.name=muon", f"{RATE}=0.003"]))
+    ('optimizer.learning_rate=0.006', 'optimizer.matrix_learning_rate=0.04')
+    """
+    optimizer = config.optimizer
+    own = point.get(MATRIX_RATE) or point.get("optimizer.name", optimizer.name) != "muon"
+    if RATE not in point or own:
+        return tuple(overrides(point))
+    rate = optimizer.matrix_learning_rate * point[RATE] / optimizer.learning_rate
+    return (*overrides(point), f"{MATRIX_RATE}={rate:g}")
+
+
+def matrix_rates(config: RunConfig, axes: Sequence[Axis]) -> str:
+    """What a report says of Muon's second rate, where it went with the first."""
+    keys, optimizer = {axis.key for axis in axes}, config.optimizer
+    if RATE not in keys or MATRIX_RATE in keys or (optimizer.name != "muon" and "optimizer.name" not in keys):
+        return ""
+    factor = optimizer.matrix_learning_rate / optimizer.learning_rate
+    return (
+        f"Muon has a rate of its own for matrices, {MATRIX_RATE}: it is {factor:.3g} times {RATE} at every point, as "
+        "in the recipe."
+    )
 
 
 def ends(axes: Sequence[Axis]) -> tuple[Point, Point]:
@@ -141,11 +180,12 @@ def check_points(config: RunConfig, axes: Sequence[Axis], method: Method, planne
         import optuna  # noqa: F401
     except ImportError:
         raise missing("fledge sweep", "optuna", "sweep") from None
+    check_once(axes)
     every = grid(list(axes)) if method == "grid" else [{axis.key: value} for axis in axes for value in axis.values]
     check_arms(
         config,
         [
-            Arm(label(point), tuple(text for text in overrides(point) if not text.endswith(f"={MAX}")))
+            Arm(label(point), tuple(text for text in changes_of(point, config) if not text.endswith(f"={MAX}")))
             for point in every
         ],
         planned,
@@ -252,7 +292,7 @@ class Search:
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.plan, self.folder, self.axes, self.engine, self.count = plan, folder, axes, engine, count
-        self.method, self.prune = method, prune
+        self.method, self.prune, self.measured = method, prune, Measure.of(axis.key for axis in axes)
         self.base = parse(RunConfig, plan.config)
         self.points: dict[str, Point] = {}
         self.losses: dict[str, float | None] = {}
@@ -325,7 +365,7 @@ class Search:
             asked = self.study.ask()
             point = self.point({axis.key: suggest(asked, axis) for axis in self.axes})
             try:
-                check_arms(self.base, [Arm(label(point), tuple(overrides(point)))])
+                check_arms(self.base, [Arm(label(point), changes_of(point, self.base))])
             except FledgeError:
                 self.study.tell(asked.number, state=optuna.trial.TrialState.FAIL)
                 if attempt == DRAWN - 1:
@@ -349,7 +389,7 @@ class Search:
             found.append(outcome)
             self.outcomes.append(outcome)
             if len(found) % len(self.plan.seeds) == 0:
-                losses = [each.validation_loss for each in found[-len(self.plan.seeds) :]]
+                losses = [getattr(each, self.measured.metric) for each in found[-len(self.plan.seeds) :]]
                 whole = [loss for loss in losses if loss is not None]
                 loss = sum(whole) / len(whole) if len(whole) == len(losses) else None
                 self.losses[outcome.arm] = loss
@@ -358,7 +398,7 @@ class Search:
     def trial(self, point: Point, seed: int) -> Trial:
         base = self.base
         self.points[label(point)] = point
-        config = override_config(base, [*overrides(point), f"training.seed={seed}"])
+        config = override_config(base, [*changes_of(point, base), f"training.seed={seed}"])
         if self.windows is not None:
             steps = max(1, round(self.windows / config.training.batch_size))
             length = {
@@ -368,7 +408,7 @@ class Search:
                 "schedule.warmup_steps": round(steps * base.schedule.warmup_steps / base.steps),
             }
             config = override_config(config, [f"{key}={value}" for key, value in length.items() if key not in point])
-        return Trial(label(point), config)
+        return Trial(label(point), config, alone=self.measured.alone)
 
 
 def suggest(trial: Any, axis: Axis) -> Any:

@@ -18,6 +18,7 @@ EVALUATIONS = 10
 "Evaluations of each trial: enough for a curve."
 WARM_STEPS, TIMED_STEPS = 3, 5
 TIMED_SECONDS, TIMED_SHARE = 1.0, 1 / 200  # at least, and of a time budget: a longer look sees more of the slow moments
+LOOKED = 0.05  # of a time budget, after which a look is as short as may be
 FORWARD = 0.4  # of a step's time for a window that is only evaluated
 SHARE = 0.65  # of the time that is planned for; the rest starts trials, saves them and bears a machine that gets slower
 SLOW = 0.75  # the share of timed steps that a plan's step is no faster than: on a shared machine some are slower
@@ -74,9 +75,14 @@ class Clock:
     """Measures each distinct cost once; the longer, the more time there is to plan."""
 
     def __init__(self, folder: Path, budget: float = 0.0) -> None:
-        self.folder = folder
-        self.least = max(TIMED_SECONDS, TIMED_SHARE * budget)
+        self.folder, self.budget = folder, budget
+        self.began = time.monotonic()
         self.known: dict[str, float] = {}
+
+    def least(self) -> float:
+        """Seconds for the next look: there may be hundreds."""
+        spent = time.monotonic() - self.began
+        return max(TIMED_SECONDS, TIMED_SHARE * self.budget) if spent < LOOKED * self.budget else TIMED_SECONDS
 
     def cost(self, config: RunConfig, base_batch: int | None = None) -> Cost:
         """Of a step; with `base_batch`, of as many windows as a step of that size has."""
@@ -84,18 +90,18 @@ class Clock:
         training = config.training.model_dump(include=of_steps)
         key = repr((config.corpus, config.tokenizer, config.tokens, config.model, training, config.optimizer.name))
         if key not in self.known:
-            self.known[key] = step_seconds(config, self.folder, self.least)
+            self.known[key] = step_seconds(config, self.folder, self.least())
         per_window = self.known[key] / config.training.batch_size
         return Cost(self.known[key] if base_batch is None else per_window * base_batch, FORWARD * per_window)
 
 
-def fit(costs: Sequence[Cost], seconds: float, budget_text: str, evaluate_windows: int) -> Pace:
-    """Steps that all trials together take in the time.
+def fit(costs: Sequence[Cost], seconds: float, budget_text: str, evaluate_windows: int, gain: float = 1.0) -> Pace:
+    """Steps that all trials together take in the time, of which several at once make `gain` times as much.
 
     >>> fit([Cost(step=0.1, window=0.001)] * 2, 60, "1m", 512)
     Pace(steps=150, evaluate_windows=450)
     """
-    step, window = sum(cost.step for cost in costs), sum(cost.window for cost in costs)
+    step, window = sum(cost.step for cost in costs) / gain, sum(cost.window for cost in costs) / gain
     most = int(EVALUATED * seconds / (EVALUATIONS * window))
     windows = min(evaluate_windows, max(FEWEST_WINDOWS, most))
     steps = int((SHARE * seconds - EVALUATIONS * windows * window) / step)
@@ -115,8 +121,9 @@ def pacer(
     engine: Engine,
     folder: Path,
     costs: Callable[[RunConfig, Clock], list[Cost]],
+    at_once: int | None = None,
 ) -> Callable[[RunConfig], Pace] | None:
-    """What `make_plan` asks for steps: `costs` lists those of all trials.
+    """What `make_plan` asks for steps: `costs` lists those of all trials, of which at most `at_once` can run so.
 
     The time runs from `began` on: tokenizing and measuring take from it, too.
     """
@@ -124,9 +131,11 @@ def pacer(
         return None
 
     def pace(config: RunConfig) -> Pace:
+        print("Measuring steps on this machine, to turn the time into steps.", flush=True)
         found = costs(config, Clock(folder, seconds))
         left = seconds - (time.monotonic() - began)
-        return fit(found, left * gain(engine, config, len(found)), text, config.training.evaluate_windows)
+        more = gain(engine, config, min(len(found), at_once or len(found)))
+        return fit(found, left, text, config.training.evaluate_windows, more)
 
     return pace
 
@@ -135,17 +144,11 @@ def gain(engine: Engine, config: RunConfig, trials: int) -> float:
     """How many times the work of one process is done by those that run at once.
 
     They share the memory's bandwidth, which one that is measured alone has for itself; and no more help than there are
-    trials, and on one machine cores or GPUs.
+    trials, and cores or GPUs.
     """
-    import torch
+    from fledge.experiments.engines import places
 
-    from fledge.training.device import choose_device
-
-    at_once = min(engine.parallel, trials)
-    if engine.name == "local":
-        on_gpu = choose_device(config.training.device).type == "cuda"
-        cores = torch.get_num_threads() // (config.training.threads or 1)
-        at_once = min(at_once, torch.cuda.device_count() if on_gpu else max(1, cores))
+    at_once = min(engine.parallel, trials, places(engine, config))
     return 1.0 if at_once == 1 else 0.9 * at_once
 
 

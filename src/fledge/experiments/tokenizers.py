@@ -6,13 +6,16 @@ import csv
 import io
 import platform
 from collections.abc import Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
+from fledge.errors import FledgeError
 from fledge.experiments.page import Page
 from fledge.files import atomic_write, readable_bytes
 from fledge.plot import COLOURS, GREY
-from fledge.tokenizer.compare import THE_PILE, Measurement, readable_time
+from fledge.tokenizer.compare import THE_PILE, Measurement, fastest, readable_time
 
+WRITTEN = ("report.html", "report.md", "outcomes.csv", "figure-*.svg")
 COLUMNS = (
     "tokenizer",
     "corpus",
@@ -65,6 +68,7 @@ def report_tokenizers(measured: Sequence[Measurement], folder: Path, command: st
         f"Measured on {sizes}. fledge {__version__}, Python {platform.python_version()}, "
         f"{platform.system()} {platform.machine()}."
     )
+    require_own(folder)
     page.write(folder / "report.md")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -73,6 +77,15 @@ def report_tokenizers(measured: Sequence[Measurement], folder: Path, command: st
     with atomic_write(folder / "outcomes.csv") as file:
         file.write(text.getvalue().encode())
     return page.write(folder / "report.html")
+
+
+def require_own(folder: Path) -> None:
+    """Refuse a folder with anything but an earlier report of this kind, which is replaced."""
+    names = [path.name for path in folder.glob("*")]
+    others = [name for name in names if not any(fnmatch(name, own) for own in WRITTEN)]
+    if others or (folder.exists() and not folder.is_dir()):
+        what = f" ({others[0]})" if others else ""
+        raise FledgeError(f"{folder} holds something else{what}: name another folder with --out.")
 
 
 def bars(measured: Sequence[Measurement]) -> str:
@@ -118,6 +131,9 @@ def answer(measured: Sequence[Measurement]) -> str:
             second = found[1]
             more = first.bytes_per_token / second.bytes_per_token - 1
             text += f", {more:.0%} more than {second.tokenizer} ({second.bytes_per_token:.2f})"
-        fastest = max(found, key=lambda one: one.bytes_per_second)
-        sentences.append(f"{text}. The fastest is {fastest.tokenizer} with {fastest.bytes_per_second / 1e6:,.0f} MB/s.")
+        best = fastest(found)
+        speed = "None is clearly the fastest: passes of one differ as much as they do."
+        if best is not None:
+            speed = f"The fastest is {best.tokenizer} with {best.bytes_per_second / 1e6:,.0f} MB/s."
+        sentences.append(f"{text}. {speed}")
     return " ".join(sentences)

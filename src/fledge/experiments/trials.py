@@ -7,30 +7,77 @@ and unfinished ones resumed.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import platform
 import re
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fledge.config import RunConfig, override_config, parse
 from fledge.errors import FledgeError
 from fledge.experiments.plan import Arm, Plan, with_shared_data
 from fledge.experiments.watch import OUTCOME, GivenUp, Watch
 from fledge.files import read_json, write_json
+from fledge.tokens.store import MANIFEST, TokenStore
 
 if TYPE_CHECKING:
     from fledge.run import Run
 
-
 LONGEST = 100
 "Characters of an arm's name in the name of its folder."
 LENGTH = ("training.steps", "training.tokens")
+COUNTED = 1 << 24
+"Tokens that are counted at once."
+
+Metric = Literal["validation_loss", "bits_per_byte"]
+
+
+class Measure(NamedTuple):
+    """What arms are held against each other by.
+
+    Nats per token where all have the same tokens, and elsewhere bits per byte; `alone`, on documents read each by
+    itself, where they have windows of their own.
+    """
+
+    metric: Metric
+    alone: bool
+
+    @classmethod
+    def of(cls, keys: Iterable[str]) -> Measure:
+        """For arms that differ in these settings.
+
+        >>> Measure.of(["optimizer.learning_rate"]), Measure.of(["tokens.policy", "tokenizer.kind"])
+        (Measure(metric='validation_loss', alone=False), Measure(metric='bits_per_byte', alone=True))
+        """
+        keys = list(keys)
+        own_tokens = any(key.startswith(("corpus.", "tokenizer.")) or key == "tokens.store" for key in keys)
+        return cls(
+            "bits_per_byte" if own_tokens else "validation_loss",
+            any(key in ("tokens.policy", "tokens.remainder") for key in keys),
+        )
+
+    @property
+    def plain(self) -> bool:
+        """Whether losses of training's own evaluations can be compared: only then are trials held against others."""
+        return self == ("validation_loss", False)
+
+    @property
+    def note(self) -> str:
+        """To say with curves that are not to be compared."""
+        if self.plain:
+            return ""
+        what = "windows" if self.alone else "tokens"
+        return f" Each arm on {what} of its own: heights are not to be held against each other."
 
 
 @dataclass(frozen=True)
@@ -98,6 +145,8 @@ def check_arms(config: RunConfig, arms: Sequence[Arm], planned: bool = False) ->
         for key in (change.partition("=")[0] for change in arm.changes):
             if key == "training.seed":
                 raise FledgeError(f"{arm.name!r} changes {key}, which is set for every trial: give --seeds instead.")
+            if not planned and key == "training.tokens":
+                raise FledgeError(f"{arm.name!r} changes {key}, and an experiment counts steps: give training.steps.")
             if planned and key in LENGTH:
                 raise FledgeError(
                     f"{arm.name!r} changes {key}, which --budget and --equal-samples decide for every trial. Leave "
@@ -156,6 +205,7 @@ def run_trial(trial: Trial, folder: Path) -> Outcome:
         flops = account.flops_per_token * tokens
         return Outcome(status=status, step=step, tokens=tokens, flops=flops, why=why, reached=reached, **facts)
 
+    forget_peak_memory()
     try:
         with without_context_notes():
             result = run.train(resume=load_checkpoint(place) if checkpoints(place) else None, on_evaluation=watch)
@@ -224,6 +274,18 @@ def machine(config: RunConfig) -> str:
     return f"{processor}, torch {version('torch')}, Python {platform.python_version()}, {system}"
 
 
+def forget_peak_memory() -> None:
+    """So that a trial's memory is its own, and not that of one before it in this process; Linux can do it for a CPU."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
 def measured(run: Path) -> dict[str, Any]:
     """A finished run's last evaluation, its speed and its peak memory, as its metrics have them."""
     from fledge.training import read_metrics
@@ -251,12 +313,30 @@ def loss_alone(run: Run) -> dict[str, float | None]:
 
 def unigram_loss(config: RunConfig) -> float:
     """What counting tokens achieves on the same validation text, in nats per token."""
-    from fledge.evaluation import KneserNey
-    from fledge.tokens import TokenStore
+    place = Path(config.tokens.store or "")
+    return _unigram_loss(place, (place / MANIFEST).stat().st_mtime_ns)
 
-    store = TokenStore.open(config.tokens.store or "")
-    train, validation = (store.split(name).verify().tokens for name in ("train", "validation"))
-    return KneserNey(train, store.vocabulary_size, 1).loss(validation)
+
+@cache
+def _unigram_loss(place: Path, _changed: int) -> float:
+    """As `KneserNey` of order 1, from the counts of all ids alone: a store may hold billions."""
+    store = TokenStore.open(place)
+    counts, wanted = (
+        count_ids(store.split(name).verify().tokens, store.vocabulary_size) for name in ("train", "validation")
+    )
+    once, twice = int((counts == 1).sum()), int((counts == 2).sum())
+    discount = once / (once + 2 * twice) if once and twice else 0.5
+    spread = discount * int((counts > 0).sum()) / store.vocabulary_size
+    probabilities = (np.maximum(counts - discount, 0) + spread) / counts.sum()
+    return float(-(wanted * np.log(probabilities)).sum() / wanted.sum())
+
+
+def count_ids(tokens: NDArray[np.integer], vocabulary_size: int) -> NDArray[np.int64]:
+    """How often each id occurs, in memory that does not grow with the tokens."""
+    counts = np.zeros(vocabulary_size, dtype=np.int64)
+    for start in range(0, len(tokens), COUNTED):
+        counts += np.bincount(tokens[start : start + COUNTED], minlength=vocabulary_size)
+    return counts
 
 
 def describe(outcome: Outcome) -> str:

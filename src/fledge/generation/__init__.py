@@ -1,6 +1,6 @@
 """Text out of a model: sampling strategies and the decode loop."""
 
 from fledge.generation.generate import Alternative, Generation, Piece, Session, generate
-from fledge.generation.prepare import best_device, prepare
+from fledge.generation.prepare import prepare
 
-__all__ = ["Alternative", "Generation", "Piece", "Session", "best_device", "generate", "prepare"]
+__all__ = ["Alternative", "Generation", "Piece", "Session", "generate", "prepare"]

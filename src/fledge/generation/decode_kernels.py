@@ -313,7 +313,7 @@ def attention(
     new_key = new_key.to(keys.dtype.element_ty)
     new_value = tl.load(new + KV_HEADS * SIZE + d, mask=inside, other=0.0).to(values.dtype.element_ty)
     own = split == 0
-    kept = inside & own & (head % (HEADS // KV_HEADS) == 0)
+    kept = d < tl.where(own & (head % (HEADS // KV_HEADS) == 0), SIZE, 0)
     tl.store(keys + base + slot * SIZE + d, new_key, mask=kept)
     tl.store(values + base + slot * SIZE + d, new_value, mask=kept)
     top = tl.where(own, tl.sum(q * new_key.to(tl.float32), 0), -1e30)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from fledge.bundle.fit import NOT_FINITE, require_fit
 from fledge.config import SamplingConfig
 from fledge.errors import FledgeError
 from fledge.generation.burst import Bursts
@@ -98,11 +99,7 @@ class Session:
     ) -> None:
         if isinstance(prompts, str):
             raise FledgeError("The prompts are one text: give a list of texts, such as ['Once upon a time'].")
-        if tokenizer.vocab_size > model.vocabulary_size:
-            raise FledgeError(
-                f"The tokenizer has {tokenizer.vocab_size:,} ids and the model {model.vocabulary_size:,}: "
-                "they do not belong together. Use the tokenizer that the model was trained with."
-            )
+        require_fit(tokenizer.vocab_size, model.vocabulary_size)
         self.model, self.tokenizer, self.sampling, self.alternatives = (
             model,
             tokenizer,
@@ -352,7 +349,7 @@ class Session:
 
 def _check(logprob: float) -> None:
     if logprob != logprob:
-        raise FledgeError("The model's scores are not finite: its training went wrong. Use an earlier checkpoint.")
+        raise FledgeError(NOT_FINITE)
 
 
 def holes_of(tokenizer: Tokenizer) -> list[int]:

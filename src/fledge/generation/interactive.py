@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fledge.config import SamplingConfig, parse
+from fledge.config import SamplingConfig, parse, parse_value
 from fledge.errors import FledgeError
 from fledge.generation.generate import generate
 from fledge.progress import streaming
@@ -61,15 +61,13 @@ def _answer(model: Model, tokenizer: Tokenizer, prompt: str, settings: SamplingC
 
 def _obey(command: str, rest: str, settings: SamplingConfig) -> SamplingConfig:
     """`:set name=value`, `:show`, or help for anything else."""
-    from fledge.config import _value
-
     if command == "show":
         for name, value in settings.model_dump().items():
             print(f"  {name} = {value!r}")
     elif command == "set" and "=" in rest:
         name, _, text = rest.partition("=")
         try:
-            return parse(SamplingConfig, {**settings.model_dump(), name.strip(): _value(text.strip())})
+            return parse(SamplingConfig, {**settings.model_dump(), name.strip(): parse_value(text.strip())})
         except FledgeError as error:
             print(f"fledge: {error}")
     else:

@@ -1,4 +1,4 @@
-"""Getting a loaded model ready to decode: the device it runs on, and weights laid out for one token at a time."""
+"""Getting a loaded model ready to decode: weights laid out for one token at a time."""
 
 from __future__ import annotations
 
@@ -20,13 +20,6 @@ SMALLEST = 1 << 16  # entries; a matrix that stays in the nearest cache reads eq
 LARGE_PAGE, LINE = 2 << 20, 64  # bytes
 
 _prepared: WeakSet[nn.Module] = WeakSet()
-
-
-def best_device() -> str:
-    """`cuda` or `mps` where there is one, else `cpu`."""
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def prepare(model: Model) -> Model:

@@ -1,6 +1,4 @@
-"""Token files from elsewhere, adopted into a store: raw ids as nanoGPT writes them, or with llm.c's
-header.
-"""
+"""Token files from elsewhere, adopted into a store: raw ids as nanoGPT writes them, or with llm.c's header."""
 
 from __future__ import annotations
 
@@ -31,8 +29,7 @@ def import_tokens(
     width: int | None = None,
     progress: bool = True,
 ) -> TokenStore:
-    """A store out of one or two files of raw little-endian ids. Documents are found by the tokenizer's end
-    token.
+    """A store out of one or two files of raw little-endian ids. Documents are found by the tokenizer's end token.
 
     `width` is the bytes of an id in the files: 2 or 4, by default what the tokenizer itself would write.
     """
@@ -75,8 +72,7 @@ def _adopt(path: Path, dtype: np.dtype[Any], split: SplitFiles, tokenizer: Token
             ids: Ids = np.frombuffer(data, dtype)
             if int(ids.max()) >= limit:
                 raise FledgeError(
-                    f"{path}: id {int(ids.max())} near token {done + int(ids.argmax()):,} is outside the "
-                    "vocabulary of "
+                    f"{path}: id {int(ids.max())} near token {done + int(ids.argmax()):,} is outside the vocabulary of "
                     f"{limit:,}. Is it the right tokenizer, and is --width right?"
                 )
             ends = done + np.flatnonzero(ids == end) + 1 if end is not None else np.empty(0, np.int64)

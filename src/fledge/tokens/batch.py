@@ -1,6 +1,4 @@
-"""What a model is fed: inputs, targets, and, where windows hold more than plain text, positions and
-documents.
-"""
+"""What a model is fed: inputs, targets, and, where windows hold more than plain text, positions and documents."""
 
 from __future__ import annotations
 

@@ -46,9 +46,7 @@ class Checked:
         self._lock = threading.Lock()
 
     def check(self, first: Ids | int, last: Ids | int) -> None:
-        """Make sure of the blocks from number `first` to number `last` (or from each to each of two
-        arrays).
-        """
+        """Make sure of the blocks from number `first` to number `last` (or from each to each of two arrays)."""
         if not self._left:
             return
         size, end = BLOCK_BYTES // self.dtype.itemsize, len(self.checksums) - 1

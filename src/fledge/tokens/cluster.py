@@ -1,7 +1,6 @@
 """The same store from a Ray cluster: blocks of text are encoded by tasks, and written in their order here.
 
-The bytes are those of a local run, and an interrupted run goes on, for reading, writing and the journal are
-the same.
+The bytes are those of a local run, and an interrupted run goes on, for reading, writing and the journal are the same.
 """
 
 from __future__ import annotations

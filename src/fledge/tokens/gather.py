@@ -1,6 +1,4 @@
-"""Batches out of stretches of the token file: natively where the core is built, by numpy elsewhere, with
-equal bits.
-"""
+"""Batches out of stretches of the token file: natively where the core is built, by numpy elsewhere, with equal bits."""
 
 from __future__ import annotations
 
@@ -59,8 +57,7 @@ class Plan(NamedTuple):
 def gather(split: TokenSplit, found: Stretches, rows: int, width: int, padding: int, opening: int | None) -> Batch:
     """A batch of `rows` × `width`: the stretches, and padding where there are none.
 
-    `opening` is the input before the very first token of the file. Without documents, the batch has no
-    positions.
+    `opening` is the input before the very first token of the file. Without documents, the batch has no positions.
     """
     split.token_file.check(np.maximum(found.sources - 1, 0), found.sources + found.lengths - 1)
     plain = found.documents is None

@@ -1,8 +1,7 @@
-"""The journal of an unfinished store: one line per commit, each with its own checksum, so that a torn line
-is seen.
+"""The journal of an unfinished store: one line per commit, each with its own checksum, so that a torn line is seen.
 
-The first line says what is being written; each later one, how far it is. A line is appended only after the
-data it speaks of has been flushed to the disk.
+The first line says what is being written; each later one, how far it is. A line is appended only after the data it
+speaks of has been flushed to the disk.
 """
 
 from __future__ import annotations

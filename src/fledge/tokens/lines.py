@@ -113,9 +113,7 @@ class LineWindows(Windows):
 
 
 class SlideInWindows(LineWindows):
-    """From the line's first pair in the last column, padded on the left, to its last pair in the last
-    column.
-    """
+    """From the line's first pair in the last column, padded on the left, to its last pair in the last column."""
 
     def windows_of(self, pairs: Numbers) -> Numbers:
         return pairs
@@ -135,17 +133,14 @@ class SlideThroughWindows(LineWindows):
 
 
 class FullWindows(LineWindows):
-    """Full windows only; a line too short for one slides from the right edge to the left without leaving the
-    window.
-    """
+    """Full windows only; a line too short for one slides from the right edge to the left without leaving the window."""
 
     def _check(self) -> None:
         if 0 < self.lines.longest < self.context_length:
             raise FledgeError(
-                f"tokens.policy = full finds no full window in the {self.split.name} split: its longest "
-                "document has "
-                f"{self.lines.longest:,} tokens, and tokens.context_length is {self.context_length:,}. "
-                "Set it lower, or choose the policy packed or stream."
+                f"tokens.policy = full finds no full window in the {self.split.name} split: its longest document has "
+                f"{self.lines.longest:,} tokens, and tokens.context_length is {self.context_length:,}. Set it lower, "
+                "or choose the policy packed or stream."
             )
 
     def windows_of(self, pairs: Numbers) -> Numbers:
@@ -156,9 +151,7 @@ class FullWindows(LineWindows):
 
 
 class AlignedWindows(LineWindows):
-    """From the line's start in steps of the context; what is left over is cut, or padded once on the
-    right.
-    """
+    """From the line's start in steps of the context; what is left over is cut, or padded once on the right."""
 
     def windows_of(self, pairs: Numbers) -> Numbers:
         if self.config.remainder == "cut":
@@ -177,9 +170,7 @@ class AlignedWindows(LineWindows):
 
 
 class LongestWindows(LineWindows):
-    """Whole lines, one per row, and each batch as wide as its longest; longer lines than the context are cut
-    there.
-    """
+    """Whole lines, one per row, and each batch as wide as its longest; longer lines than the context are cut there."""
 
     uniform = False
 
@@ -187,8 +178,7 @@ class LongestWindows(LineWindows):
         if self.lines.longest > self.context_length:
             warnings.warn(
                 f"tokens.policy = longest: the longest document of the {self.split.name} split has "
-                f"{self.lines.longest:,} "
-                f"tokens; documents are cut at tokens.context_length = {self.context_length:,}."
+                f"{self.lines.longest:,} tokens; documents are cut at tokens.context_length = {self.context_length:,}."
             )
 
     def windows_of(self, pairs: Numbers) -> Numbers:

@@ -52,8 +52,7 @@ class Task(Generic[Made]):
 
 
 class Loader:
-    """Iterates `(first_sample, batch)` without end (or up to sample `stop`): rank's share of each global
-    batch.
+    """Iterates `(first_sample, batch)` without end (or up to sample `stop`): rank's share of each global batch.
 
     The same samples come in the same order for any number of ranks, and from any `start` on.
     """

@@ -1,8 +1,6 @@
-"""Packing: shuffled documents joined by one separator, with document numbers and positions that start again
-at each.
+"""Packing: shuffled documents joined by one separator, with document numbers and positions that start again at each.
 
-The order of an epoch's documents and where each begins are kept in memory-mapped arrays, rebuilt from the
-seed.
+The order of an epoch's documents and where each begins are kept in memory-mapped arrays, rebuilt from the seed.
 """
 
 from __future__ import annotations
@@ -67,9 +65,7 @@ class PackingWindows(Windows):
         """The stretches of documents in some windows of one epoch."""
 
     def index(self, epoch: int) -> Index:
-        """The index of an epoch: kept for the current one and its neighbour, rebuilt from the seed
-        otherwise.
-        """
+        """The index of an epoch: kept for the current one and its neighbour, rebuilt from the seed otherwise."""
         epoch = epoch if self.shuffle else 0
         with self._building:  # loaders ask from several threads
             if epoch not in self._indices:
@@ -188,9 +184,7 @@ class BestFitWindows(PackingWindows):
         return self._rows
 
     def _build(self, epoch: int) -> Index:
-        """Give each place of the plan, which asks for a length, the next piece of that length in the epoch's
-        order.
-        """
+        """Give each place of the plan, which asks for a length, the next piece of that length in the epoch's order."""
         documents, skips, lengths = self._pieces(epoch)
         by_length = np.argsort(-lengths, kind="stable")  # pieces of equal length stay in the epoch's shuffled order
         count = len(by_length)
@@ -259,8 +253,7 @@ class Fit(NamedTuple):
 def plan_best_fit(counts: Numbers, width: int) -> Fit:
     """Best fit decreasing for `counts[l]` pieces of each length l.
 
-    Rows with equal room are treated together, so the steps depend on the width and not on the number of
-    pieces.
+    Rows with equal room are treated together, so the steps depend on the width and not on the number of pieces.
     """
     rows_with_room: list[list[Numbers]] = [[] for _ in range(width + 1)]
     taken: list[Numbers] = [np.empty(0, np.int64)]  # the row of each piece, from the longest piece to the shortest

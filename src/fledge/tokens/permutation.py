@@ -30,8 +30,7 @@ def keys(seed: int, purpose: int, epochs: npt.ArrayLike) -> Numbers:
 
 
 def permute(indices: npt.ArrayLike, count: int, key: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """The place of each index in the permutation of `count` numbers that `key` names (one key, or one per
-    index).
+    """The place of each index in the permutation of `count` numbers that `key` names (one key, or one per index).
 
     >>> sorted(permute(range(5), 5, 7).tolist())
     [0, 1, 2, 3, 4]

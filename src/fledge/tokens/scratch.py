@@ -29,8 +29,7 @@ def chunks(count: int) -> Iterator[tuple[int, int]]:
 def scratch_array(parts: Iterable[npt.NDArray[np.int64]], count: int, folder: Path) -> npt.NDArray[np.int64]:
     """The parts joined: `count` entries, in memory when they are few, else mapped from a nameless file.
 
-    The file lies beside the store where that can be written to, for a temporary folder is often in memory
-    too.
+    The file lies beside the store where that can be written to, for a temporary folder is often in memory too.
     """
     if count * 8 <= SMALL:
         return np.concatenate([np.empty(0, np.int64), *parts])
@@ -52,8 +51,7 @@ def release(array: npt.NDArray[Any]) -> None:
 class Ascending:
     """A long ascending array in which places are found with few misses of the cache.
 
-    Every 64th number is kept in memory, side by side: binary search ends there, and goes on in the 64 numbers
-    that follow.
+    Every 64th number is kept in memory: binary search looks there first, and then only among the 64 that follow.
     """
 
     def __init__(self, array: npt.NDArray[np.int64]) -> None:

@@ -1,6 +1,4 @@
-"""A window as a person can read it: its text, cut where documents meet, and its attention mask as a
-picture.
-"""
+"""A window as a person can read it: its text, cut where documents meet, and its attention mask as a picture."""
 
 from __future__ import annotations
 

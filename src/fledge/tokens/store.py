@@ -1,7 +1,6 @@
 """A token store: raw ids and document starts of each split, and a manifest that says when they are whole.
 
-Every megabyte has a checksum, compared when it is first read; there, too, ids are checked against the
-vocabulary.
+Every megabyte has a checksum, compared when it is first read; there, too, ids are checked against the vocabulary.
 """
 
 from __future__ import annotations
@@ -33,9 +32,7 @@ Ids = npt.NDArray[Any]
 
 
 def layout_of(roles: Roles) -> Layout:
-    """How documents are bounded: a start and an end token of their own, one separator after each, or
-    nothing.
-    """
+    """How documents are bounded: a start and an end token of their own, one separator after each, or nothing."""
     if roles.start is not None and roles.end is not None and roles.start != roles.end:
         return "bounded"
     return "bare" if end_token(roles) is None else "separated"
@@ -147,9 +144,8 @@ class TokenStore:
             raise FledgeError(f"{folder / MANIFEST} does not describe a token store.")
         if manifest.get("version", 0) > VERSION:
             raise FledgeError(
-                f"{folder} was written in version {manifest['version']} of the format, and this fledge "
-                f"knows up to {VERSION}. "
-                "Install a newer fledge."
+                f"{folder} was written in version {manifest['version']} of the format, and this fledge knows up to "
+                f"{VERSION}. Install a newer fledge."
             )
         try:
             store = cls(folder, manifest)
@@ -191,10 +187,9 @@ class TokenStore:
         """Refuse to go on with a tokenizer that gives other ids than those in the store."""
         if tokenizer.fingerprint != self.fingerprint:
             raise FledgeError(
-                f"The store {self.folder} was written with another tokenizer ({self.fingerprint[:12]}…) "
-                f"than {name} "
-                f"({tokenizer.fingerprint[:12]}…): its ids would mean other text. Tokenize again: "
-                f"fledge tokenize SOURCE --tokenizer TOKENIZER --out STORE"
+                f"The store {self.folder} was written with another tokenizer ({self.fingerprint[:12]}…) than {name} "
+                f"({tokenizer.fingerprint[:12]}…): its ids would mean other text. Tokenize again: fledge tokenize "
+                "SOURCE --tokenizer TOKENIZER --out STORE"
             )
 
     def verify(self) -> None:

@@ -26,9 +26,7 @@ RELEASE_EVERY = 4096  # windows between two releases of mapped pages
 
 
 class Windows(ABC):
-    """All windows of a split under one policy. Each epoch visits every window once, in an order of its
-    own.
-    """
+    """All windows of a split under one policy. Each epoch visits every window once, in an order of its own."""
 
     uniform = True  # rows are as wide whatever rows stand beside them, so many batches can be planned together
 
@@ -114,9 +112,7 @@ class Windows(ABC):
         self.split.document_file.release()
 
     def describe(self) -> dict[str, Any]:
-        """What a person may want to know: the windows of an epoch, and what share of their places is
-        padding.
-        """
+        """What a person may want to know: the windows of an epoch, and what share of their places is padding."""
         return {"policy": self.config.policy, "windows": len(self), "context_length": self.context_length}
 
 
@@ -135,8 +131,7 @@ class StreamWindows(Windows):
 
 
 class LaneWindows(StreamWindows):
-    """Contiguous lanes: row i of a batch goes on where row i of the batch before it stopped, so state can be
-    carried.
+    """Contiguous lanes: row i of a batch goes on where row i of the batch before it stopped, so state can be carried.
 
     Sample n is step n // lanes of lane n % lanes. The order is the text's own; nothing is shuffled.
     """
@@ -196,10 +191,9 @@ def make_windows(
     else:
         windows = LINE_POLICIES[config.policy](split, config, roles, seed, shuffle)
     if not len(windows):
-        count = f"{lanes} lanes of " if config.policy == "lanes" else "one window of "
+        wanted = f"{lanes} lanes of" if config.policy == "lanes" else "one window of"
         raise FledgeError(
-            f"The {split.name} split has {len(split.tokens):,} tokens in {len(split.documents):,} "
-            f"documents: not {count}"
-            f"tokens.context_length = {config.context_length}. Set it lower, or give more text."
+            f"The {split.name} split has {len(split.tokens):,} tokens in {len(split.documents):,} documents: not "
+            f"{wanted} tokens.context_length = {config.context_length}. Set it lower, or give more text."
         )
     return windows

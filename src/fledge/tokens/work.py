@@ -161,9 +161,7 @@ class Work:
 
 
 class Committer:
-    """Flushes what has been written and journals it, beside the work: the encoder never waits for the
-    disk.
-    """
+    """Flushes what has been written and journals it, beside the work: the encoder never waits for the disk."""
 
     def __init__(self, journal: Journal, work: Work) -> None:
         self._journal, self._work = journal, work

@@ -6,7 +6,6 @@ undisturbed run: data files only grow, and the journal names the length up to wh
 
 from __future__ import annotations
 
-import fcntl
 import os
 import queue
 import shutil
@@ -15,10 +14,11 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fledge import files
 from fledge.corpus import Batch, Corpus
 from fledge.errors import FledgeError, command
 from fledge.files import require_space, sync_file, sync_folder, write_json
@@ -130,19 +130,9 @@ def _no_leftovers(folder: Path, began: bool) -> Iterator[None]:
         raise
 
 
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """One writer per folder: the lock is on the folder itself and goes with the process."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError:
-        raise FledgeError(
-            f"Another process is writing {folder}. Wait for it, or name another folder with --out."
-        ) from None
-    finally:
-        os.close(descriptor)
+def alone(folder: Path) -> AbstractContextManager[None]:
+    """One writer per folder, of a store as of a run."""
+    return files.alone(folder, f"Another process is writing {folder}. Wait for it, or name another folder with --out.")
 
 
 def _clear(folder: Path) -> None:

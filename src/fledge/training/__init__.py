@@ -1,10 +1,7 @@
 """Training: optimizers, schedules, the loop, distribution, metrics. The loop promises that no work is lost.
 
-    train(config, model, tokenizer, windows, validation, folder, *, resume=None, bytes_per_token=None,
-          time_limit=None, profile=False, quiet=False, on_evaluation=None, leave=False) -> TrainingResult
-
-`windows` and `validation` are `fledge.tokens.Windows` of the two splits (`validation` may be None), `folder` is the
-run's (`metrics.csv`, `loss.svg`, `samples.txt` and `checkpoints/step-XXXXXXXX/` appear in it). To go on with a run:
+`train` takes the `fledge.tokens.Windows` of the two splits (`validation` may be None) and the run's folder, in which
+`metrics.csv`, `loss.svg`, `samples.txt` and `checkpoints/step-XXXXXXXX/` appear. To go on with a run:
 `bundle = load_checkpoint(folder, at=None)`, then `train(config, bundle.model, …, resume=bundle)`. `bytes_per_token` of
 the validation split (source bytes / tokens) turns its loss into bits per byte.
 """

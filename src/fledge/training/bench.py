@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 
 from fledge.config import RunConfig, override_config
-from fledge.errors import FledgeError
+from fledge.errors import FledgeError, out_of_memory
 from fledge.loss import MASKED
 from fledge.model import build_model
 from fledge.tokens import Batch
-from fledge.training.device import choose_device, choose_precision, prepare, reseed, used_memory
+from fledge.training.device import choose_device, choose_precision, prepare, reseed, synchronize, used_memory
 from fledge.training.objective import Objective
 from fledge.training.optimizers import build_optimizer, clip_scale, gradient_norm
 
@@ -51,8 +51,8 @@ def measure(config: RunConfig, batch_size: int, device_name: str, seconds: float
         torch.cuda.reset_peak_memory_stats(device)
     try:
         per_step = _step_seconds(config, device, batch_size, seconds)
-    except RuntimeError as error:
-        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
             raise
         return Measurement(device_name, batch_size, None, None, None, None)
     speed = batch_size * length / per_step
@@ -83,18 +83,14 @@ def _step_seconds(config: RunConfig, device: torch.device, batch_size: int, seco
         optimizer.step(clip_scale(gradient_norm(optimizer.layout.gradients()), config.optimizer.clip_norm))
         optimizer.zero()
 
-    def wait() -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
     for _ in range(2):
         step()
-    wait()
+    synchronize(device)
     done, start = 0, time.perf_counter()
     while done < 3 or time.perf_counter() - start < seconds:
         step()
         done += 1
         if done % 10 == 0:
-            wait()
-    wait()
+            synchronize(device)
+    synchronize(device)
     return (time.perf_counter() - start) / done

@@ -23,11 +23,7 @@ class Carry:
 
     def __init__(self, model: Model, rows: int, ranks: Ranks) -> None:
         self.model, self.rows, self.ranks = model, rows, ranks
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget: the lanes begin anew."""
-        self.state: State = self.model.init_state(self.rows, self.ranks.device)
+        self.state: State = model.init_state(rows, ranks.device)
 
     def part(self, start: int, size: int) -> State:
         """A copy of the state of some rows, for one micro-batch."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fledge.config import RunConfig
+from fledge.bundle.load import step_of
+from fledge.config import RunConfig, changed
 from fledge.errors import FledgeError
 
 if TYPE_CHECKING:
@@ -43,19 +44,9 @@ def notable_changes(config: RunConfig, resume: Bundle, asked: Iterable[str], bac
         if name.startswith(order) and name != "tokens.store"
     ]
     if back:
-        later = {name: pair for name, pair in found.items() if name not in asked and name not in LENGTH}
+        later = {name: pair for name, pair in found.items() if name not in {"name", *LENGTH, *asked}}
         told = ", ".join(f"{name} = {old} (now {new})" for name, (old, new) in later.items())
         if later:
-            sentences.append(f"Step {resume.path.name.removeprefix('step-').lstrip('0')} was trained with {told}.")
+            step = step_of(resume.path)
+            sentences.append(f"{resume.path if step is None else f'Step {step}'} was trained with {told}.")
     return sentences
-
-
-def changed(old: RunConfig, new: RunConfig) -> dict[str, tuple[Any, Any]]:
-    """The settings that differ, by their dotted names: before and after."""
-    found = {}
-    before, after = old.model_dump(mode="json"), new.model_dump(mode="json")
-    for group, values in before.items():
-        if isinstance(values, dict):
-            pairs = {f"{group}.{key}": (value, after[group][key]) for key, value in values.items()}
-            found.update({name: pair for name, pair in pairs.items() if pair[0] != pair[1]})
-    return found

@@ -116,9 +116,12 @@ def peak(device: torch.device, precision: Precision) -> float | None:
 
 
 def largest_micro_batch(
-    config: RunConfig, vocabulary_size: int, share: int, device: torch.device, precision: str
+    config: RunConfig, vocabulary_size: int, share: int, device: torch.device, precision: str, shards: int = 1
 ) -> int:
-    """Windows at once, so that a step fits the memory: the share of this process, cut into equal parts."""
+    """Windows at once, so that a step fits the memory: the share of this process, cut into equal parts.
+
+    `shards` is the number of processes that weights, gradients and state are spread over.
+    """
     if config.training.micro_batch is not None:
         return min(config.training.micro_batch, share)
     free, row = 0, None
@@ -134,6 +137,7 @@ def largest_micro_batch(
             optimizer=config.optimizer.name,
             recompute=config.training.recompute,
             device=row,
+            shards=shards,
         ).memory
     except KeyError:  # an architecture of the user's own: the first step finds out what fits
         return share
@@ -151,6 +155,14 @@ def reseed(seed: int, purpose: str, *numbers: int) -> int:
     number = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
     torch.manual_seed(number)
     return number
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for what was queued on a GPU; a CPU has done it already."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
 
 
 def used_memory(device: torch.device) -> int:

@@ -85,10 +85,10 @@ def train(
             quiet,
         )
         stops.answer, stops.parting = session.answer_stop, session.part
-        if on_start is not None and ranks.main:
-            on_start()
         stopped = None
         try:
+            if on_start is not None and ranks.main:
+                on_start()
             made_up = session.catch_up()
             if on_evaluation is not None and made_up is not None:
                 on_evaluation(session.progress.step, made_up)
@@ -100,7 +100,7 @@ def train(
                 kept = Skipping(windows, progress.skipped)
                 with closing(session.batches(kept)) as batches:
                     for first, batch in batches:
-                        wish = stops.wanted(session.step_seconds, session.ending_seconds)
+                        wish = stops.wanted(session.clock.step_seconds, session.ending_seconds)
                         count, wishes = ranks.total(int((batch.targets_BT != MASKED).sum()), wish is not None)
                         if wishes:
                             stopped = wish or "another process"

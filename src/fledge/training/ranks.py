@@ -48,6 +48,14 @@ class Ranks:
         dist.all_reduce(tensor)
         return tensor.tolist()
 
+    def least(self, value: int) -> int:
+        """The smallest of the processes' values."""
+        if self.world == 1:
+            return value
+        tensor = torch.tensor(value)
+        dist.all_reduce(tensor, dist.ReduceOp.MIN)
+        return int(tensor)
+
     def reduce(self, tensors: Sequence[Tensor]) -> None:
         """Sum tensors over the processes in place: the gradients, once per step."""
         if self.world > 1:

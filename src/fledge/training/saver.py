@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fledge.bundle import TrainingState, save_bundle
+from fledge.bundle.load import step_of
 from fledge.bundle.save import record_metrics
 from fledge.config import RunConfig
 from fledge.errors import FledgeError, command
@@ -120,7 +121,7 @@ class Saver:
             last = max(timeline.checkpoint_steps(path.parent.parent), default=None)
             kept = f"The checkpoint of step {last} is whole" if last is not None else "There is no checkpoint yet"
             raise FledgeError(
-                f"Step {int(path.name.removeprefix('step-'))} could not be saved ({error.strerror or error}). {kept}; "
+                f"Step {step_of(path)} could not be saved ({error.strerror or error}). {kept}; "
                 f"free some space, then: {command('train', '--resume', self.folder)}"
             ) from error
         self.seconds = time.monotonic() - start

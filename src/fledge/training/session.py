@@ -5,22 +5,22 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from fledge.accounting import Account, Forecast, forecast, usual_speed
-from fledge.accounting.devices import training_device
+from fledge.accounting import usual_speed
+from fledge.bundle.load import checkpoint_name
 from fledge.config import RunConfig
 from fledge.errors import FledgeError, command
 from fledge.files import atomic_write
 from fledge.tokens import Batch, Loader
 from fledge.training import timeline
+from fledge.training.announce import expect, flops_per_token, grown_memory, opening
+from fledge.training.clock import Clock
 from fledge.training.continuity import check_same_model
 from fledge.training.device import choose_precision, peak, prepare, resident_memory, used_memory
 from fledge.training.metrics import Metrics
@@ -32,7 +32,7 @@ from fledge.training.skipping import Skipping
 from fledge.training.stepper import Stepper
 from fledge.training.trackers import check_trackers, open_trackers
 from fledge.training.validation import validation_loss
-from fledge.training.view import View, readable_time
+from fledge.training.view import View
 
 if TYPE_CHECKING:
     from fledge.bundle import Bundle
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from fledge.tokens import Windows
     from fledge.training.loop import TrainingResult
 
-PATIENCE = 10  # times that training goes back to one checkpoint after a divergence before it gives up
+SETBACKS = 10  # times that training goes back to one checkpoint after a divergence before it gives up
 SLOW_DISK = 200e6  # bytes a second that any disk takes: what the first checkpoint is reckoned with
 PLOT_EVERY = 60.0  # seconds between refreshes of loss.svg; drawing takes about half a second
 
@@ -98,20 +98,15 @@ class Session:
         self._pending: list[tuple[int, int, int, Tensor, Tensor]] = []
         self._saved = self.progress.step if resume is not None else -1
         self._evaluated_at = -1
-        self._origin = None if resume is None else resume.path
+        self._origin = None if resume is None else (self.progress.step, resume.path)
         self._setbacks = 0
         self._drawn = time.monotonic()
         self._last: dict[str, float | None] = {}
-        self._started = self._ended = time.monotonic()
-        self._doing, self._doing_since = "step", self._started
-        self._took: dict[str, float] = {}  # seconds of the last checkpoint, evaluation and sample
-        self._begun_at = self.progress.step
-        self._first_seconds = 0.0
-        self._clock: tuple[float, int] | None = None  # when the first step ended, and the tokens seen by then
-        self._logged: tuple[float, int] = (time.monotonic(), self.progress.tokens)
+        self.clock = Clock(self.progress, self.device)
         heard = ranks.total(float(not quiet))[0]  # all processes take part in the forecast, or none
-        self.forecast = self._forecast() if heard else None
-        self._describe()
+        self.forecast = expect(self.stepper) if heard else None
+        self.view.note(opening(self.stepper, self.steps, self.peak, self.forecast))
+        self.view.start()  # last: what fails before it leaves the terminal as it was
 
     def batches(self, windows: Skipping) -> Generator[tuple[int, Batch], None, None]:
         """This process's share of each batch from the next sample on, made ahead of time by a thread."""
@@ -124,7 +119,7 @@ class Session:
 
     def step(self, batch: Batch, count: float, samples: tuple[int, int]) -> None:
         """Take a step on a batch with `count` targets over all processes, which are the samples of this range."""
-        self._doing_since = time.monotonic()
+        self.clock.begin_step()
         loss = self.stepper.accumulate(batch, count)
         norm = self.stepper.update()
         progress = self.progress
@@ -134,11 +129,7 @@ class Session:
         self._pending.append((progress.step, *samples, loss, norm))
         if self.profile is not None and (table := self.profile.step(self.folder)):
             self.view.note(table)
-        if self._clock is None:
-            self._synchronize()
-            self._clock = (time.monotonic(), progress.tokens)
-            self._first_seconds = self._clock[0] - self._doing_since
-            self._logged = self._clock
+        self.clock.end_step()
 
     # -- the watch ------------------------------------------------------------------------------------------------
 
@@ -168,17 +159,16 @@ class Session:
     def go_back(self, trouble: Trouble) -> None:
         """After a divergence: stop with a sentence, or return to the last checkpoint and leave the batch out."""
         self.finish_saving()
-        self.ranks.wait()  # the others look for the last checkpoint when it is whole
         saved = timeline.checkpoint_steps(self.place)
-        last = saved[max(saved)] if saved else self._origin  # a branch without one goes back to where it began
+        last = max(saved.items(), default=self._origin)  # a branch without one goes back to where it began
         self._setbacks += 1
-        give_up = self._setbacks > PATIENCE
+        give_up = self._setbacks > SETBACKS
         advice = "Try a smaller optimizer.learning_rate, a longer schedule.warmup_steps or optimizer.clip_norm=1."
         if self.config.training.on_divergence == "stop" or give_up or last is None:
-            good = "" if last is None else f" The checkpoint of step {int(last.name.removeprefix('step-'))} is good."
+            good = "" if last is None else f" The checkpoint of step {last[0]} is good."
             again = " It kept happening after going back." if give_up else ""
             raise Diverged(f"At step {trouble.step} {trouble.what}.{again} {advice}{good}", trouble.step)
-        bundle = timeline.load_checkpoint(last)
+        bundle = timeline.load_checkpoint(last[1])
         assert bundle.training is not None
         kept = {
             "skipped": [*self.progress.skipped, (trouble.first, trouble.after)],
@@ -188,8 +178,7 @@ class Session:
         for name, value in {**restored.values(), **kept}.items():
             setattr(self.progress, name, value)
         self.stepper.go_back(bundle)
-        self._clock = self._logged = (time.monotonic(), self.progress.tokens)
-        self._begun_at = self.progress.step - 1
+        self.clock.go_back()
         if self.metrics is not None:
             self.metrics.back_to(self.progress.step)
             self.samples = timeline.Samples(self.place / timeline.SAMPLES, self.progress.step)
@@ -205,11 +194,7 @@ class Session:
 
     def log(self) -> None:
         """A row of metrics: the mean loss since the last one."""
-        now, tokens = time.monotonic(), self.progress.tokens
-        elapsed = max(now - self._logged[0], 1e-9)
-        speed = (tokens - self._logged[1]) / elapsed or None
-        self._logged = (now, tokens)
-        progress = self.progress
+        progress, speed = self.progress, self.clock.recent_speed()
         values: dict[str, Any] = {
             "step": progress.step,
             "samples": progress.samples,
@@ -220,7 +205,7 @@ class Session:
             "tokens_per_second": speed,
             "mfu": speed * self.flops_per_token / self.peak if speed and self.peak and self.flops_per_token else None,
             "memory": used_memory(self.device),
-            "seconds": self.seconds(),
+            "seconds": self.clock.seconds(),
         }
         self._last["mean"] = values["loss"]
         progress.interval_loss, progress.interval_steps = 0.0, 0
@@ -233,26 +218,34 @@ class Session:
             self.finish_saving()
             if self.metrics is not None and self.place != self.folder:  # a kill may have come before the takeover
                 self._settle()
+            self._agree()
             return
         if trouble := self._judge():
             raise FledgeError(f"At step {trouble.step} {trouble.what}: this step is not saved.")
         self.finish_saving()
-        with self._busy("checkpoint"):
+        with self.clock.busy("checkpoint"):
             tensors, model = self.stepper.state(), self.stepper.whole_model()
             if self.metrics is not None:
                 self.metrics.sync()
-                values = {**self.progress.values(), "seconds": self.seconds()}
+                values = {**self.progress.values(), "seconds": self.clock.seconds()}
                 options = {"shard_bytes": self._shard_bytes()} if self.sharded else {}
                 self.saver.save(self._checkpoint(), model, tensors, values, metrics=self._summary(), **options)
                 if not self.saver.background:
                     self._settle()
-            self.ranks.wait()
+            self._agree()
         self._saved, self._setbacks = self.progress.step, 0
 
     def finish_saving(self) -> None:
-        """Wait for a checkpoint that a thread is writing."""
+        """Wait for a checkpoint that a thread of the main process is writing; then all know where the run's are."""
         if self.saver.wait():
             self._settle()
+        self._agree()
+
+    def _agree(self) -> None:
+        """The main process alone lets a branch take over: the others wait for it, and follow."""
+        branched = self.ranks.main and self.place != self.folder
+        if not self.ranks.total(float(branched))[0]:
+            self.place = self.folder
 
     def _settle(self) -> None:
         """After a checkpoint is whole: a branch may take over, and older ones may go."""
@@ -283,7 +276,7 @@ class Session:
         if self.validation is None or self._evaluated():
             return None
         count = min(self.config.training.evaluate_windows, len(self.validation))
-        with self._busy("evaluation"):
+        with self.clock.busy("evaluation"):
             loss = self._validation_loss(count)
         bits = None if self.bytes_per_token is None else loss / math.log(2) / self.bytes_per_token
         values: dict[str, Any] = {
@@ -293,7 +286,7 @@ class Session:
             "validation_loss": loss,
             "perplexity": math.exp(min(loss, 700.0)),
             "bits_per_byte": bits,
-            "seconds": self.seconds(),
+            "seconds": self.clock.seconds(),
         }
         self._last.update(validation_loss=loss, bits_per_byte=bits)
         self._evaluated_at = self.progress.step
@@ -328,7 +321,7 @@ class Session:
         model.eval()
         sampling = self.config.sampling
         try:
-            with self._busy("sample"):
+            with self.clock.busy("sample"):
                 found = generate(model, self.tokenizer, [sampling.prompt], sampling)
         except FledgeError as error:  # a model that cannot write can be trained all the same
             self.samples.steps.add(self.progress.step)
@@ -377,8 +370,7 @@ class Session:
 
     def finish(self, complete: bool) -> None:
         """What comes after the last step: a checkpoint, and where the run is complete, a last look at it."""
-        self._synchronize()
-        self._ended = time.monotonic()
+        self.clock.end()
         self.save()
         if complete:
             self.evaluate()
@@ -388,15 +380,13 @@ class Session:
     def result(self, stopped: str | None) -> TrainingResult:
         from fledge.training.loop import TrainingResult
 
-        progress = self.progress
-        elapsed = max(self._ended - self._clock[0], 1e-9) if self._clock else 0.0
-        speed = (progress.tokens - self._clock[1]) / elapsed if self._clock and elapsed else 0.0
+        progress, speed = self.progress, self.clock.speed()
         if self.metrics is not None:
             self.draw()
         if self.forecast and speed:
             rows = [] if self.metrics is None else self.metrics.rows
-            usual = usual_speed(row for row in rows if int(row["step"]) > self._begun_at)
-            self.view.note(self.forecast.held_against(self._used_memory(), usual or speed))
+            usual = usual_speed(row for row in rows if int(row["step"]) > self.clock.begun_at)
+            self.view.note(self.forecast.held_against(grown_memory(self.device, *self._memory_before), usual or speed))
         if stopped:
             self.view.note(
                 f"Stopped by {stopped} after step {progress.step}; everything is saved. "
@@ -413,25 +403,13 @@ class Session:
             validation_loss=self._last.get("validation_loss"),
             bits_per_byte=self._last.get("bits_per_byte"),
             tokens_per_second=speed,
-            seconds=self.seconds(),
+            seconds=self.clock.seconds(),
             stopped=stopped,
         )
 
-    @contextmanager
-    def _busy(self, doing: str) -> Iterator[None]:
-        """For who asks to stop: what there is to wait for."""
-        self._doing, self._doing_since = doing, time.monotonic()
-        try:
-            yield
-        finally:
-            self._took[doing] = time.monotonic() - self._doing_since
-            self._doing, self._doing_since = "step", time.monotonic()
-
     def answer_stop(self) -> None:
-        """What a person hears who asks to stop; called by another thread, in the middle of a step."""
-        left = self.step_seconds - (time.monotonic() - self._doing_since) if self._doing == "step" else 0.0
-        about = f" (about {readable_time(max(1.0, left))})" if self._doing == "step" and self.step_seconds else ""
-        self.view.note(f"Finishing the {self._doing}{about}, then saving; Ctrl-C again to stop at once.")
+        """Called by another thread, in the middle of a step."""
+        self.view.note(self.clock.answer_stop())
 
     def part(self) -> str:
         """What is left for a person who stops at once."""
@@ -452,35 +430,21 @@ class Session:
         if self.metrics is not None:
             self.metrics.close()
 
-    def seconds(self) -> float:
-        """Time spent on this run, earlier sessions included."""
-        return self.progress.seconds + time.monotonic() - self._started
-
-    @property
-    def step_seconds(self) -> float:
-        """What a step takes, everything around it included; 0 before the first, and after it where it compiled."""
-        if self._clock is None or self.progress.step <= self._begun_at + 1:
-            return self._first_seconds if self.device.type == "cpu" else 0.0
-        return (time.monotonic() - self._clock[0]) / (self.progress.step - self._begun_at - 1)
-
     @property
     def ending_seconds(self) -> float:
         """What comes after the next step before training can end: what is due then, and the last checkpoint."""
-        settings, step = self.config.training, self.progress.step + 1
-        chores = (("evaluation", settings.evaluate_every), ("sample", settings.sample_every))
-        due = sum(self._took.get(name, 0.0) for name, every in chores if every and step % every == 0)
         saving = self.saver.seconds or self.stepper.checkpoint_bytes() / SLOW_DISK
-        return due + 1.5 * saving
+        return self.clock.due_seconds(self.config.training) + 1.5 * saving
 
     def _left(self) -> float | None:
-        return (self.steps - self.progress.step) * self.step_seconds or None
+        return (self.steps - self.progress.step) * self.clock.step_seconds or None
 
     def _evaluated(self) -> bool:
         done = self.metrics is not None and self.progress.step in self.metrics.evaluations()
         return self.ranks.total(float(done))[0] > 0
 
     def _checkpoint(self) -> Path:
-        return self.place / "checkpoints" / f"step-{self.progress.step:08}"
+        return self.place / "checkpoints" / checkpoint_name(self.progress.step)
 
     def _summary(self) -> dict[str, Any]:
         """What is known of this step; an evaluation of an earlier one says nothing of it."""
@@ -511,64 +475,7 @@ class Session:
         origin = None if resume is None else resume.path.absolute()
         branch, branched = self.folder / timeline.BRANCH, False
         if self.ranks.main:
-            place = timeline.open_place(self.folder.absolute(), origin)
+            place = timeline.open_place(self.folder.absolute(), origin, self.progress.step)
             timeline.sweep(place)
             branched = place == branch.absolute()
         return branch if self.ranks.total(float(branched))[0] else self.folder
-
-    def _synchronize(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-
-    def _describe(self) -> None:
-        device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
-        threads = f" ({torch.get_num_threads()} threads)" if self.device.type == "cpu" else ""
-        processes = f"{self.ranks.world} processes, " if self.ranks.world > 1 else ""
-        self.view.note(
-            f"Training {self.stepper.parameters:,} parameters on {processes}{device}{threads} in "
-            f"{self.precision.name} ({self.precision.reason}); {self.config.training.batch_size} windows a step, "
-            f"{self.progress.micro_batch} at once; steps {self.progress.step} to {self.steps}."
-            + (f" MFU is of {self.peak / 1e12:,.0f} TFLOP/s." if self.peak else "")
-            + (f" {self.forecast.sentence()}" if self.forecast else "")
-        )
-
-    def _forecast(self) -> Forecast | None:
-        """What the account expects of the steps; nothing for an architecture that it does not know."""
-        config, world = self.config, self.ranks.world
-        self.ranks.wait()  # where products are measured, all processes measure at once, as they will train
-        device = training_device(self.device, self.precision.name)
-        if device.measured:
-            total = self.ranks.total(*device.peaks.values())[0]
-            device = replace(device, peaks={self.precision.name: total / world})
-        try:
-            account = Account(
-                config.model,
-                self.model.vocabulary_size,
-                config.tokens.context_length,
-                batch=self.progress.micro_batch,
-                precision=self.precision.name,
-                optimizer=config.optimizer.name,
-                recompute=config.training.recompute,
-                device=device,
-                step_batch=config.training.batch_size,
-                shards=world if self.sharded else 1,
-                positions=self.model.context_length,
-            )
-            return forecast(account, world)
-        except KeyError:
-            return None
-
-    def _used_memory(self) -> float | None:
-        """What training took at its fullest; of a process, what it grew by, unless it had been larger before."""
-        used = used_memory(self.device)
-        if self.device.type == "cuda":
-            return used
-        return used - self._memory_before[0] if used > self._memory_before[1] else None
-
-
-def flops_per_token(config: RunConfig, vocabulary_size: int) -> float | None:
-    """What MFU is reckoned with; None for an architecture that the accounts do not know."""
-    try:
-        return Account(config.model, vocabulary_size, config.tokens.context_length).flops_per_token
-    except KeyError:
-        return None

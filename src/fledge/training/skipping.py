@@ -35,15 +35,31 @@ class Skipping:
         return len(self.windows)
 
     def ahead(self, shares: Sequence[range]) -> None:
-        """Let the windows find many batches at once, where they can and nothing is skipped."""
-        find = getattr(self.windows, "ahead", None)
-        if find is not None and not self.skipped:
-            find(shares)
+        """Let the windows find many batches at once, where they can: those that no skipped sample divides."""
+        find = getattr(self.windows, "ahead", None)  # what stands in for windows may know only `batch`
+        if find is not None:
+            find([own for own in map(self._own, shares) if isinstance(own, range)])
 
     def batch(self, samples: range) -> Batch:
+        return self.windows.batch(self._own(samples))
+
+    def batches(self, shares: Sequence[range]) -> list[Batch]:
+        """A batch for each share; made together by the windows, where no skipped sample lies in one of them."""
+        own = [self._own(share) for share in shares]
+        make = getattr(self.windows, "batches", None)  # as above
+        if make is None or not all(isinstance(share, range) for share in own):
+            return [self.windows.batch(share) for share in own]
+        found: list[Batch] = make(own)
+        return found
+
+    def _own(self, samples: range) -> range | npt.NDArray[np.int64]:
+        """The samples' own numbers: a range too, unless samples within it are skipped."""
         if not self.skipped:
-            return self.windows.batch(samples)
-        return self.windows.batch(present(np.arange(samples.start, samples.stop), self.skipped))
+            return samples
+        first, after = self.range(samples.start, len(samples))
+        if after - first == len(samples):
+            return range(first, after)
+        return present(np.arange(samples.start, samples.stop), self.skipped)
 
     def range(self, first: int, count: int) -> tuple[int, int]:
         """The samples' own numbers from the first of `count` to after the last."""

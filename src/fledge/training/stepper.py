@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fledge.bundle import TrainingState
 from fledge.config import RunConfig
-from fledge.errors import FledgeError
+from fledge.errors import FledgeError, out_of_memory
 from fledge.model.recurrent import Recurrent
 from fledge.tokens import Batch
 from fledge.training.carry import Carry
@@ -39,37 +39,42 @@ class Stepper:
         self.config, self.ranks, self.precision, self.progress = config, ranks, precision, progress
         self.device = ranks.device
         self.note: Callable[[str], None] = warnings.warn
-        low, high = ranks.share(settings.batch_size)
-        if low == high:
+        if rest := settings.batch_size % ranks.world:
+            below = settings.batch_size - rest
+            near = f"{below} or {below + ranks.world}" if below else f"{ranks.world}"
             raise FledgeError(
-                f"training.batch_size = {settings.batch_size} gives {ranks.world} processes less than one window each."
+                f"training.batch_size = {settings.batch_size} can't be shared evenly by {ranks.world} processes. "
+                f"Try {near}."
             )
-        self.model = model.to(self.device)
+        share = settings.batch_size // ranks.world
+        self.model = model.to(self.device, torch.float32)  # an imported model may be bf16, in which small steps vanish
         self.model.recompute = settings.recompute
         self.parameters = model.parameters_count()
         # Evaluation is rare: it takes the plain objective, and nothing is compiled a second time for it.
         self.plain = Objective(self.model, precision, self.device, settings.label_smoothing, settings.z_loss)
         self.sharded = ranks.world > 1 and settings.parallel == "fsdp"
-        self._shards: Any = shard(self.plain, self.model, ranks) if self.sharded else None
+        self.shards = ranks.world if self.sharded else 1
+        self._fully_sharded: Any = shard(self.plain, self.model, ranks) if self.sharded else None
         self.optimizer = build_optimizer(self.model, config.optimizer, flat=not self.sharded)
         recurrent = isinstance(self.model, Recurrent)
         lanes = recurrent and config.tokens.policy == "lanes"
-        self.carry = Carry(self.model, high - low, ranks) if lanes else None
+        self.carry = Carry(self.model, share, ranks) if lanes else None
         by_itself = settings.compile == "auto" and self.device.type == "cuda" and not recurrent
         compiled = settings.compile == "on" or by_itself
         self.objective: Any = torch.compile(self.plain, dynamic=False) if compiled else self.plain
         if not progress.micro_batch or settings.micro_batch is not None:
             progress.micro_batch = largest_micro_batch(
-                config, self.model.vocabulary_size, high - low, self.device, precision.name
+                config, self.model.vocabulary_size, share, self.device, precision.name, self.shards
             )
-        progress.micro_batch = min(progress.micro_batch, high - low)
+        # Sharded, every forward pass takes all processes: they do as many, in training as in evaluation.
+        progress.micro_batch = ranks.least(min(progress.micro_batch, share))
 
     def accumulate(self, batch: Batch, count: float) -> Tensor:
         """Gradients of the batch's mean loss; when memory runs out, once more with smaller micro-batches."""
         while True:
             try:
                 return self._accumulate(batch, count)
-            except RuntimeError as error:
+            except (RuntimeError, MemoryError) as error:
                 if not out_of_memory(error) or self.sharded:
                     raise
                 if self.progress.micro_batch == 1:
@@ -86,13 +91,13 @@ class Stepper:
     def _accumulate(self, batch: Batch, count: float) -> Tensor:
         # The loss is the sum over all unmasked targets by their number, over micro-batches and processes; FSDP takes
         # the mean over the processes, which is undone here.
-        factor = (self.ranks.world if self.sharded else 1) * self._loss_scale() / max(count, 1)
+        factor = self.shards * self._loss_scale() / max(count, 1)
         total = torch.zeros((), device=self.device)
         size, states = self.progress.micro_batch, []
         parts = cut(batch.to(self.device), size)
         for number, part in enumerate(parts):
             if self.sharded:
-                self._shards.set_requires_gradient_sync(number == len(parts) - 1)
+                self._fully_sharded.set_requires_gradient_sync(number == len(parts) - 1)
             reseed(self.config.training.seed, "dropout", self.progress.step, number, self.ranks.rank)
             state = self.carry.part(number * size, size) if self.carry is not None else None
             loss, state = self.objective(part.inputs_BT, part.targets_BT, self.model.plan(part), state)
@@ -146,14 +151,16 @@ class Stepper:
 
     def state(self) -> dict[str, Tensor]:
         """The tensors that a checkpoint keeps besides the weights; every process takes part, the main one has all."""
-        tensors = {name: tensor for name, tensor in self.optimizer.named_state() if self.ranks.main}
+        # What is gathered from shards leaves the GPU as it comes: there is no room on one for the whole state.
+        gathered = self.optimizer.named_state()
+        tensors = {name: each.cpu() if self.sharded else each for name, each in gathered if self.ranks.main}
         return {**tensors, **self.carry.tensors()} if self.carry is not None else tensors
 
     def checkpoint_bytes(self) -> int:
         """What a checkpoint takes on the disk, but for some small files."""
         weights = 4 * self.parameters  # not asked of the model: sharded, that would take all processes
         state = sum(part.numel() * part.element_size() for parts in self.optimizer.state.values() for part in parts)
-        return int(weights + state * (self.ranks.world if self.sharded else 1))
+        return int(weights + state * self.shards)
 
     def take_up(self, training: TrainingState) -> None:
         """Go on from a checkpoint's tensors; `progress` is already the checkpoint's."""
@@ -179,8 +186,3 @@ def cut(batch: Batch, size: int) -> list[Batch]:
     """The batch in micro-batches of at most `size` rows."""
     parts = [() if part is None else torch.split(part, size) for part in batch]
     return [Batch(*rows) for rows in zip_longest(*parts)]
-
-
-def out_of_memory(error: RuntimeError) -> bool:
-    """The GPU's allocator, or the CPU's, which has no exception of its own."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

@@ -15,8 +15,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from fledge.bundle import Bundle, load_bundle
-from fledge.bundle.load import checkpoints
+from fledge.bundle.load import checkpoints, step_of
 from fledge.bundle.manifest import MANIFEST
+from fledge.bundle.origin import begin_again
 from fledge.config import TrainingConfig
 from fledge.errors import FledgeError, command
 from fledge.files import PARTIAL, atomic_write, read_json, require_space, write_json
@@ -32,13 +33,15 @@ SAMPLE_HEADER = "──────── step {step} ────────"
 
 def checkpoint_steps(place: Path) -> dict[int, Path]:
     """The whole checkpoints below `place`, by step, oldest first."""
-    return {int(path.name.removeprefix("step-")): path for path in checkpoints(place)}
+    return {step: path for path in checkpoints(place) if (step := step_of(path)) is not None}
 
 
 def find_checkpoint(folder: Path | str, at: int | None = None) -> Path:
     """The checkpoint of a run to go on from: the newest, of the branch if one is under way, or that of step `at`."""
     folder = Path(folder)
     if (folder / MANIFEST).is_file():
+        if at is not None and at != step_of(folder):
+            raise FledgeError(f"{folder} is one checkpoint: --at goes with the folder of a run.")
         return folder
     if not folder.is_dir():
         raise FledgeError(f"There is no run at {folder}. Give the folder of a run, such as runs/akjv-demo.")
@@ -46,7 +49,7 @@ def find_checkpoint(folder: Path | str, at: int | None = None) -> Path:
     main, branch = checkpoint_steps(folder), checkpoint_steps(folder / BRANCH)
     if not main and not branch:
         recipe = folder / "config.json"
-        again = command("train", recipe if recipe.is_file() else "RECIPE", "--out", folder)
+        again = begin_again(folder, recipe if recipe.is_file() else "RECIPE")
         raise FledgeError(f"{folder} has no checkpoint yet. Begin it again: {again}")
     if at is None:
         note = read_json(folder / BRANCH / NOTE) if (folder / BRANCH / NOTE).is_file() else None
@@ -75,7 +78,7 @@ def load_checkpoint(folder: Path | str, at: int | None = None) -> Bundle:
 
 
 def _earlier(folder: Path, damaged: Path) -> str:
-    broken = int(damaged.name.removeprefix("step-")) if damaged.name.startswith("step-") else 0
+    broken = step_of(damaged) or 0
     for step, path in sorted(checkpoint_steps(damaged.parent.parent).items(), reverse=True):
         if step < broken:
             try:
@@ -87,10 +90,10 @@ def _earlier(folder: Path, damaged: Path) -> str:
     return ""
 
 
-def open_place(folder: Path, origin: Path | None) -> Path:
+def open_place(folder: Path, origin: Path | None, step: int = 0) -> Path:
     """Where a run writes: its folder, or `branch/` when it goes on from an older step than the main line's last.
 
-    `origin` is the checkpoint that training goes on from; None for a fresh run.
+    `origin` is the checkpoint, of `step`, that training goes on from; None for a fresh run.
     """
     if origin is None:
         if any(checkpoints(folder)):  # rows of a run that was killed before its first checkpoint are worth nothing
@@ -102,7 +105,6 @@ def open_place(folder: Path, origin: Path | None) -> Path:
     home, place = origin.parent.parent, folder / BRANCH
     if home not in (folder, place):
         return folder
-    step = int(origin.name.removeprefix("step-"))
     if step >= max(checkpoint_steps(home), default=0):
         if home == folder:  # who goes on with the main line has left the branch
             put_aside(folder)

@@ -37,10 +37,20 @@ def check_trackers(config: RunConfig) -> None:
 
 def open_trackers(config: RunConfig, folder: Path, place: Path, step: int) -> list[Tracker]:
     """The trackers that the settings ask for; `place` is the run's folder, or its branch."""
-    return [
-        TensorBoard(place, step) if name == "tensorboard" else Account(name, config, folder, place)
-        for name in config.training.trackers
-    ]
+    found: list[Tracker] = []
+    for name in config.training.trackers:
+        try:
+            found.append(TensorBoard(place, step) if name == "tensorboard" else Hosted(name, config, folder, place))
+        except Exception as error:  # a library of others: no account, no network, a version that does not fit
+            for tracker in found:
+                tracker.close()
+            reason = " ".join(str(error).split()) or type(error).__name__
+            login = "Log in with: wandb login, or set WANDB_MODE=offline. " if name == "wandb" else ""
+            raise FledgeError(
+                f"{name}, which training.trackers asks for, did not start ({reason}). {login}"
+                "Training goes without it, too: metrics.csv is always written."
+            ) from error
+    return found
 
 
 class TensorBoard:
@@ -59,7 +69,7 @@ class TensorBoard:
         self.writer.close()
 
 
-class Account:
+class Hosted:
     """W&B, or trackio, which has the same calls and needs no account."""
 
     def __init__(self, package: str, config: RunConfig, folder: Path, place: Path) -> None:

@@ -26,6 +26,9 @@ class View:
         self._live: Live | None = None
         self._last_line = 0.0
         self._values: dict[str, Any] = {}
+
+    def start(self) -> None:
+        """Show the live table, where there is a terminal for it; whoever starts it closes it, or the cursor is lost."""
         if self.shown and self.console.is_terminal and not self.console.is_dumb_terminal:
             self._live = Live(console=self.console, refresh_per_second=4, transient=False)
             self._live.start()

@@ -32,11 +32,12 @@ def start(
     waiting: bool = False,
 ) -> None:
     """Serve until the process is told to stop; `waiting` as for `Library`."""
+    from fledge.training.device import choose_device
+
     local = is_loopback(host)
     if not local and token is None:
         raise FledgeError(
-            f"--host {host} lets other machines reach this page, and with it your runs and this machine's "
-            "processor. "
+            f"--host {host} lets other machines reach this page, and with it your runs and this machine's processor. "
             "Add --token new, so that only those who know it get in; or stay with 127.0.0.1."
         )
     if token is not None and not all("!" <= character <= "~" for character in token):
@@ -45,8 +46,8 @@ def start(
             "spaces; or `new`, which makes one."
         )
     worker = Worker()
-    device = check_device(device)
-    app = create_app(sources, token=token, local=local, host=host, device=device, waiting=waiting, worker=worker)
+    place = str(choose_device(device, named="--device"))  # one that is not here is refused now, not with the first text
+    app = create_app(sources, token=token, local=local, host=host, device=place, waiting=waiting, worker=worker)
     listener = listen(host, port)
     name = own_address(host)
     name = f"[{name}]" if ":" in name else name
@@ -88,16 +89,6 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.worker.end()
         await super().shutdown(sockets)
-
-
-def check_device(name: str) -> str:
-    """The device that models will run on; one that is not here is refused now, and not with the first text."""
-    from fledge.training.device import choose_device
-
-    device = choose_device(name, named="--device")
-    if device.type not in ("cpu", "cuda", "mps"):
-        raise FledgeError(f"--device {name} is none that models run on. Use auto, cpu, cuda or mps.")
-    return str(device)
 
 
 def own_address(host: str) -> str:

@@ -1,19 +1,10 @@
-"""The one shared state: a tree of validated, frozen settings from which every part of a run is built.
-
-Settings, their defaults and their documentation live here and nowhere else: the text under a field is its help on the
-command line and its entry in the handbook. A recipe is a TOML file of these names.
-"""
+"""The tree of settings: names, types, defaults and documentation, and which values go together."""
 
 from __future__ import annotations
 
-import difflib
 import math
-import sys
-from collections.abc import Iterable, Mapping
-from datetime import date, time
-from importlib import resources
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -21,18 +12,11 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
-
-from fledge.errors import FledgeError, command, nearest
-from fledge.files import read_json
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from pydantic_core import PydanticCustomError
 
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -61,19 +45,24 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_one_or_more)]
 "Several texts, or one: `--set corpus.source=my.txt` needs no brackets."
 
 
+def _kinds(annotation: Any) -> list[Any]:
+    """A field's type and all that it is made of, such as int within `Positive | None`."""
+    return [annotation, *(kind for part in get_args(annotation) for kind in _kinds(part))]
+
+
 class Settings(BaseModel):
     """A group of settings: unknown names are refused, values are checked, and nothing changes afterwards."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
 
-    @model_validator(mode="before")
+    @field_validator("*", mode="before")
     @classmethod
-    def _true_is_no_number(cls, values: Any) -> Any:
-        for key, value in values.items() if isinstance(values, Mapping) else ():
-            kind = cls.model_fields[key].annotation if key in cls.model_fields else None
-            if isinstance(value, bool) and {int, float}.intersection((kind, *get_args(kind))):
-                raise ValueError(f"{key} = {str(value).lower()} is not allowed: give a number.")
-        return values
+    def _true_is_no_number(cls, value: Any, field: ValidationInfo) -> Any:
+        if isinstance(value, bool):
+            kinds = _kinds(cls.model_fields[field.field_name or ""].annotation)
+            if bool not in kinds and (int in kinds or float in kinds):
+                raise PydanticCustomError("no_number", "give a number")
+        return value
 
     @model_validator(mode="before")
     @classmethod
@@ -399,212 +388,3 @@ class RunConfig(Settings):
         if self.training.tokens is not None:
             return max(1, self.training.tokens // (self.training.batch_size * self.tokens.context_length))
         return self.training.steps or 1000
-
-
-S = TypeVar("S", bound=Settings)
-
-
-def parse(kind: type[S], values: Mapping[str, Any], where: str = "") -> S:
-    """`values` as settings of a kind; every mistake is a sentence that names the key, the value and what is allowed."""
-    try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        prefix = f"{where}: " if where else ""
-        raise FledgeError(prefix + " ".join(_sentence(kind, e) for e in error.errors())) from None
-
-
-def load_recipe(recipe: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
-    """A packaged recipe by name, or a TOML file (or a run's config.json) by path, with `a.b=c` overrides applied.
-
-    >>> load_recipe("akjv-demo", ["model.layers=2"]).model.layers
-    2
-    """
-    values = recipe_values(str(recipe))
-    for override in overrides:
-        _apply(values, override)
-    return parse(RunConfig, values, where=str(recipe))
-
-
-def recipe_names() -> list[str]:
-    """The packaged recipes."""
-    folder = resources.files("fledge") / "recipes"
-    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
-
-
-def recipe_values(recipe: str) -> dict[str, Any]:
-    """The plain values of a packaged recipe or of a TOML file, not yet checked."""
-    if recipe in recipe_names():
-        text = (resources.files("fledge") / "recipes" / f"{recipe}.toml").read_bytes()
-    elif (Path(recipe) / "config.json").is_file():
-        raise FledgeError(f"{recipe} is a run and not a recipe. Go on with it: {command('train', '--resume', recipe)}")
-    elif recipe.endswith((".toml", ".json")) or "/" in recipe or Path(recipe).is_file():
-        if not Path(recipe).is_file():
-            raise FledgeError(f"There is no recipe file {recipe}. Packaged recipes: {', '.join(recipe_names())}.")
-        if recipe.endswith(".json"):  # the config.json that a run keeps is a recipe too
-            values = read_json(recipe)
-            if not isinstance(values, dict):
-                raise FledgeError(
-                    f"{recipe} holds no settings but a {type(values).__name__}. A recipe is a table of them, such as "
-                    '{"model": {"layers": 6}}.'
-                )
-            return values
-        text = Path(recipe).read_bytes()
-    else:
-        raise FledgeError(f"There is no recipe called {recipe!r}. {nearest(recipe, recipe_names())}")
-    try:
-        return tomllib.loads(text.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        hint = "" if recipe.endswith(".toml") else f" A text is trained on with --set corpus.source={recipe}"
-        raise FledgeError(f"{recipe} is not a recipe, for it is not valid TOML: {error}.{hint}") from None
-
-
-def override_config(config: RunConfig, overrides: Iterable[str]) -> RunConfig:
-    """The same settings with `a.b=c` overrides applied and everything checked again."""
-    values = config.model_dump(mode="json")
-    for override in overrides:
-        _apply(values, override)
-    return parse(RunConfig, values)
-
-
-def _apply(values: dict[str, Any], override: str) -> None:
-    path, equals, text = override.partition("=")
-    *groups, leaf = path.strip().split(".")
-    if not equals or not leaf or not all(groups):
-        raise FledgeError(f"--set {override!r} is not of the form group.name=value, such as model.layers=6.")
-    for group in groups:
-        values = values.setdefault(group, {})
-        if not isinstance(values, dict):
-            raise FledgeError(f"--set {override!r}: {group} is a value, not a group of settings.")
-    values[leaf] = _value(text.strip())
-
-
-def _value(text: str) -> Any:
-    """A TOML value where the text is one, `none` for nothing, and the text itself elsewhere."""
-    if text.lower() in ("none", "null"):
-        return None
-    try:
-        value = tomllib.loads(f"v = {text}")["v"]
-    except (ValueError, RecursionError):
-        return text
-    return text if isinstance(value, date | time) else value  # a folder may be named by its day
-
-
-def _sentence(kind: type[Settings], error: Any) -> str:
-    path = [str(part) for part in error["loc"]]
-    name, value = ".".join(path), error.get("input")
-    if error["type"] == "extra_forbidden":
-        while isinstance(value, dict) and len(value) == 1:  # the whole name, where the group is unknown already
-            path, value = [*path, str(next(iter(value)))], next(iter(value.values()))
-        return f"There is no setting {'.'.join(path)}. {nearest_setting(path, kind)}"
-    if error["type"] == "model_type":
-        example = next(iter(setting_paths(_group(kind, path), f"{name}." if name else "")))
-        return f"{name or 'The whole'} is a group of settings, not a value. Name one of them, such as {example}."
-    if error["type"] == "value_error":
-        message = str(error["ctx"]["error"])
-        return message if not name or name.split(".")[0] in message else f"{name}: {message}"
-    allowed = f"{error['msg'][0].lower()}{error['msg'][1:]}"
-    if error["type"].startswith(("greater_than", "less_than")):
-        allowed = _range(kind, path) or allowed
-    return f"{name} = {value!r} is not allowed: {allowed}."
-
-
-_BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
-
-
-def _range(kind: type[Settings], path: list[str]) -> str:
-    """Both ends of the range of a number that has two; a single one is in the message already.
-
-    >>> _range(SamplingConfig, ["top_p"])
-    'it must be above 0 and at most 1'
-    """
-    described = _group(kind, path[:-1]).model_json_schema().get("properties", {}).get(path[-1], {})
-    for one in described.get("anyOf", [described]):
-        bounds = [f"{word} {one[key]}" for key, word in _BOUNDS.items() if key in one]
-        if len(bounds) == 2:
-            return f"it must be {' and '.join(bounds)}"
-    return ""
-
-
-# What other programs call our settings: a newcomer tries the name that he knows.
-ELSEWHERE = {
-    "batch": "training.batch_size",
-    "block_size": "tokens.context_length",
-    "checkpoint_every": "training.save_every",
-    "checkpoint_interval": "training.save_every",
-    "d_ff": "model.hidden",
-    "d_model": "model.width",
-    "data": "corpus.source",
-    "depth": "model.layers",
-    "dim": "model.width",
-    "epochs": "training.tokens",
-    "eval_every": "training.evaluate_every",
-    "eval_interval": "training.evaluate_every",
-    "grad_clip": "optimizer.clip_norm",
-    "gradient_clip": "optimizer.clip_norm",
-    "lr": "optimizer.learning_rate",
-    "max_iters": "training.steps",
-    "max_steps": "training.steps",
-    "n_embd": "model.width",
-    "n_head": "model.heads",
-    "n_layer": "model.layers",
-    "seq_len": "tokens.context_length",
-    "sequence_length": "tokens.context_length",
-    "vocab_size": "tokenizer.vocabulary_size",
-    "warmup": "schedule.warmup_steps",
-}
-
-
-def nearest_setting(path: list[str], kind: type[Settings] = RunConfig) -> str:
-    """The end of a sentence that refuses the setting at `path`: what was meant, whatever group it is in.
-
-    >>> nearest_setting(["training", "learning_rate"])
-    'Did you mean optimizer.learning_rate?'
-    """
-    if meant := settings_like(path, kind):
-        return f"Did you mean {' or '.join(meant)}?"
-    group = [name for name in setting_paths(kind) if name.rpartition(".")[0] == ".".join(path[:-1])]
-    return f"Known: {', '.join(sorted(group if len(path) > 1 and group else kind.model_fields))}."
-
-
-def settings_like(path: list[str], kind: type[Settings] = RunConfig) -> list[str]:
-    """The settings that may be meant by a wrong name, at most three: its last part counts most, then its group."""
-    known, leaf = list(setting_paths(kind)), path[-1]
-    leaves = {name: name.rpartition(".")[2] for name in known}
-    group = [name for name in known if name.rpartition(".")[0] == ".".join(path[:-1])]
-
-    def close(names: list[str], cutoff: float) -> list[str]:
-        best = difflib.get_close_matches(leaf, [leaves[name] for name in names], n=1, cutoff=cutoff)
-        return [name for name in names if best and leaves[name] == best[0]]
-
-    meant = (
-        [name for name in known if leaves[name] == leaf]
-        or close(group, 0.8)
-        or [name for name in known if name == ELSEWHERE.get(leaf)]
-        or close(group, 0.7)
-        or [name for name in known if leaves[name].startswith(f"{leaf}_") or leaf.startswith(f"{leaves[name]}_")]
-        or close(known, 0.7)
-    )
-    same_group = [name for name in meant if difflib.SequenceMatcher(None, name.split(".")[0], path[0]).ratio() > 0.7]
-    return (same_group or meant)[:3]
-
-
-def _group(kind: type[Settings], path: list[str]) -> type[Settings]:
-    for part in path:
-        annotation = kind.model_fields[part].annotation if part in kind.model_fields else None
-        for candidate in (annotation, *get_args(annotation)):
-            if isinstance(candidate, type) and issubclass(candidate, Settings):
-                kind = candidate
-                break
-    return kind
-
-
-def setting_paths(kind: type[Settings] = RunConfig, prefix: str = "") -> dict[str, str]:
-    """Every leaf setting by its dotted name, with its documentation."""
-    found: dict[str, str] = {}
-    for name, field in kind.model_fields.items():
-        annotation = field.annotation
-        if isinstance(annotation, type) and issubclass(annotation, Settings):
-            found.update(setting_paths(annotation, f"{prefix}{name}."))
-        else:
-            found[prefix + name] = field.description or ""
-    return found

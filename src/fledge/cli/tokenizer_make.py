@@ -1,0 +1,165 @@
+"""`fledge tokenizer train`, `convert` and `fetch`: the commands that make a tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from fledge.cli.corpus import LONGEST, Field, Format, Fraction, HeldOut, Longest, Separator, SkipBad, Titles
+from fledge.cli.places import destination
+from fledge.cli.tokenizer_options import Sources, Threads, TokenizerPath, require_new
+from fledge.errors import FledgeError, command
+
+
+def train(
+    sources: Sources,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to make.", show_default=False)],
+    vocab_size: Annotated[
+        int,
+        typer.Option(min=0, help="Ids in all. 0 goes on until no pair occurs twice, or no piece is left out."),
+    ] = 4096,
+    kind: Annotated[
+        Literal["bpe", "word", "character"], typer.Option(help="Byte pairs, whole words, or characters.")
+    ] = "bpe",
+    special: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="A special token of BPE; repeat for several. <|endoftext|> unless given."),
+    ] = None,
+    pattern: Annotated[
+        str, typer.Option(help="How BPE cuts text first: gpt2, cl100k, o200k, or a regular expression.")
+    ] = "gpt2",
+    min_frequency: Annotated[int, typer.Option(min=1, help="Leave out pairs or words seen less often.")] = 1,
+    fit_on: Annotated[
+        Literal["train", "all"],
+        typer.Option(help="Learn from what fledge tokenize does not hold out for validation, or from all of the text."),
+    ] = "train",
+    format: Format = "auto",
+    separator: Separator = "<|endoftext|>",
+    field: Field = "text",
+    validation_fraction: Fraction = 0.1,
+    validation: HeldOut = None,
+    book_titles: Titles = False,
+    skip_bad: SkipBad = False,
+    max_document_bytes: Longest = LONGEST,
+    threads: Threads = None,
+    longest: Annotated[int, typer.Option(min=0, help="How many of the longest tokens to show.")] = 10,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+) -> None:
+    """Train a tokenizer on text and save it as a folder that other programs read too.
+
+    It never sees what fledge tokenize holds out of the same sources with the same options, unless --fit-on is all.
+    """
+    from rich.console import Console
+
+    from fledge.config import CorpusConfig, TokenizerConfig, parse
+    from fledge.corpus import Corpus
+    from fledge.files import require_space
+    from fledge.tokenizer import BPETokenizer, train_tokenizer
+    from fledge.tokenizer.save import save_new_tokenizer
+
+    require_new(out)
+    if kind != "bpe" and (special is not None or pattern != "gpt2"):
+        raise FledgeError(f"--special and --pattern are for BPE; a {kind} tokenizer has its own.")
+    given = {
+        "source": sources,
+        "format": format,
+        "separator": separator,
+        "field": field,
+        "book_titles": book_titles,
+        "validation_fraction": validation_fraction,
+        "validation_source": validation or (),
+        "skip_bad": skip_bad,
+        "max_document_bytes": max_document_bytes,
+    }
+    settings: dict[str, Any] = {"kind": kind, "vocabulary_size": vocab_size or None, "fit_on": fit_on}
+    settings["min_frequency"] = min_frequency
+    if kind == "bpe":
+        settings |= {"pattern": pattern} | ({} if special is None else {"special_tokens": special})
+    corpus = Corpus.from_config(parse(CorpusConfig, given))
+    # About 200 bytes for an id, and hardly more ids than the text has bytes, however many were asked for.
+    most_ids = min(vocab_size or 1_000_000, 300 + (corpus.size or 1_000_000))
+    require_space(out, 200 * most_ids, "The tokenizer")
+    tokenizer = train_tokenizer(parse(TokenizerConfig, settings), corpus, threads, not quiet)
+    out = save_new_tokenizer(tokenizer, out)
+    if quiet:
+        return
+    from fledge.cli.tokenizer_tables import longest_table, profile_table
+
+    console = Console()
+    profile = tokenizer.training_profile if isinstance(tokenizer, BPETokenizer) else None
+    if profile is not None:
+        console.print(profile_table(profile))
+        console.print(
+            f"{profile.source_bytes:,} bytes of text, {profile.distinct_pretokens:,} distinct pre-tokens, "
+            f"{profile.merges:,} merges.",
+            highlight=False,
+        )
+    if longest:
+        console.print(longest_table(tokenizer, longest))
+    console.print(f"{tokenizer.vocab_size:,} ids in {out}. See it at work:", highlight=False, markup=False)
+    print("  " + command("tokenizer", "show", "An egg is an egg.", "-t", out))
+
+
+def convert(
+    tokenizer: TokenizerPath,
+    target: Annotated[
+        Path | None, typer.Argument(help="The folder to make, or a .tiktoken file.", show_default=False)
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The same, named as on every other verb.", show_default=False)
+    ] = None,
+    to: Annotated[
+        Literal["huggingface", "gpt2", "tiktoken"],
+        typer.Option(help="tokenizer.json; vocab.json with merges.txt; or a rank file."),
+    ] = "huggingface",
+    pattern: Annotated[
+        str | None, typer.Option(help="For files that do not say: gpt2, cl100k, o200k.", show_default=False)
+    ] = None,
+    special: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT=ID", help="For files that do not say; repeat for several.", show_default=False),
+    ] = None,
+) -> None:
+    """Read a tokenizer of any format and write it in another."""
+    from fledge.tokenizer import export_tokenizer, load_tokenizer
+    from fledge.tokenizer.files import beside_ranks
+
+    place = destination(target, out, "fledge tokenizer convert")
+    for written in (place, beside_ranks(place)) if to == "tiktoken" else (place,):
+        require_new(written)
+    loaded = load_tokenizer(tokenizer, pattern=pattern, special_tokens=_special_ids(special))
+    for path in export_tokenizer(loaded, place, to):
+        print(path)
+
+
+def _special_ids(given: list[str] | None) -> dict[str, int] | None:
+    if given is None:
+        return None
+    numbered = {}
+    for entry in given:
+        text, _, token = entry.rpartition("=")
+        if not text or not token.isdecimal() or len(token) > 9:  # of more digits than any id has
+            raise FledgeError(f"--special {entry} must be a text, = and its id, as in '<|endoftext|>=50256'.")
+        numbered[text] = int(token)
+    return numbered
+
+
+def fetch(
+    name: Annotated[str, typer.Argument(help="gpt2, cl100k or o200k.", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Save it as a folder too.", show_default=False)
+    ] = None,
+) -> None:
+    """Download a published vocabulary once; its name then stands for it wherever a tokenizer is asked for."""
+    from fledge.tokenizer import load_tokenizer
+    from fledge.tokenizer.fetch import fetch as download
+
+    if out is not None:
+        require_new(out)
+    place = download(name, progress=True)
+    print(f"{name} is in {place}")
+    if out is not None:
+        load_tokenizer(place).save(out)
+        print(f"and as a folder in {out}")

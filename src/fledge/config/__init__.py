@@ -1,0 +1,52 @@
+"""The one shared state: a tree of validated, frozen settings from which every part of a run is built.
+
+Settings, their defaults and their documentation live here and nowhere else: the text under a field is its help on the
+command line and its entry in the handbook. A recipe is a TOML file of these names.
+"""
+
+from fledge.config.reading import (
+    changed,
+    load_recipe,
+    override_config,
+    parse,
+    parse_value,
+    recipe_names,
+    recipe_values,
+)
+from fledge.config.refusals import ELSEWHERE, nearest_setting, setting_paths, settings_like
+from fledge.config.settings import (
+    CorpusConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+    SamplingConfig,
+    ScheduleConfig,
+    Settings,
+    TokenizerConfig,
+    TokensConfig,
+    TrainingConfig,
+)
+
+__all__ = [
+    "ELSEWHERE",
+    "CorpusConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "RunConfig",
+    "SamplingConfig",
+    "ScheduleConfig",
+    "Settings",
+    "TokenizerConfig",
+    "TokensConfig",
+    "TrainingConfig",
+    "changed",
+    "load_recipe",
+    "nearest_setting",
+    "override_config",
+    "parse",
+    "parse_value",
+    "recipe_names",
+    "recipe_values",
+    "setting_paths",
+    "settings_like",
+]

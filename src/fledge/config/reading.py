@@ -1,0 +1,128 @@
+"""Settings from plain values: a recipe, a run's config.json, `a.b=c` on a command line; and how two of them differ."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import date, time
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from fledge.config.refusals import sentence
+from fledge.config.settings import RunConfig, Settings
+from fledge.errors import FledgeError, command, nearest
+from fledge.files import read_json
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+S = TypeVar("S", bound=Settings)
+
+
+def parse(kind: type[S], values: Mapping[str, Any], where: str = "") -> S:
+    """`values` as settings of a kind; every mistake is a sentence that names the key, the value and what is allowed."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        prefix = f"{where}: " if where else ""
+        raise FledgeError(prefix + " ".join(sentence(kind, e) for e in error.errors())) from None
+
+
+def load_recipe(recipe: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
+    """A packaged recipe by name, or a TOML file (or a run's config.json) by path, with `a.b=c` overrides applied.
+
+    >>> load_recipe("akjv-demo", ["model.layers=2"]).model.layers
+    2
+    """
+    values = recipe_values(str(recipe))
+    for override in overrides:
+        _apply(values, override)
+    return parse(RunConfig, values, where=str(recipe))
+
+
+def recipe_names() -> list[str]:
+    """The packaged recipes."""
+    folder = resources.files("fledge") / "recipes"
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def recipe_values(recipe: str) -> dict[str, Any]:
+    """The plain values of a packaged recipe or of a TOML file, not yet checked."""
+    if recipe in recipe_names():
+        text = (resources.files("fledge") / "recipes" / f"{recipe}.toml").read_bytes()
+    elif (Path(recipe) / "config.json").is_file():
+        raise FledgeError(f"{recipe} is a run and not a recipe. Go on with it: {command('train', '--resume', recipe)}")
+    elif recipe.endswith((".toml", ".json")) or "/" in recipe or Path(recipe).is_file():
+        if not Path(recipe).is_file():
+            raise FledgeError(f"There is no recipe file {recipe}. Packaged recipes: {', '.join(recipe_names())}.")
+        if recipe.endswith(".json"):  # the config.json that a run keeps is a recipe too
+            values = read_json(recipe)
+            if not isinstance(values, dict):
+                raise FledgeError(
+                    f"{recipe} holds no settings but a {type(values).__name__}. A recipe is a table of them, such as "
+                    '{"model": {"layers": 6}}.'
+                )
+            return values
+        text = Path(recipe).read_bytes()
+    else:
+        raise FledgeError(f"There is no recipe called {recipe!r}. {nearest(recipe, recipe_names())}")
+    try:
+        return tomllib.loads(text.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        hint = "" if recipe.endswith(".toml") else f" A text is trained on with --set corpus.source={recipe}"
+        raise FledgeError(f"{recipe} is not a recipe, for it is not valid TOML: {error}.{hint}") from None
+
+
+def override_config(config: RunConfig, overrides: Iterable[str]) -> RunConfig:
+    """The same settings with `a.b=c` overrides applied and everything checked again."""
+    values = config.model_dump(mode="json")
+    for override in overrides:
+        _apply(values, override)
+    return parse(RunConfig, values)
+
+
+def _apply(values: dict[str, Any], override: str) -> None:
+    path, equals, text = override.partition("=")
+    *groups, leaf = path.strip().split(".")
+    if not equals or not leaf or not all(groups):
+        raise FledgeError(f"--set {override!r} is not of the form group.name=value, such as model.layers=6.")
+    for group in groups:
+        values = values.setdefault(group, {})
+        if not isinstance(values, dict):
+            raise FledgeError(f"--set {override!r}: {group} is a value, not a group of settings.")
+    values[leaf] = parse_value(text.strip())
+
+
+def parse_value(text: str) -> Any:
+    """A TOML value where the text is one, `none` for nothing, and the text itself elsewhere."""
+    if text.lower() in ("none", "null"):
+        return None
+    try:
+        value = tomllib.loads(f"v = {text}")["v"]
+    except (ValueError, RecursionError):
+        return text
+    return text if isinstance(value, date | time) else value  # a folder may be named by its day
+
+
+def changed(old: Any, new: Any, absent: Any = None, name: str = "") -> dict[str, tuple[Any, Any]]:
+    """The values in which two configurations differ, by their dotted names: before and after.
+
+    Either is a group of settings, or the plain values of one; what it lacks is `absent`.
+
+    >>> changed({"name": "a", "model": {"layers": 4, "width": 8}}, {"name": "a", "model": {"layers": 6, "width": 8}})
+    {'model.layers': (4, 6)}
+    """
+    old, new = (side.model_dump(mode="json") if isinstance(side, Settings) else side for side in (old, new))
+    before, after = ({} if side is absent else side for side in (old, new))
+    if not (isinstance(before, dict) and isinstance(after, dict)):
+        return {} if old == new else {name: (old, new)}
+    found: dict[str, tuple[Any, Any]] = {}
+    for key in {**before, **after}:
+        path = f"{name}.{key}" if name else key
+        found |= changed(before.get(key, absent), after.get(key, absent), absent, path)
+    return found
