@@ -8,6 +8,7 @@ import torch
 from fledge.config import ModelConfig, SamplingConfig
 from fledge.generation import burst, decode_step
 from fledge.generation.burst import Bursts
+from fledge.generation.decode_step import Cut
 from fledge.model import build_model
 from tests.kernels import DEVICE, INTERPRETED, distance, on_gpu_or_interpreted
 
@@ -54,6 +55,7 @@ def compare_with_the_plain_formula(
         monkeypatch.setattr(decode_step, "TILE", keys // 2)  # and several tiles for each
         if INTERPRETED:
             monkeypatch.setattr(burst, "has_kernels", lambda *_: True)
+            monkeypatch.setattr(decode_step, "cut", lambda *_: Cut(rows=8, block=32, warps=4))
         ours = Bursts(model, model.init_state(batch), sampling, numbers, vocabulary - 10, compiled=False)
         monkeypatch.setattr(burst, "has_kernels", lambda *_: False)
         plain = Bursts(model, model.init_state(batch), sampling, numbers, vocabulary - 10, compiled=False)
