@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.documentation import run_page
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 
 
 def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
+    pytest.importorskip("pythonbible_akjv")
     from fledge.model import ARCHITECTURES
 
     try:

@@ -66,7 +66,7 @@ def test_a_trial_behind_half_of_its_rivals_is_pruned_and_the_best_never_is(tmp_p
     watch(mine, rivals[:3])(5, 4.9)  # too few to tell
     watch(mine, rivals)(10, 4.6)  # at its end there is nothing left to save
     with pytest.raises(
-        GivenUp, match=r"a loss of 4\.400, above 4\.150, the median of the 4 trials before it then"
+        GivenUp, match=r"a loss of 4\.400, above 4\.150, the median of the 4 trials run before it"
     ) as up:
         watch(mine, rivals)(5, 4.4)
     assert up.value.status == "pruned"

@@ -143,3 +143,6 @@ def test_standard_input_is_refused_and_a_cut_start_begins_again(tmp_path):
     ):
         (alone / "config.json").write_text(content)
         assert start.begun(alone, ["a.txt"]) == ours
+    for content in ("[]", '{"scripts": {}}', '{"texts": ["b.txt"]}'):  # a person's own, or of other texts
+        (alone / "start.json").write_text(content)
+        assert not start.begun(alone, ["a.txt"])

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from pathlib import Path
 
@@ -537,3 +538,67 @@ def test_what_a_trial_elsewhere_raises_comes_back_as_words(monkeypatch, tmp_path
     found, said = engines.run_heard(Trial("a", config), tmp_path)
     with pytest.raises(RuntimeError, match="Odd: not enough memory"):
         engines.heard(found, said)
+
+
+# -- what a newcomer tried --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("over", "words"),
+    [
+        ("optimizer.learning_rate=low,high", "learning_rate"),
+        ("optimizer.learning_rate=1e-3,,1e-2", "learning_rate"),
+        ("name=a,b", "no result depends on it"),
+        ("model.multiplier=2,4", "no effect on model.architecture = transformer"),
+        ("training.device=cpu,gpu", "no device for fledge"),
+    ],
+)
+def test_values_that_no_trial_can_use_are_refused_before_the_first(config, tmp_path: Path, over, words) -> None:
+    pytest.importorskip("optuna")
+    with pytest.raises(FledgeError, match=words):
+        sweep(config, tmp_path / "e", [parse_axis(over)])
+    assert not (tmp_path / "e" / "trials").exists()
+
+
+def test_a_range_of_any_size_is_refused_at_once() -> None:
+    with pytest.raises(FledgeError, match=r"1,000,000,000,000,000,000 points"):
+        parse_axis("optimizer.learning_rate=1e-3..1e-1:log:1000000000000000000")
+    with pytest.raises(FledgeError, match="number of steps"):
+        parse_axis("optimizer.learning_rate=1e-3..1e-1:log:³")
+    assert parse_axis("corpus.source=../a.txt,../b.txt").values == ("../a.txt", "../b.txt")
+
+
+def test_seeds_begin_with_the_one_that_is_set(config, tmp_path: Path) -> None:
+    found, outcomes, _ = ablate(override_config(config, ["training.seed=7"]), tmp_path / "e", ["tied"], seeds=2)
+    assert found.seeds == (7, 8)
+    assert {each.seed for each in outcomes} == {7, 8}
+
+
+def test_a_signal_at_the_end_of_a_trial_stops_those_that_follow(config, tmp_path: Path, monkeypatch) -> None:
+    """It came after the last step was begun, so that training itself never saw it."""
+    from fledge.training.stops import Stops
+
+    def measured(place: Path) -> dict[str, object]:
+        Stops.last_signal = time.monotonic()
+        return real(place)
+
+    real = trials.measured
+    monkeypatch.setattr(Stops, "last_signal", -1.0)
+    monkeypatch.setattr(trials, "measured", measured)
+    with pytest.raises(KeyboardInterrupt):
+        run_trial(Trial("a", override_config(config, ["schedule.warmup_steps=9"])), tmp_path)
+    assert (tmp_path / "trials" / "a-seed0" / "outcome.json").is_file(), "what was done is kept"
+
+
+def test_a_first_batch_of_few_tokens_makes_nothing_diverge(config, tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    slow = override_config(config, ["optimizer.name=adamw", "training.batch_size=1", "training.steps=8"])
+    _, outcomes, _ = sweep(slow, tmp_path / "e", [parse_axis(f"{RATE}=1e-7,1e-6")], seeds=3)
+    assert {each.status for each in outcomes} <= {"complete", "pruned"}
+
+
+def test_the_same_model_twice_is_no_comparison(tmp_path: Path) -> None:
+    with pytest.raises(FledgeError, match="akjv-demo and transformer are the same model here"):
+        compare(["akjv-demo", "transformer"], load_recipe("akjv-demo"), tmp_path / "e", match="tokens")
+    with pytest.raises(FledgeError, match="its size is not a choice"):
+        group_arms("vocabulary", load_recipe("akjv-demo", ["tokenizer.kind=character"]))

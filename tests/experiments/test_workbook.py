@@ -230,3 +230,9 @@ def test_without_optuna_the_first_sentence_says_so(tmp_path, monkeypatch) -> Non
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(FledgeError, match=r"fledge workbook needs the package optuna: pip install .*\[sweep\]"):
         write_workbook(["akjv"], tmp_path / "out")
+
+
+def test_a_recipe_without_the_parts_that_are_taken_away_is_refused_at_once(tmp_path) -> None:
+    with pytest.raises(FledgeError, match="ablations need a Transformer, and --recipe lstm is none"):
+        write_workbook(["akjv"], tmp_path / "out", recipe="lstm")
+    assert not (tmp_path / "out").exists()

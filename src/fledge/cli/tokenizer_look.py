@@ -127,6 +127,10 @@ def compare(
         raise FledgeError("name the tokenizers to compare: fledge tokenizer compare SOURCE -t FOLDER -t FOLDER")
     corpora = {name: _corpus(source) for name, source in _short_names(sources).items()}
     most = max(1, int(limit * 1e6)) if 0 < limit < 1e12 else None
+    if out is not None:
+        from fledge.experiments.tokenizers import require_own
+
+        require_own(out)
     measured = measure(_load_named(tokenizer), corpora, limit=most, threads=threads)
     if out is not None:
         from fledge.cli.experiment import command_line

@@ -15,9 +15,18 @@ from fledge.experiments.page import Page
 from fledge.experiments.plan import Arm, Plan, check_folder, make_plan, with_shared_data, with_windows
 from fledge.experiments.statistics import Estimate, apart, estimate
 from fledge.experiments.timing import Clock, Cost, pacer
-from fledge.experiments.trials import Measure, Metric, Outcome, by_arm, check_arms, plan_trials, unigram_loss
+from fledge.experiments.trials import (
+    Measure,
+    Metric,
+    Outcome,
+    by_arm,
+    check_arms,
+    check_effects,
+    plan_trials,
+    unigram_loss,
+)
 
-BASE = "as it is"
+BASE, LOWER = "as it is", "no norm, lower rate"
 GROUPS = ("architecture", "windows", "vocabulary", "fit", "tied")
 QUESTIONS: dict[tuple[str, ...], str] = {
     ("windows",): "Which way of laying windows on documents trains {name} best?",
@@ -53,6 +62,8 @@ def group_arms(group: str, config: RunConfig) -> list[Arm]:
             if mine != ("aligned", remainder)
         ]
     if group == "vocabulary":
+        if config.tokenizer.kind == "character":
+            raise FledgeError("tokenizer.kind = character has the vocabulary of its text: its size is not a choice.")
         size = config.tokenizer.vocabulary_size or 4096
         return [Arm(f"vocabulary {n:,}", (f"tokenizer.vocabulary_size={n}",)) for n in (size // 2, size * 2, size * 4)]
     if group == "fit":
@@ -76,7 +87,7 @@ def architecture_arms(config: RunConfig) -> list[Arm]:
     silu = f"model.hidden={matched_hidden(config)}"
     arms = {
         Arm("no norm", ("model.norm=none",)): config.model.norm != "none",
-        Arm("no norm, lower rate", ("model.norm=none", *lower)): config.model.norm != "none",
+        Arm(LOWER, ("model.norm=none", *lower)): config.model.norm != "none",
         Arm("post-norm", ("model.norm_place=post",)): config.model.norm != "none" and config.model.norm_place != "post",
         Arm("no position", ("model.position=none",)): config.model.position != "none",
         Arm("SiLU", ("model.feed_forward=silu", silu)): config.model.feed_forward != "silu",
@@ -127,6 +138,8 @@ def ablate(
     """Run every arm with every seed and write the report; `budget` is seconds for all of it."""
     began = time.monotonic()
     every = [Arm(BASE), *(arm for group in groups for arm in group_arms(group, config)), *arms]
+    for arm in arms:
+        check_effects(config, [change.partition("=")[0] for change in arm.changes])
     check_arms(config, every, planned=budget is not None)  # a mistake in the last arm is found before the first is run
     question = QUESTIONS.get(tuple(groups) if not arms else (), "What is each part of {name} worth?")
     question = question.format(name=config.name)
@@ -147,9 +160,9 @@ def ablate(
         for sentence in left_out:
             page.paragraph(sentence)
         page.paragraph(
-            "The settings that an arm does not name, the learning rate among them, were not tuned for it. So this is "
-            "what each change does to a model of this size on this text after so many steps, and not what it would do "
-            "to one that is larger or trained for longer."
+            "No setting was tuned for any arm, the learning rate among them. So this is what each change does to a "
+            "model of this size on this text after so many steps, where an arm may lead because it learns faster at "
+            "first; it is not what the change would do to one that is larger or trained for longer."
         )
         if measure.alone:
             add_policies(page, plan, config)
@@ -224,6 +237,8 @@ def answer(plan: Plan, outcomes: Sequence[Outcome], metric: Metric, counted: Map
     open_ = [name for name in ordered if not apart(found[name])]
     if worse:
         parts.append(f"Worse than the recipe as it is: {told(worse)}.")
+    if LOWER in found:
+        parts.append(f"{LOWER!r} changes two things, and no arm the rate alone: that is not the worth of the norm.")
     if better:
         parts.append(f"Better: {told(better)}.")
     if diverged:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +77,13 @@ def compare(
     began = time.monotonic()
     if len(names) < 2 or len(set(names)) < len(names):
         raise FledgeError("A comparison takes two or more different recipes or architectures, such as: bdh gpt2.")
+    asked = [arm_config(name, base) for name in names]
+    for (first, one), (second, other) in combinations(zip(names, asked, strict=True), 2):
+        if one == other:
+            raise FledgeError(f"{first} and {second} are the same model here. Leave one out.")
     check_folder(folder)
     with alone_in(folder):
         vocabulary_size = shared_vocabulary(base, folder)
-        asked = [arm_config(name, base) for name in names]
         configs = same_parameters(names, asked, vocabulary_size) if match == "parameters" else asked
         arms = [
             Arm(f"{name} ×{rate:g}", changes(base, config, rate))
@@ -150,8 +154,8 @@ def moved(name: str, asked: RunConfig, config: RunConfig, vocabulary_size: int) 
         if getattr(config.model, key) != getattr(asked.model, key)
     )
     line = (
-        f"{name} has {sizes[1]:,} parameters ({found}) and not the {sizes[0]:,} of its settings: to those, not every "
-        "arm has a size that is near enough."
+        f"The settings give {name} {sizes[0]:,} parameters, and not every other arm has a size near enough to that: it "
+        f"has {sizes[1]:,} here ({found})."
     )
     print(line, flush=True)
     return [line]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from fledge.config import RunConfig, parse
+from fledge.config import RunConfig, changed, load_recipe, parse, recipe_names
 from fledge.errors import FledgeError
 from fledge.experiments.page import Page
 from fledge.experiments.plan import NOTES, TIMING, Plan, with_shared_data
@@ -44,8 +45,8 @@ def add_setup(
     model, training, tokens, optimizer = (config[group] for group in ("model", "training", "tokens", "optimizer"))
     page.heading("Set-up")
     steps, layers, rate = plan.facts.get("steps", 0), model["layers"], "optimizer.learning_rate"
-    changed = [{change.partition("=")[0] for change in arm.changes} for arm in plan.arms]
-    shared = {key for key in changed[0] if all(key in keys for keys in changed)} | set(varied)
+    by_arms = [{change.partition("=")[0] for change in arm.changes} for arm in plan.arms]
+    shared = {key for key in by_arms[0] if all(key in keys for keys in by_arms)} | set(varied)
     told = {
         "model.architecture": str(model["architecture"]),
         "model.layers": f"{layers} layer{'s' * (layers != 1)}",
@@ -58,24 +59,24 @@ def add_setup(
         rate: f"peak learning rate {optimizer['learning_rate']:g}"
         + f" ({optimizer['matrix_learning_rate']:g} for matrices)" * (optimizer["name"] == "muon"),
     }
-    keys = {key for names in (*changed, varied) for key in names}
+    keys = {key for names in (*by_arms, varied) for key in names}
     own_data = any(key.startswith(("corpus.", "tokenizer.", "tokens.")) for key in keys)
     same_order = "; all arms see the same data in the same order" * (not own_data and not keys & {BATCH, *LENGTH})
     page.paragraph(
-        f"Recipe {config['name']} on {', '.join(config['corpus']['source'])}: "
+        f"Recipe {config['name']} on {', '.join(map(named, config['corpus']['source']))}: "
         f"{', '.join(text for key, text in told.items() if key not in shared)}. {sizes_sentence(outcomes)}"
         f"Seeds: {', '.join(map(str, plan.seeds))}{same_order}."
     )
     page.paragraph(data_sentences(parse(RunConfig, config), folder, shared=not own_data))
+    if own := recipe_changes(parse(RunConfig, config)):
+        page.paragraph(f"Changed from the packaged recipe: {own}.")
     for note in plan.facts.get(NOTES, ()) if plan.kind != "compare" else ():  # a comparison tells them with its arms
         page.paragraph(note)
     if plan.facts.get("budget"):
         first = f" of {next(iter(plan.facts['arm_steps']))}" if "arm_steps" in plan.facts else ""
         page.paragraph(
             f"The time budget of {plan.facts['budget']} for all trials together was turned into {steps:,} steps for "
-            f"each{first}, once, by measuring this machine; plan.json keeps the number. Elsewhere --set "
-            f"training.steps={steps} --set training.evaluate_windows={training['evaluate_windows']} in the place of "
-            "--budget runs and measures as many."
+            f"each{first}, once, by measuring this machine; plan.json keeps the number."
         )
     if parallel > 1:
         page.paragraph(
@@ -83,9 +84,27 @@ def add_setup(
             "trial alone."
         )
     page.code(command)
+    if plan.facts.get("budget"):
+        same = f"--set training.steps={steps} --set training.evaluate_windows={training['evaluate_windows']}"
+        page.paragraph("For as many steps on any machine:")
+        page.code(command.replace(f"--budget {plan.facts['budget']}", same))
     machines = sorted({outcome.machine for outcome in outcomes if outcome.machine})
     page.paragraph("; ".join([f"fledge {__version__}", *machines]) + ".")
     page.code(settings_text(config), "Every setting; arms differ from it by what they name, and seeds by training.seed")
+
+
+def recipe_changes(config: RunConfig) -> str:
+    """What a person has set otherwise than the packaged recipe of this name; lengths and logs are the plan's."""
+    if config.name not in recipe_names():
+        return ""
+    planned = ("training.", "schedule.warmup_steps")
+    found = changed(load_recipe(config.name), config)
+    own = {key: pair for key, pair in found.items() if not key.startswith(planned) or key == BATCH}
+    return ", ".join(f"{key} = {new} ({old} there)" for key, (old, new) in own.items())
+
+
+def named(source: str) -> str:
+    return "akjv (the Bible)" if source == "akjv" else source
 
 
 def sizes_sentence(outcomes: Sequence[Outcome]) -> str:
@@ -108,7 +127,7 @@ def data_sentences(config: RunConfig, folder: Path, shared: bool) -> str:
     windows = run.windows("validation")
     seen, length = min(config.training.evaluate_windows, len(windows)), config.tokens.context_length
     which = f"{seen:,} of their {len(windows):,} windows" if seen < len(windows) else f"all their {seen:,} windows"
-    drawn = ", which the seed draws at random" if seen < len(windows) else ""
+    drawn = ", drawn at random once for each seed" if seen < len(windows) else ""
     return (
         f"Tokenizer {config.tokenizer.kind} with a vocabulary of {run.tokens.vocabulary_size:,}; "
         f"{len(train.tokens):,} tokens to train on ({readable_bytes(train.source_bytes)} of text), "
@@ -146,7 +165,7 @@ def add_arms(page: Page, plan: Plan, outcomes: Sequence[Outcome], metric: str, r
         rows.append(
             (
                 arm.name,
-                " ".join(arm.changes) or "as the recipe",
+                " ".join(with_former(change, plan.config) for change in arm.changes) or "as the recipe",
                 str(estimate(values)) if values else "–",
                 difference_text(found, base, metric) if reference and arm.name != reference else "–",
                 f"{len(diverged)} of {len(found)}" if diverged else "none",
@@ -172,14 +191,27 @@ def add_arms(page: Page, plan: Plan, outcomes: Sequence[Outcome], metric: str, r
             f"± is half the 95 % interval of the mean over the {len(plan.seeds)} seeds (Student's t). A difference is "
             f"the arm's loss less that of {reference!r}, seed by seed and before rounding: below zero is better. "
             "Better and worse are said where its interval leaves zero out; that none is shown does not make two arms "
-            "equal. The intervals are of one arm each: among twenty that change nothing, about one would seem to."
+            "equal. The intervals are not corrected for their number: of twenty changes without an effect, about one "
+            "would be called better or worse by chance."
         )
     else:
         page.paragraph(
             "One seed: there is no interval, and small differences may be chance. Run with --seeds 3 to know."
         )
     if all(outcome.status == "complete" for outcome in outcomes):
-        page.paragraph(f"All {len(outcomes)} trials ran to their last step, of which the losses are.")
+        page.paragraph(f"All {len(outcomes)} trials ran to their last step, and every loss in the table is from there.")
+    page.paragraph("Speeds depend on what else the machine did meanwhile: arms are not to be compared by them.")
+
+
+def with_former(change: str, config: Mapping[str, Any]) -> str:
+    """A change with what the recipe has instead, where that says something.
+
+    >>> with_former("model.norm=none", {"model": {"norm": "rms"}}), with_former("a.b=1", {"a": {"b": None}})
+    ('model.norm=none (instead of rms)', 'a.b=1')
+    """
+    group, _, name = change.partition("=")[0].partition(".")
+    former = config.get(group, {}).get(name)
+    return change if former is None else f"{change} (instead of {former})"
 
 
 def difference(found: Sequence[Outcome], base: dict[int, Outcome], metric: str) -> Estimate | None:
@@ -237,9 +269,13 @@ def add_curves(page: Page, plan: Plan, outcomes: Sequence[Outcome], folder: Path
         left_out += f" Losses above {ceiling:.2f} are off the figure."
     if above := [name for name in best if name not in lines]:
         left_out += f" Not shown, for {'they lie' if len(above) > 1 else 'it lies'} above: {', '.join(above)}."
+    if any(outcome.status == "pruned" for outcome in first):
+        left_out += " A line that ends early is of a trial that was stopped."
     with rc_context({"lines.marker": "o", "lines.markersize": 3}):
         drawing = curves(lines, "tokens", "validation loss, nats per token")
-    page.figure(drawing, f"Validation loss against tokens, seed {plan.seeds[0]}.{note}{left_out}")
+    if len(plan.seeds) > 1:
+        note += " The table has the means over all seeds."
+    page.figure(drawing, f"Validation loss against tokens, seed {plan.seeds[0]} alone.{note}{left_out}")
 
 
 def read_curve(run: Path, x: str) -> Curve:
@@ -258,9 +294,10 @@ def add_samples(page: Page, plan: Plan, outcomes: Sequence[Outcome], folder: Pat
         return
     start = repr(prompt) if prompt else "nothing (a new document)"
     page.heading("Samples")
+    who = "the models" if len(whole) > 1 else "the model"
     page.paragraph(
-        f"Written by models of seed {plan.seeds[0]} after {start}: up to {SAMPLE} tokens behind the ▸, at temperature "
-        "0.7 with seed 0."
+        f"Written by {who} of seed {plan.seeds[0]} after {start}: up to {SAMPLE} tokens behind the ▸, at temperature "
+        "0.7 with seed 0, whatever the recipe's own sampling is."
     )
     for outcome in whole:
         try:

@@ -64,9 +64,14 @@ def pack(config: RunConfig, folder: Path, time: str = "8h50m", user: str = "") -
         raise FledgeError(f"{folder} exists already and was not made by fledge kaggle. Choose another with -o.")
     if "-" in (*config.corpus.source, *config.corpus.validation_source):
         raise FledgeError("corpus.source = - is standard input, which a notebook has not. Name a file.")
+    if user and not re.fullmatch(r"[A-Za-z0-9_-]+", user):
+        raise FledgeError(f"--user {user!r} is no Kaggle user name: letters, digits and hyphens.")
     slug = slug_of(config.name)
     if not remote(config.corpus):
-        Corpus.from_config(config.corpus)  # a source that is not there is found out here, not on Kaggle
+        for _ in Corpus.from_config(config.corpus).batches():
+            break  # a source that is empty or not there is found out here, not on Kaggle
+        else:
+            raise FledgeError(f"{', '.join(config.corpus.source)} holds no text.")
     former = former_metadata(folder)
     if foreign := others(folder, former):
         raise FledgeError(f"{foreign[0]} would be lost, for that folder is written anew: move it elsewhere first.")
@@ -111,7 +116,9 @@ def files_in(folder: Path) -> list[str]:
 def others(folder: Path, former: dict[str, Any]) -> list[Path]:
     """What a person has put into the two folders that are written anew; what we wrote, the manifest lists."""
     kept = folder / "dataset" / MANIFEST
-    written = {*read_json(kept).get("files", files_in(folder / "dataset")), MANIFEST} if kept.is_file() else set()
+    manifest = read_json(kept) if kept.is_file() else {}
+    listed = manifest.get("files") if isinstance(manifest, dict) else None
+    written = {*(listed or files_in(folder / "dataset")), MANIFEST}
     ours = {"kernel-metadata.json", former.get("code_file")}
     return [
         *(folder / "dataset" / name for name in files_in(folder / "dataset") if name not in written),

@@ -66,18 +66,23 @@ def answer(
     lowest = estimate(losses[best])
     near = [name for name in losses if name != best and estimate(losses[name]).overlaps(lowest)]
     which = "Lowest of one run each" if once else "Lowest" if near else "Best"
-    parts = [f"{which}: {best}, with a validation loss of {lowest} {findings.METRICS[metric]}."]
+    unit, tokens = findings.METRICS[metric], groups[best][0].tokens
+    parts = [f"{which}: {best}, with a validation loss of {lowest} {unit} after {tokens:,} tokens."]
     if once:
-        parts.append("One seed shows no uncertainty: near points may change places. Run with --seeds 3 to know.")
+        parts.append(
+            "One seed shows no uncertainty: near points may change places. --seeds 3 shows how far chance goes (a "
+            "--budget is shared by all trials: give three times as much)."
+        )
     elif near:
         others = f" and {len(near) - 3} more" * (len(near) > 3)
         parts.append(f"Its interval overlaps with that of {', '.join(near[:3])}{others}: they are not told apart.")
     parts.append(f"Training diverged at {'; '.join(diverged)}." if diverged else "No point diverged.")
     if pruned := len(groups) - len(losses) - len(diverged):
         parts.append(
-            f"{pruned} of {len(groups)} points were stopped early, when half of those before them had been better at "
-            "the same step: how they would have ended is not known."
+            f"{pruned} of {len(groups)} points were stopped early, each when at least half of those run before it were "
+            "better at the same step: how they would have ended is not known."
         )
+        parts += [said for axis in axes if (said := unfinished_beside(axis, best, points, losses, diverged))]
     parts += [end for axis in axes if (end := at_end(axis, points[best][axis.key]))]
     seen = [outcome.tokens for outcome in outcomes if outcome.status == "complete"]
     if max(seen) > 1.1 * min(seen):
@@ -104,6 +109,30 @@ def at_end(axis: Axis, value: Any) -> str:
         return ""
     which = "largest" if value >= axis.high else "smallest"
     return f"The best {axis.key.rpartition('.')[2]} is the {which} tried: a better one may lie beyond."
+
+
+def unfinished_beside(
+    axis: Axis, best: str, points: Mapping[str, Point], losses: Mapping[str, Any], diverged: Sequence[str]
+) -> str:
+    """What to say where the value next to the best one was stopped early: then the best is not between two others.
+
+    >>> axis, points = Axis("model.layers", (1, 2, 4)), {str(n): {"model.layers": n} for n in (1, 2, 4)}
+    >>> unfinished_beside(axis, "2", points, {"1": 3.0, "2": 2.0}, [])
+    'The next layers up, 4, was among these, so a better one may lie there: --no-prune runs all to their end.'
+    """
+    if not numeric(axis):
+        return ""
+    value, key = points[best][axis.key], axis.key
+    others = {k: v for k, v in points[best].items() if k != key}
+    line = {p[key]: name for name, p in points.items() if {k: v for k, v in p.items() if k != key} == others}
+    for way, beyond in (("up", min), ("down", max)):
+        further = [other for other in line if (other > value if way == "up" else other < value)]
+        if further and (name := line[near := beyond(further)]) not in losses and name not in diverged:
+            return (
+                f"The next {key.rpartition('.')[2]} {way}, {near:g}, was among these, so a better one may lie there: "
+                "--no-prune runs all to their end."
+            )
+    return ""
 
 
 def rates_by_batch(losses: Mapping[str, float], axes: Sequence[Axis], points: Mapping[str, Point]) -> list[str]:
@@ -144,12 +173,26 @@ def add_points(page: Page, outcomes: Sequence[Outcome], metric: Metric) -> None:
     for name, found in by_arm(outcomes).items():
         values = findings.arm_values(found, metric)
         ended = [outcome for outcome in found if outcome.status != "complete"]
-        result = f"{ended[0].status} at step {ended[0].step:,}" if ended else str(estimate(values))
+        result = until(ended[0]) if ended else str(estimate(values))
         speeds = [outcome.tokens_per_second for outcome in found if outcome.tokens_per_second]
         rows.append((name, result, f"{found[0].tokens:,}", f"{sum(speeds) / len(speeds):,.0f}" if speeds else "–"))
     page.table(["point", f"validation loss ({findings.METRICS[metric]})", "tokens", "tokens/s"], rows)
+    if any(outcome.status == "pruned" for outcome in outcomes):
+        page.paragraph("A point that was stopped early is not thereby worse than every one that ran to its end.")
+    page.paragraph("Speeds depend on what else the machine did meanwhile.")
     if len({outcome.seed for outcome in outcomes}) > 1:
         page.paragraph("± is half the 95 % interval of the mean over the seeds (Student's t).")
+
+
+def until(outcome: Outcome) -> str:
+    """How far a trial came that was not run to its end.
+
+    >>> until(Outcome("a", 0, "pruned", 280, 1, 1, 1.0, reached=4.2))
+    '4.2000 at step 280, then pruned'
+    """
+    if outcome.status == "diverged" or outcome.reached is None:
+        return f"{outcome.status} at step {outcome.step:,}"
+    return f"{outcome.reached:.4f} at step {outcome.step:,}, then {outcome.status}"
 
 
 def add_landscape(
@@ -189,6 +232,7 @@ def add_landscape(
             f"validation loss, {findings.METRICS[metric]}",
             log_x=first.low > 0 and (first.log or first.high / first.low >= 10),
         )
-    marked = " × at the top: training diverged there, and has no loss." if diverged else ""
-    pruned = " Points that were stopped early have none." if any(o.status == "pruned" for o in outcomes) else ""
+    marked = " × at the top: training diverged there, to a loss too high to draw." if diverged else ""
+    stopped = sorted({float(points[o.arm][first.key]) for o in outcomes if o.status == "pruned"})
+    pruned = f" Not drawn, because stopped early: {', '.join(f'{x:g}' for x in stopped)}." if stopped else ""
     page.figure(drawing, f"Final validation loss over {first.key}.{marked}{pruned}")

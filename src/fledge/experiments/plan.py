@@ -137,7 +137,8 @@ def make_plan(
     )
     facts = {"steps": found.steps, "budget": budget_text, **matched, **(asked or {})}
     facts |= {NOTES: notes} if notes else {}
-    plan = Plan(kind, question, settings.model_dump(mode="json"), tuple(arms), tuple(range(seeds)), facts)
+    numbers = tuple(range(config.training.seed, config.training.seed + seeds))
+    plan = Plan(kind, question, settings.model_dump(mode="json"), tuple(arms), numbers, facts)
     settled = plan.settle(folder)
     if new:
         given = "training.steps" if config.training.tokens is None else "training.tokens"

@@ -28,7 +28,9 @@ def report(
     finals = [outcome for outcome in outcomes if outcome.arm in chosen.values()]
     said = [verdict(finals, chosen, unigram), *lost_sentences(finals, names, chosen)]
     if edges := at_edge(outcomes, chosen):
-        said.append(f"{listed(edges)} did best at the end of the rates tried, so one beyond may change this.")
+        said.append(
+            f"{listed(edges)} did best at the end of the rates tried: one beyond may be better, and the order another."
+        )
     page = Page(plan.question, " ".join(said))
     add_table(page, plan, finals, chosen, match, unigram)
     if len(plan.seeds) > 1:
@@ -45,6 +47,8 @@ def report(
         drawing = curves(lines, title, "validation loss, nats per token")
         page.figure(drawing, f"Validation loss against {title}, seed {plan.seeds[0]}, each arm at its best rate.")
     add_tuning(page, outcomes, chosen, plan.seeds[0])
+    if all(outcome.status == "complete" for outcome in outcomes):
+        page.paragraph(f"All {len(outcomes)} trials ran to their last step.")
     findings.add_given_up(page, outcomes)
     return page
 
@@ -100,7 +104,10 @@ def verdict(finals: Sequence[Outcome], chosen: Mapping[str, str], unigram: float
     first, second = ordered[0], ordered[1]
     base = {outcome.seed: outcome for outcome in groups[chosen[first]]}
     gap = findings.difference(groups[chosen[second]], base, METRIC)
-    losses = f"Losses in nats per token: {', '.join(f'{name} {means[name]}' for name in ordered)}."
+    seen = max(outcome.tokens for outcome in finals)
+    losses = (
+        f"Losses in nats per token after {seen:,} tokens: {', '.join(f'{name} {means[name]}' for name in ordered)}."
+    )
     if gap is not None and apart(gap) and not means[first].overlaps(means[second]):
         return f"{first} predicts best, {gap.mean:.3f} ± {gap.half_width:.3f} nats below {second}. {losses}"
     level = [name for name in ordered if means[name].overlaps(means[first])]
@@ -153,7 +160,8 @@ def needed(
         enough = f"about {more} seeds (--seeds {more}{time}) would take them apart"
     return (
         f"the intervals of {first} and {second} overlap ({second} is {abs(gap.mean):.4f} ± {gap.half_width:.4f} nats "
-        f"above, seed by seed). With this spread {enough}; a longer run may widen the gap."
+        f"above, seed by seed). If gap and spread stay as they are, {enough}; a longer run may widen the gap, close it "
+        "or turn it round."
     )
 
 
@@ -202,7 +210,9 @@ def add_table(
     page.paragraph(
         f"{how_matched(plan, [groups[arm][0] for arm in chosen.values()], match)} "
         "± is the 95 % interval of the mean over the seeds (Student's t). Counting tokens alone (unigram) gives "
-        f"{unigram:.3f} nats per token: an arm above that has learned nothing. Losses are those of the last step. "
+        f"{unigram:.3f} nats per token: an arm above that has learned less than these counts. Losses are those of the "
+        "last step; each seed has validation windows of its own, which ± includes. The rate was chosen with the first "
+        "seed, whose trial counts, too. "
         "Seconds and tokens/s are means over the seeds; the seconds count evaluations, too. The rate is a factor of "
         "the learning rate of the arm's recipe, the best of those tried."
         + " Memory is the most that the process had at a time, with what earlier trials left to it."

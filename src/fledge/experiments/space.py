@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -65,7 +66,7 @@ def parse_axis(text: str) -> Axis:
         )
     if key not in known:
         raise FledgeError(f"--over {text!r}: there is no setting {key}. {nearest(key, known)}")
-    if ".." not in spec:
+    if ".." not in spec or "/" in spec:  # a path may go up
         values = tuple(_value(part) for part in spec.split(","))
         if MAX in values and key != BATCH:
             raise FledgeError(f"--over {text!r}: only {BATCH} has a largest value that can be found.")
@@ -77,11 +78,13 @@ def parse_axis(text: str) -> Axis:
     low, high = _number(low_text, text), _number(high_text, text)
     log = "log" in options
     counts = [option for option in options if option != "log"]
-    if len(counts) > 1 or (counts and not counts[0].isdigit()):
+    if len(counts) > 1 or (counts and not re.fullmatch("[0-9]+", counts[0])):
         raise FledgeError(f"--over {text!r}: after the range come :log and a number of steps, such as :log:8.")
     count = int(counts[0]) if counts else 8
     if not low < high or count < 2:
         raise FledgeError(f"--over {text!r}: the range must rise and have at least 2 steps.")
+    if count > LARGEST_GRID:
+        raise too_many(f"{count:,}")
     if log and low <= 0:
         raise FledgeError(f"--over {text!r}: a logarithmic range begins above 0.")
     whole = _takes_whole_numbers(key)
@@ -97,6 +100,13 @@ def check_once(axes: Sequence[Axis]) -> None:
         raise FledgeError(f"--over {twice} is given twice. Give all its values at once, as in {twice}=A,B,C.")
 
 
+def too_many(size: str) -> FledgeError:
+    return FledgeError(
+        f"The grid has {size} points, and at most {LARGEST_GRID:,} are run. Take fewer steps, or sample it: --method "
+        "random --trials 50."
+    )
+
+
 def grid(axes: list[Axis]) -> list[Point]:
     """Every combination; too many are refused with their number, and so is a setting that is given twice."""
     check_once(axes)
@@ -104,10 +114,7 @@ def grid(axes: list[Axis]) -> list[Point]:
     size = math.prod(len(axis.values) for axis in axes)
     if size > LARGEST_GRID:
         shape = f"{' × '.join(str(len(axis.values)) for axis in axes)} = " * (len(axes) > 1)
-        raise FledgeError(
-            f"The grid has {shape}{size:,} points, and at most {LARGEST_GRID:,} are run. Take fewer steps, or "
-            "sample it: --method random --trials 50."
-        )
+        raise too_many(f"{shape}{size:,}")
     return [dict(zip(keys, point, strict=True)) for point in product(*(a.values for a in axes))]
 
 

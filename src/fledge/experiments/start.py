@@ -63,7 +63,7 @@ class Start:
             shutil.rmtree(self.folder)  # a kill came between the choice and its last file
         asked = {"texts": self.texts, "time": self.time_text}
         kept = read_json(self.folder / START) if (self.folder / START).is_file() else {}
-        if "choices" in kept:
+        if isinstance(kept, dict) and {"choices", "texts", "time", "speed"} <= kept.keys():
             if (kept["texts"], kept["time"]) != (self.texts, self.time_text):
                 raise FledgeError(
                     f"{self.folder} was started with other texts or another time ({', '.join(kept['texts'])}; "
@@ -296,7 +296,9 @@ def begun(folder: Path, texts: Sequence[str]) -> bool:
     names = {path.name for path in folder.iterdir() if not path.name.endswith(PARTIAL)}
     if START not in names:
         return names == {CONFIG} and is_run(folder) and read_json(folder / CONFIG)["corpus"]["source"] == list(texts)
-    return names <= {CONFIG, START, "tokenizer", RECIPE} and "choices" not in read_json(folder / START)
+    kept = read_json(folder / START)
+    ours = isinstance(kept, dict) and kept.get("texts") == list(texts) and "choices" not in kept
+    return ours and names <= {CONFIG, START, "tokenizer", RECIPE}
 
 
 def bytes_per_token(corpus: Corpus, tokenizer: Tokenizer) -> float:

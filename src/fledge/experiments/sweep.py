@@ -19,9 +19,21 @@ from fledge.experiments import findings, landscape
 from fledge.experiments.engines import ONE_BY_ONE, Engine, alone_in, run_trials
 from fledge.experiments.largest import FEWEST_STEPS, KEPT, Largest, largest_batch
 from fledge.experiments.plan import DATA, PLAN, Arm, Plan, check_folder, make_plan, with_threads, with_windows
-from fledge.experiments.space import BATCH, MATRIX_RATE, MAX, RATE, Axis, Point, check_once, grid, label, overrides
+from fledge.experiments.space import (
+    BATCH,
+    LARGEST_GRID,
+    MATRIX_RATE,
+    MAX,
+    RATE,
+    Axis,
+    Point,
+    check_once,
+    grid,
+    label,
+    overrides,
+)
 from fledge.experiments.timing import EVALUATIONS, Clock, Cost, Pace, pacer
-from fledge.experiments.trials import Measure, Outcome, Trial, check_arms, with_rivals
+from fledge.experiments.trials import Measure, Outcome, Trial, check_arms, check_effects, with_rivals
 from fledge.extras import missing
 
 Method = Literal["grid", "random", "tpe"]
@@ -55,6 +67,8 @@ def sweep(
     began = time.monotonic()
     if method == "grid" and trials is not None:
         raise FledgeError("--trials is for --method random or tpe: a grid has as many points as its values make.")
+    if trials is not None and trials > LARGEST_GRID:
+        raise FledgeError(f"--trials {trials:,}: at most {LARGEST_GRID:,} are run.")
     check_points(config, axes, method, planned=budget is not None or equal_samples)
     check_folder(folder)
     with alone_in(folder), study_errors(folder):
@@ -147,7 +161,7 @@ def changes_of(point: Point, config: RunConfig) -> tuple[str, ...]:
     """
     optimizer = config.optimizer
     own = point.get(MATRIX_RATE) or point.get("optimizer.name", optimizer.name) != "muon"
-    if RATE not in point or own:
+    if not isinstance(point.get(RATE), (int, float)) or own:
         return tuple(overrides(point))
     rate = optimizer.matrix_learning_rate * point[RATE] / optimizer.learning_rate
     return (*overrides(point), f"{MATRIX_RATE}={rate:g}")
@@ -160,8 +174,8 @@ def matrix_rates(config: RunConfig, axes: Sequence[Axis]) -> str:
         return ""
     factor = optimizer.matrix_learning_rate / optimizer.learning_rate
     return (
-        f"Muon has a rate of its own for matrices, {MATRIX_RATE}: it is {factor:.3g} times {RATE} at every point, as "
-        "in the recipe."
+        f"Muon has a rate of its own for matrices, {MATRIX_RATE}: it is {factor:.3g} times {RATE} at every "
+        "point, as in the settings."
     )
 
 
@@ -181,6 +195,7 @@ def check_points(config: RunConfig, axes: Sequence[Axis], method: Method, planne
     except ImportError:
         raise missing("fledge sweep", "optuna", "sweep") from None
     check_once(axes)
+    check_effects(config, [axis.key for axis in axes])
     every = grid(list(axes)) if method == "grid" else [{axis.key: value} for axis in axes for value in axis.values]
     check_arms(
         config,

@@ -6,7 +6,6 @@ import csv
 import io
 import platform
 from collections.abc import Sequence
-from fnmatch import fnmatch
 from pathlib import Path
 
 from fledge.errors import FledgeError
@@ -15,7 +14,7 @@ from fledge.files import atomic_write, readable_bytes
 from fledge.plot import COLOURS, GREY
 from fledge.tokenizer.compare import THE_PILE, Measurement, fastest, readable_time
 
-WRITTEN = ("report.html", "report.md", "outcomes.csv", "figure-*.svg")
+TABLE = "outcomes.csv"
 COLUMNS = (
     "tokenizer",
     "corpus",
@@ -74,18 +73,18 @@ def report_tokenizers(measured: Sequence[Measurement], folder: Path, command: st
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     writer.writerows([[one.record()[name] for name in COLUMNS] for one in measured])
-    with atomic_write(folder / "outcomes.csv") as file:
+    with atomic_write(folder / TABLE) as file:
         file.write(text.getvalue().encode())
     return page.write(folder / "report.html")
 
 
 def require_own(folder: Path) -> None:
     """Refuse a folder with anything but an earlier report of this kind, which is replaced."""
-    names = [path.name for path in folder.glob("*")]
-    others = [name for name in names if not any(fnmatch(name, own) for own in WRITTEN)]
-    if others or (folder.exists() and not folder.is_dir()):
-        what = f" ({others[0]})" if others else ""
-        raise FledgeError(f"{folder} holds something else{what}: name another folder with --out.")
+    kept = folder / TABLE
+    if kept.is_file() and kept.read_text(errors="replace").partition("\n")[0] == ",".join(COLUMNS):
+        return
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FledgeError(f"{folder} exists already and holds something else. Name another folder with --out.")
 
 
 def bars(measured: Sequence[Measurement]) -> str:

@@ -11,6 +11,7 @@ import gc
 import hashlib
 import platform
 import re
+import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -139,6 +140,7 @@ def check_arms(config: RunConfig, arms: Sequence[Arm], planned: bool = False) ->
     import torch
 
     from fledge.model import build_model
+    from fledge.training.device import choose_device
 
     known: dict[str, str] = {}
     for arm in arms:
@@ -162,10 +164,25 @@ def check_arms(config: RunConfig, arms: Sequence[Arm], planned: bool = False) ->
             raise FledgeError(f"{other!r}{alike}: give every arm a name of its own.")
         known[folder] = arm.name
         settings = override_config(config, arm.changes)
+        choose_device(settings.training.device)
         size = settings.tokenizer.vocabulary_size or 256
         with warnings.catch_warnings(), torch.device("meta"):
             warnings.simplefilter("ignore")  # the trial will say it
             build_model(settings.model, size, settings.tokens.context_length)
+
+
+def check_effects(config: RunConfig, keys: Iterable[str]) -> None:
+    """Refuse to vary what no result depends on."""
+    from fledge.model.registry import find_architecture
+
+    keys = list(keys)
+    used = find_architecture(config.model.architecture).settings
+    for key in keys:
+        group, _, name = key.partition(".")
+        if key == "name":
+            raise FledgeError("name is the name of a run: no result depends on it.")
+        if group == "model" and name not in {"architecture", *used} and "model.architecture" not in keys:
+            raise FledgeError(f"{key} has no effect on model.architecture = {config.model.architecture}.")
 
 
 def with_rivals(trials: Sequence[Trial], before: Sequence[Trial] = ()) -> list[Trial]:
@@ -183,6 +200,7 @@ def run_trial(trial: Trial, folder: Path) -> Outcome:
     from fledge.bundle.load import checkpoints
     from fledge.run import Run
     from fledge.training import Diverged, load_checkpoint
+    from fledge.training.stops import Stops
 
     place = folder / "trials" / trial.name
     if (place / OUTCOME).is_file():
@@ -206,6 +224,7 @@ def run_trial(trial: Trial, folder: Path) -> Outcome:
         return Outcome(status=status, step=step, tokens=tokens, flops=flops, why=why, reached=reached, **facts)
 
     forget_peak_memory()
+    began = time.monotonic()
     try:
         with without_context_notes():
             result = run.train(resume=load_checkpoint(place) if checkpoints(place) else None, on_evaluation=watch)
@@ -232,6 +251,8 @@ def run_trial(trial: Trial, folder: Path) -> Outcome:
                 **facts,
             )
     write_json(place / OUTCOME, asdict(outcome))
+    if Stops.last_signal > began:
+        raise KeyboardInterrupt  # it came when this trial was over anyway, and is meant for those that follow
     return outcome
 
 

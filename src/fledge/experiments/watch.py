@@ -25,6 +25,8 @@ EARLIEST = 0.3
 "Share of the steps that every trial is given before it can be pruned."
 RISEN = 0.1
 "Nats above an earlier loss of its own at which a loss counts as risen, and not as moved by chance."
+ABOVE_START = 1.0
+"Nats above the loss of the very first batch, which may be one of a few tokens, at which training went wrong."
 POLL = 0.1  # seconds between looks at a rival that is still under way
 
 
@@ -63,7 +65,7 @@ class Watch:
 
         rows = read_metrics(self.place / "metrics.csv")
         start = next((float(row["loss"]) for row in rows if row["loss"]), math.inf)
-        if loss > start + RISEN:
+        if loss > start + ABOVE_START:
             return f"after warm-up the validation loss was {loss:.3f}, above the {start:.3f} that training began with"
         best = min((float(row["validation_loss"]) for row in rows if row["validation_loss"]), default=math.inf)
         if loss > max(self.unigram, best + RISEN):
@@ -78,7 +80,8 @@ class Watch:
         median = statistics.median(level(rival, share) for rival in self.rivals)
         if loss <= median:
             return None
-        return f"a loss of {loss:.3f}, above {median:.3f}, the median of the {len(self.rivals)} trials before it then"
+        before = f"the {len(self.rivals)} trials run before it"
+        return f"a loss of {loss:.3f}, above {median:.3f}, the median of {before} at the same step"
 
 
 def level(rival: Path, share: float) -> float:

@@ -42,6 +42,9 @@ class Stops:
     for programs that have nothing else to do, ends the process when the second is not heeded.
     """
 
+    last_signal = -1.0
+    "When one came, by the monotonic clock: a training that was about to end anyway has ended without a word of it."
+
     def __init__(self, time_limit: float | None = None, leave: bool = False) -> None:
         self.deadline = None if time_limit is None else time.monotonic() + time_limit
         self.signal: str | None = None
@@ -75,6 +78,7 @@ class Stops:
             self._heeded = True
             raise KeyboardInterrupt(self.parting())
         self.signal = signal.Signals(number).name
+        Stops.last_signal = time.monotonic()
 
     def _listen(self) -> None:
         read, self._ear = os.pipe()

@@ -10,6 +10,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fledge.config import load_recipe
+from fledge.errors import FledgeError
+from fledge.experiments.ablate import group_arms
 from fledge.experiments.page import Page
 from fledge.experiments.workbook import costs, models, sweeps, texts
 from fledge.experiments.workbook.plan import BookPlan, settle
@@ -108,6 +111,7 @@ def write_workbook(
     except ImportError:
         raise missing("fledge workbook", "optuna", "sweep") from None
     folder = Path(folder)
+    check_recipe(recipe, changes)
     plan = settle(sources, folder, budget, parse_duration(budget), recipe, changes)
     book = Book(plan, folder, command)
     for name, question in ASKED:
@@ -119,6 +123,16 @@ def write_workbook(
     add_repetition(page, book)
     page.write(folder / "report.md")
     return page.write(folder / "report.html")
+
+
+def check_recipe(recipe: str, changes: Sequence[str]) -> None:
+    """Refuse a model without the parts that the ablations take away, before anything is run."""
+    try:
+        group_arms("architecture", load_recipe(recipe, list(changes)))
+    except FledgeError as error:
+        if "none of the parts" not in str(error):
+            raise
+        raise FledgeError(f"The workbook's ablations need a Transformer, and --recipe {recipe} is none.") from None
 
 
 def lead(book: Book) -> str:
