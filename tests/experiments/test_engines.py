@@ -104,7 +104,7 @@ def test_a_trial_waits_for_a_rival_that_is_under_way(tmp_path: Path) -> None:
     ("step", "loss", "words"),
     [
         (1, float("nan"), "became nan"),
-        (3, 6.3, "above the 6.000 that training began with"),
+        (3, 7.3, "above the 6.000 that training began with"),
         (3, 5.2, "rose from 4.500 to 5.200, above the 5.000 of counting"),
     ],
 )

@@ -75,7 +75,9 @@ def test_a_first_arm_that_moves_is_said_to(capsys: pytest.CaptureFixture[str]) -
     asked = [arm_config(name, base) for name in names]
     found = same_parameters(names, asked, 512)
     (line,) = moved("gpt2", asked[0], found[0], 512)
-    assert line.startswith(f"gpt2 has {sizes(found, 512)[0]:,} parameters (model.")
+    before, after = sizes(asked, 512)[0], sizes(found, 512)[0]
+    assert line.startswith(f"The settings give gpt2 {before:,} parameters, and ")
+    assert f": it has {after:,} here (model." in line
     assert capsys.readouterr().out == f"{line}\n"
 
 

@@ -138,9 +138,9 @@ def ablate(
     """Run every arm with every seed and write the report; `budget` is seconds for all of it."""
     began = time.monotonic()
     every = [Arm(BASE), *(arm for group in groups for arm in group_arms(group, config)), *arms]
+    check_arms(config, every, planned=budget is not None)  # a mistake in the last arm is found before the first is run
     for arm in arms:
         check_effects(config, [change.partition("=")[0] for change in arm.changes])
-    check_arms(config, every, planned=budget is not None)  # a mistake in the last arm is found before the first is run
     question = QUESTIONS.get(tuple(groups) if not arms else (), "What is each part of {name} worth?")
     question = question.format(name=config.name)
 
