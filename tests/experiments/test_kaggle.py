@@ -225,8 +225,19 @@ def test_packing_again_keeps_what_is_a_persons_own(text: Path, tmp_path: Path, m
         with pytest.raises(FledgeError, match=f"{mine} would be lost"):
             pack(config, tmp_path / "out")
         (tmp_path / "out" / mine).unlink()
+    for mine in (f"notebook/{kernel['code_file']}", "dataset/recipe.json"):
+        written = (tmp_path / "out" / mine).read_bytes()
+        (tmp_path / "out" / mine).write_bytes(written + b" ")
+        with pytest.raises(FledgeError, match=f"{mine} would be lost"):
+            pack(config, tmp_path / "out")
+        (tmp_path / "out" / mine).write_bytes(written)
+    own = {"is_private": False, "dataset_sources": [*kernel["dataset_sources"], "another/texts"]}
+    metadata.write_text(json.dumps({**kernel, **own}))
     (tmp_path / "out/notebook.old").mkdir()
-    pack(config, tmp_path / "out")
+    pack(config, tmp_path / "out", user="else")
+    again = json.loads(metadata.read_text())
+    assert (again["id"], again["is_private"]) == ("else/fledge-small", False)
+    assert again["dataset_sources"] == ["else/fledge-small-data", "another/texts"]
     assert (tmp_path / "out/notebook.old").is_dir()
 
 

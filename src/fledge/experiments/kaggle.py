@@ -19,11 +19,13 @@ from fledge.config import CorpusConfig, RunConfig
 from fledge.errors import FledgeError
 from fledge.experiments import distribution
 from fledge.experiments.notebook import notebook
-from fledge.files import atomic_write, read_json, require_space, write_json
+from fledge.files import atomic_write, read_json, require_space, sha256, write_json
 
 RECIPE = "recipe.json"
 FILES = "files"
-MANIFEST = "fledge-kaggle.json"
+MANIFEST, METADATA = "fledge-kaggle.json", "kernel-metadata.json"
+EDITED = ("title", "is_private", "enable_gpu", "competition_sources", "kernel_sources")
+"Of the notebook's metadata, what is a person's to change."
 PLACEHOLDER = "INSERT_USERNAME_HERE"
 
 
@@ -73,8 +75,8 @@ def pack(config: RunConfig, folder: Path, time: str = "8h50m", user: str = "") -
         else:
             raise FledgeError(f"{', '.join(config.corpus.source)} holds no text.")
     former = former_metadata(folder)
-    if foreign := others(folder, former):
-        raise FledgeError(f"{foreign[0]} would be lost, for that folder is written anew: move it elsewhere first.")
+    if own := others(folder):
+        raise FledgeError(f"{own[0]} would be lost, for that folder is written anew: move it elsewhere first.")
     owner = user or former.get("id", "").partition("/")[0] or PLACEHOLDER
     folder.mkdir(parents=True, exist_ok=True)
     places = folder / "dataset", folder / "notebook"  # what else lies in the folder, such as results, stays there
@@ -89,10 +91,11 @@ def pack(config: RunConfig, folder: Path, time: str = "8h50m", user: str = "") -
             asked = distribution.requirements(extras)
             wheels = [packed.wheel, *packed.wheels]
             add_metadata(dataset, notebooks, slug, owner, packed, former)
-            manifest = {"name": config.name, "wheels": wheels, "source": packed.source, "files": files_in(dataset)}
-            write_json(dataset / MANIFEST, manifest)
             content = notebook(config.name, slug, time, asked, MANIFEST, packed.network)
             (notebooks / f"{slug}.ipynb").write_bytes(content)
+            manifest = {"name": config.name, "wheels": wheels, "source": packed.source}
+            manifest |= {"files": checksums(dataset), "notebook": checksums(notebooks)}
+            write_json(dataset / MANIFEST, manifest)
     except BaseException:
         with suppress(OSError):
             folder.rmdir()  # where nothing came of it
@@ -104,26 +107,31 @@ def pack(config: RunConfig, folder: Path, time: str = "8h50m", user: str = "") -
 
 def former_metadata(folder: Path) -> dict[str, Any]:
     """What the notebook's metadata were, with what a person has written into them."""
-    kept = folder / "notebook" / "kernel-metadata.json"
+    kept = folder / "notebook" / METADATA
     found = read_json(kept) if kept.is_file() else {}
     return found if isinstance(found, dict) else {}
 
 
-def files_in(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir())
+def checksums(folder: Path) -> dict[str, str]:
+    """Of every file below."""
+    return {str(path.relative_to(folder)): sha256(path) for path in sorted(folder.rglob("*")) if not path.is_dir()}
 
 
-def others(folder: Path, former: dict[str, Any]) -> list[Path]:
-    """What a person has put into the two folders that are written anew; what we wrote, the manifest lists."""
+def others(folder: Path) -> list[Path]:
+    """What a person has put into the two folders that are written anew, or changed there.
+
+    The manifest has what we wrote. The notebook's metadata are for people to edit, and what they say is kept.
+    """
     kept = folder / "dataset" / MANIFEST
     manifest = read_json(kept) if kept.is_file() else {}
-    listed = manifest.get("files") if isinstance(manifest, dict) else None
-    written = {*(listed or files_in(folder / "dataset")), MANIFEST}
-    ours = {"kernel-metadata.json", former.get("code_file")}
-    return [
-        *(folder / "dataset" / name for name in files_in(folder / "dataset") if name not in written),
-        *(path for path in (folder / "notebook").glob("*") if path.name not in ours),
-    ]
+    found = []
+    for name, written in (("dataset", "files"), ("notebook", "notebook")):
+        known = manifest.get(written) if isinstance(manifest, dict) else None
+        if isinstance(known, dict):
+            now = checksums(folder / name) if (folder / name).is_dir() else {}
+            changed = [file for file, checksum in now.items() if known.get(file) != checksum]
+            found += [folder / name / file for file in changed if file not in (MANIFEST, METADATA)]
+    return [*found, *(path for path in (folder / "notebook").glob("*") if path.is_dir())]
 
 
 # -- what goes along ---------------------------------------------------------------------------------------------------
@@ -266,13 +274,14 @@ def add_program(dataset: Path, packed: Packed, extras: list[str]) -> None:
 
 
 def add_metadata(dataset: Path, notebooks: Path, slug: str, owner: str, packed: Packed, former: dict[str, Any]) -> None:
-    """What `kaggle datasets create` and `kaggle kernels push` read; attached outputs of before stay attached."""
+    """What `kaggle datasets create` and `kaggle kernels push` read; what a person has changed or attached stays."""
+    attached = [name for name in former.get("dataset_sources", []) if not name.endswith(f"/{slug}-data")]
     write_json(
         dataset / "dataset-metadata.json",
         {"title": f"{slug}-data", "id": f"{owner}/{slug}-data", "licenses": [{"name": "other"}]},
     )
     write_json(
-        notebooks / "kernel-metadata.json",
+        notebooks / METADATA,
         {
             "id": f"{owner}/{slug}",
             "title": slug,
@@ -282,9 +291,10 @@ def add_metadata(dataset: Path, notebooks: Path, slug: str, owner: str, packed: 
             "is_private": True,
             "enable_gpu": True,
             "enable_internet": bool(packed.network),
-            "dataset_sources": [f"{owner}/{slug}-data"],
+            "dataset_sources": [f"{owner}/{slug}-data", *attached],
             "competition_sources": [],
-            "kernel_sources": former.get("kernel_sources", []),
+            "kernel_sources": [],
+            **{key: former[key] for key in EDITED if key in former},
         },
     )
 
