@@ -602,3 +602,13 @@ def test_the_same_model_twice_is_no_comparison(tmp_path: Path) -> None:
         compare(["akjv-demo", "transformer"], load_recipe("akjv-demo"), tmp_path / "e", match="tokens")
     with pytest.raises(FledgeError, match="its size is not a choice"):
         group_arms("vocabulary", load_recipe("akjv-demo", ["tokenizer.kind=character"]))
+
+
+def test_the_lowest_of_several_names_those_it_is_not_told_apart_from() -> None:
+    losses = {BASE: [2.5, 2.6], "packed": [2.0, 2.1], "full": [2.02, 2.06], "longest": [2.9, 3.0]}
+    runs = [outcome(arm, seed, loss) for arm, found in losses.items() for seed, loss in enumerate(found)]
+    arms = tuple(Arm(name, (f"tokens.policy={name}",) if name != BASE else ()) for name in losses)
+    asked = Plan("ablate", "Which way of laying windows?", {}, arms, (0, 1), {})
+    said = answer(asked, runs, "validation_loss")
+    assert re.match(r"Lowest: full, with 2\.0400 ± [\d.]+, not told apart from .*packed", said)
+    assert "after training on 64 tokens, padding included" in said

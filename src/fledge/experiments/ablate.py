@@ -184,7 +184,8 @@ def add_policies(page: Page, plan: Plan, config: RunConfig) -> None:
     page.paragraph(
         "All arms take as many steps of as many windows; where windows are padded, they see less text in them. The "
         f"losses above are those of the first held-out documents, about {most:,} tokens of them and the same for every "
-        "arm, each document read by itself from its beginning. The windows that the set-up tells of are the curves'."
+        "arm, each document read by itself from its beginning. That is how packed and aligned windows train; on "
+        "running text, stream may do better. The windows that the set-up tells of are those of the curves."
     )
 
 
@@ -254,10 +255,15 @@ def answer(plan: Plan, outcomes: Sequence[Outcome], metric: Metric, counted: Map
         )
     length = max(outcome.tokens for outcome in outcomes)
     spread = f", ± half the 95 % interval over {len(plan.seeds)} seeds" * (len(plan.seeds) > 1)
-    unit = f"In {findings.METRICS[metric]} after training on {length:,} tokens{spread}."
+    padded = any(change.startswith("tokens.policy=") for arm in plan.arms for change in arm.changes)
+    seen = f"{length:,} tokens" + ", padding included" * padded
+    unit = f"In {findings.METRICS[metric]} after training on {seen}{spread}."
     if plan.question.startswith("Which") and found:
         means = {arm.name: findings.arm_values(groups.get(arm.name, []), metric) for arm in plan.arms}
         strong = [name for name in means if means[name] and name not in weak]
         lowest = min(strong, key=lambda name: sum(means[name]) / len(means[name]))
-        parts.insert(0, f"Lowest: {lowest}, with {estimate(means[lowest])}.")
+        best = estimate(means[lowest])
+        near = [name for name in strong if name != lowest and estimate(means[name]).overlaps(best)]
+        also = f", not told apart from {', '.join(near)}" if near and len(plan.seeds) > 1 else ""
+        parts.insert(0, f"Lowest: {lowest}, with {best}{also}.")
     return " ".join([*parts, unit] if found else parts)
