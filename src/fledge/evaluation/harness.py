@@ -38,7 +38,7 @@ def harness_model(bundle: Bundle, progress: bool = True) -> Any:
     except ModuleNotFoundError:
         raise FledgeError("Tasks need lm_eval: pip install lm_eval") from None
 
-    class BundleModel(LM):  # type: ignore[misc]
+    class BundleModel(LM):  # type: ignore[misc]  # lm_eval has no types
         def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
             return loglikelihoods(bundle, [request.args for request in requests], progress)
 

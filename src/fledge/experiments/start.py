@@ -91,7 +91,7 @@ class Start:
         corpus = Corpus.open(*self.texts)
         look = self.look(corpus)
         kind, vocabulary, why = choose.choose_vocabulary(look)
-        settings = TokenizerConfig(kind=kind, vocabulary_size=vocabulary)  # type: ignore[arg-type]
+        settings = TokenizerConfig(kind=kind, vocabulary_size=vocabulary)  # type: ignore[arg-type]  # a str
         values: dict[str, Any] = {"kind": kind} if vocabulary is None else {"kind": kind, "vocabulary_size": vocabulary}
         self.choices = [
             Choice({"corpus.source": self.texts}, f"the text: {counted(look)}, {readable_bytes(look.bytes)}"),

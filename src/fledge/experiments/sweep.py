@@ -132,11 +132,9 @@ def sweep(
             asked=asked,
         )
         if prune and not measure.plain:
-            print(
-                "No point is pruned: losses of points with tokens or windows of their own do not compare.", flush=True
-            )
+            print("No point is pruned: with tokens or windows of their own, losses do not compare.", flush=True)
         prune = prune and measure.plain
-        search = Search(plan, folder, axes, method, equal_samples, prune, engine, len(arms()) or count)
+        search = Search(plan, folder, axes, method, equal_samples, prune, engine, len(arms()) or count, measure)
         outcomes = search.run()
         page = landscape.report(plan, outcomes, axes, search.points, folder, measure, whole=method == "grid")
         if scaled := matrix_rates(config, axes):
@@ -302,12 +300,13 @@ class Search:
         prune: bool,
         engine: Engine,
         count: int,
+        measure: Measure,
     ) -> None:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.plan, self.folder, self.axes, self.engine, self.count = plan, folder, axes, engine, count
-        self.method, self.prune, self.measured = method, prune, Measure.of(axis.key for axis in axes)
+        self.method, self.prune, self.measured = method, prune, measure
         self.base = parse(RunConfig, plan.config)
         self.points: dict[str, Point] = {}
         self.losses: dict[str, float | None] = {}

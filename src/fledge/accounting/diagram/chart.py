@@ -65,7 +65,7 @@ class Chart:
         return node.key
 
     def link(self, source: str, target: str, label: str = "", **options: object) -> None:
-        self.edges.append(Edge(source, target, label, **options))  # type: ignore[arg-type]
+        self.edges.append(Edge(source, target, label, **options))  # type: ignore[arg-type]  # Edge's own
 
     @contextmanager
     def group(self, title: str) -> Iterator[None]:
