@@ -66,7 +66,7 @@ def test_plain_readers_open_the_file(tmp_path):
 def test_encoding_in_place_equals_encoding_one_by_one(documents, between, ended, flags, layout, special):
     """Separators encoded where they lie, or put in afterwards: the same ids, starts and bytes."""
     data = b"".join(part for pair in zip(documents, between, strict=False) for part in pair)
-    data = data if ended else data[: data.rfind(documents[-1]) + len(documents[-1])]
+    data = data if ended else data.removesuffix(between[len(documents) - 1])
     text = Text.between(data, b"<|endoftext|>")
     held = np.array(flags[: len(text)])
     tokenizer = ByteTokenizer(ROLES[layout])
