@@ -50,7 +50,7 @@ def test_a_model_on_the_gpu_is_the_model_on_the_cpu(name, documents):
             assert distance(other.grad, own.grad) < near, part
 
 
-@pytest.mark.parametrize("name", ["transformer", "gpt2", "bdh"])
+@pytest.mark.parametrize("name", ["transformer", "gpt2", "grouped", "bdh"])
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_training_compiles_to_one_graph(name):
     model = build_model(ModelConfig(layers=2, width=128, **MODELS[name]), 5003, 256).cuda()

@@ -7,7 +7,8 @@ import torch
 from torch.nn import functional
 
 from fledge import loss as loss_module
-from fledge.model import bdh_layer
+from fledge.config import ModelConfig
+from fledge.model import attention, bdh_layer
 from fledge.model.layers import rotary_frequencies, rotate, rotation
 from tests.kernels import DEVICE, INTERPRETED, NARROW, distance, near, on_gpu_or_interpreted
 
@@ -39,6 +40,28 @@ def test_short_attention(heads, kv_heads, size, length, rope):
         torch.autograd.grad(out, qkv, seed.to(out.dtype), retain_graph=True) for out in (found, wanted)
     )
     assert distance(grad, wanted_grad) < near(1e-2)
+
+
+@pytest.mark.parametrize("size", [32, 64])
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_short_attention_takes_the_place_of_the_general_one(size, qk_norm, monkeypatch):
+    torch.manual_seed(0)
+    config = ModelConfig(width=4 * size, heads=4, kv_heads=2, qk_norm=qk_norm)
+    module = attention.Attention(config).to(DEVICE)
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    turn = tuple(t.to(DEVICE) for t in rotation(torch.arange(80), rotary_frequencies(size, 1e4)))
+    x = torch.randn(2, 80, 4 * size, device=DEVICE)
+    outputs, gradients = [], []
+    for short in (True, False):
+        monkeypatch.setattr(attention, "is_short", lambda *_, short=short: short)
+        module.zero_grad()
+        with torch.autocast(DEVICE, dtype=torch.bfloat16, enabled=not INTERPRETED):
+            outputs.append(module(x, turn, None, None, 0))
+        outputs[-1].float().square().sum().backward()
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in module.parameters()]))
+    assert distance(*outputs) < near(1e-2)
+    assert distance(*gradients) < near(3e-2)
 
 
 @pytest.mark.parametrize(("smoothing", "z_loss"), [(0.0, 0.0), (0.1, 1e-3)])

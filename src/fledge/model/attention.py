@@ -48,8 +48,9 @@ class Attention(nn.Module):
     ) -> Tensor:
         batch, length, _ = x_BTD.shape
         fused_BTC = self.qkv(x_BTD)
-        plain = window is None and plan is None and not self.qk_norm and not (self.training and self.dropout)
-        if plain and is_short(fused_BTC, self.head_size):
+        plain = window is None and plan is None and not (self.training and self.dropout)
+        short = plain and is_short(fused_BTC, self.head_size)
+        if short and not self.qk_norm:
             cosines, sines = rotation if rotation is not None else (None, None)
             mixed_BTD, _ = short_attention(fused_BTC, cosines, sines, self.heads, self.kv_heads)
             return self.output_proj(mixed_BTD)  # type: ignore[no-any-return]
@@ -60,6 +61,10 @@ class Attention(nn.Module):
             both = torch.cat((self.q_norm(q), self.k_norm(k)), dim=2)
         if rotation is not None:
             both = rotate(both, *rotation)
+        if short:
+            fused_BTC = torch.cat((both.to(v.dtype), v), dim=2).view(batch, length, -1)
+            mixed_BTD, _ = short_attention(fused_BTC, None, None, self.heads, self.kv_heads)
+            return self.output_proj(mixed_BTD)  # type: ignore[no-any-return]
         q, k = torch.split(both, [self.heads, self.kv_heads], dim=2)
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         out_BHTK = self._attend(q, k, v, plan) if window is None else self._decode(q, k, v, window, layer)

@@ -53,6 +53,14 @@ def _load(place, inside, EVEN: tl.constexpr):
 
 
 @jit
+def _store(place, values, inside, EVEN: tl.constexpr):
+    if EVEN:
+        tl.store(place, values)
+    else:
+        tl.store(place, values, mask=inside)
+
+
+@jit
 def _rows(base, rows, inside, stride, SIZE: tl.constexpr, EVEN: tl.constexpr):
     return _load(base + rows[:, None] * stride + tl.arange(0, SIZE)[None, :], inside[:, None], EVEN)
 
@@ -76,8 +84,6 @@ def _keys_and_values(
     if COPY:
         k = tiles.load([first, key])
         v = tiles.load([first, value])
-        if ROPE:
-            k = _turn(k, cosines, sines, rows, rows, SIZE, True, False).to(k.dtype)
     else:
         k = _turned(base + key, rows, rows, stride, cosines, sines, SIZE, True, ROPE)
         v = _rows(base + value, rows, rows, stride, SIZE, True)
@@ -89,6 +95,21 @@ def _place(block, row, length, stride, TILE: tl.constexpr):
     """Where a tile's rows stand in their text, which of them are in it, and the offset of the text's first row."""
     here = block * TILE + tl.arange(0, TILE)
     return here, here < length, (row * length).to(tl.int64) * stride
+
+
+@jit
+def _turn_heads(
+    source, target, cosines, sines, length, stride,
+    TURNED: tl.constexpr, SIZE: tl.constexpr, TILE: tl.constexpr, EVEN: tl.constexpr, BACK: tl.constexpr,
+):  # fmt: skip
+    """A tile of one head, turned to its place or back; of heads that are values, as it is."""
+    here, inside, offset = _place(tl.program_id(0), tl.program_id(1), length, stride, TILE)
+    head = tl.program_id(2)
+    x = _rows(source + offset + head * SIZE, here, inside, stride, SIZE, EVEN)
+    if head < TURNED:
+        x = _turn(x, cosines, sines, here, inside, SIZE, EVEN, BACK).to(x.dtype)
+    place = target + offset + head * SIZE + here[:, None] * stride + tl.arange(0, SIZE)[None, :]
+    _store(place, x, inside[:, None], EVEN)
 
 
 @jit
@@ -104,16 +125,20 @@ def _forward_step(q, k, v, here, there, scale, greatest, mass, sums, DIAGONAL: t
 
 @jit
 def _forward(
-    qkv, tiles, out, normalisers, cosines, sines, length, scale, stride, out_stride, heads, kv_heads,
-    SIZE: tl.constexpr, TILE: tl.constexpr, ROPE: tl.constexpr, EVEN: tl.constexpr, COPY: tl.constexpr,
+    qkv, tiles, out, normalisers, cosines, sines, length, scale, stride, out_stride,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr, TILE: tl.constexpr,
+    ROPE: tl.constexpr, EVEN: tl.constexpr, COPY: tl.constexpr,
 ):  # fmt: skip
     block, pair = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1)  # the longest first
-    row, head = pair // heads, pair % heads
-    shared = head // (heads // kv_heads)
-    key, value = (heads + shared) * SIZE, (heads + kv_heads + shared) * SIZE
+    row, head = pair // HEADS, pair % HEADS
+    shared = head // (HEADS // KV_HEADS)
+    key, value = (HEADS + shared) * SIZE, (HEADS + KV_HEADS + shared) * SIZE
     here, inside, offset = _place(block, row, length, stride, TILE)
     base = qkv + offset
     q = _turned(base + head * SIZE, here, inside, stride, cosines, sines, SIZE, EVEN, ROPE)
+    if not ROPE:  # what was calculated is kept in registers, which leaves memory for one more program; halving is exact
+        q *= 0.5
+        scale *= 2.0
     k = _turned(base + key, here, inside, stride, cosines, sines, SIZE, EVEN, ROPE)
     v = _rows(base + value, here, inside, stride, SIZE, EVEN)
     greatest = tl.full((TILE,), -1e30, tl.float32)
@@ -126,32 +151,35 @@ def _forward(
             tiles, base, row * length + start, key, value, there, stride, cosines, sines, SIZE, ROPE, COPY
         )
         greatest, mass, sums = _forward_step(q, k, v, here, there, scale, greatest, mass, sums, False)
-    sums = sums / mass[:, None]
+    sums *= (1.0 / mass)[:, None]
     target = out + (row * length).to(tl.int64) * out_stride + head * SIZE
     target += here[:, None] * out_stride + tl.arange(0, SIZE)[None, :]
-    tl.store(target, sums.to(out.dtype.element_ty), mask=inside[:, None])
-    tl.store(normalisers + pair.to(tl.int64) * length + here, greatest + tl.log2(mass), mask=inside)
+    _store(target, sums.to(out.dtype.element_ty), inside[:, None], EVEN)
+    _store(normalisers + pair.to(tl.int64) * length + here, greatest + tl.log2(mass), inside, EVEN)
 
 
 @jit
 def _query_step(q, k, v, g, here, there, scale, normaliser, drift, q_grad, DIAGONAL: tl.constexpr):
-    p = tl.exp2(tl.dot(q, tl.trans(k)) * scale - normaliser[:, None])
+    scores = tl.dot(q, tl.trans(k))
+    slope = tl.dot(g, tl.trans(v))  # goes on while the exponentials are taken
+    p = tl.exp2(scores * scale - normaliser[:, None])
     if DIAGONAL:
         p = tl.where(here[:, None] >= there[None, :], p, 0.0)
-    slope = p * (tl.dot(g, tl.trans(v)) - drift[:, None])
+    slope = p * (slope - drift[:, None])
     return tl.dot(slope.to(k.dtype), k, q_grad)
 
 
 @jit
 def _backward_queries(
     grad, qkv, tiles, out, normalisers, drifts, qkv_grad, cosines, sines,
-    length, scale, stride, out_stride, heads, kv_heads,
-    SIZE: tl.constexpr, TILE: tl.constexpr, ROPE: tl.constexpr, EVEN: tl.constexpr, COPY: tl.constexpr,
+    length, scale, stride, out_stride,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr, TILE: tl.constexpr,
+    ROPE: tl.constexpr, EVEN: tl.constexpr, COPY: tl.constexpr,
 ):  # fmt: skip
     block, pair = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1)
-    row, head = pair // heads, pair % heads
-    shared = head // (heads // kv_heads)
-    key, value = (heads + shared) * SIZE, (heads + kv_heads + shared) * SIZE
+    row, head = pair // HEADS, pair % HEADS
+    shared = head // (HEADS // KV_HEADS)
+    key, value = (HEADS + shared) * SIZE, (HEADS + KV_HEADS + shared) * SIZE
     here, inside, offset = _place(block, row, length, stride, TILE)
     base = qkv + offset
     q = _turned(base + head * SIZE, here, inside, stride, cosines, sines, SIZE, EVEN, ROPE)
@@ -162,7 +190,7 @@ def _backward_queries(
     o = _rows(out + place, here, inside, out_stride, SIZE, EVEN)
     drift = tl.sum(g.to(tl.float32) * o.to(tl.float32), 1)
     query = pair.to(tl.int64) * length + here
-    tl.store(drifts + query, drift, mask=inside)
+    _store(drifts + query, drift, inside, EVEN)
     normaliser = _load(normalisers + query, inside, EVEN)
     q_grad = tl.zeros((TILE, SIZE), tl.float32)
     q_grad = _query_step(q, k, v, g, here, here, scale, normaliser, drift, q_grad, True)
@@ -176,22 +204,14 @@ def _backward_queries(
     if ROPE:
         q_grad = _turn(q_grad, cosines, sines, here, inside, SIZE, EVEN, True)
     target = qkv_grad + offset + head * SIZE + here[:, None] * stride + tl.arange(0, SIZE)[None, :]
-    tl.store(target, q_grad.to(qkv_grad.dtype.element_ty), mask=inside[:, None])
+    _store(target, q_grad.to(qkv_grad.dtype.element_ty), inside[:, None], EVEN)
 
 
 @jit
 def _key_step(
-    grad, drifts, normalisers, base, k, v, start, here, query, length, scale, stride, out_stride, cosines, sines,
-    k_grad, v_grad,
-    SIZE: tl.constexpr, TILE: tl.constexpr, ROPE: tl.constexpr, EVEN: tl.constexpr, DIAGONAL: tl.constexpr,
+    q, g, normaliser, drift, k, v, here, there, scale, k_grad, v_grad, DIAGONAL: tl.constexpr
 ):  # fmt: skip
     """Add what one tile of queries gives; a query past the end has no gradient, and so adds nothing."""
-    there = start + tl.arange(0, TILE)
-    present = there < length
-    q = _turned(base, there, present, stride, cosines, sines, SIZE, EVEN, ROPE)
-    g = _rows(grad, there, present, out_stride, SIZE, EVEN)
-    drift = _load(drifts + query + there, present, EVEN)
-    normaliser = _load(normalisers + query + there, present, EVEN)
     p = tl.exp2(tl.dot(k, tl.trans(q)) * scale - normaliser[None, :])
     if DIAGONAL:
         p = tl.where(there[None, :] >= here[:, None], p, 0.0)
@@ -202,46 +222,53 @@ def _key_step(
 
 @jit
 def _backward_keys(
-    grad, qkv, normalisers, drifts, qkv_grad, cosines, sines, length, scale, stride, out_stride, kv_heads,
-    SIZE: tl.constexpr, TILE: tl.constexpr, ROPE: tl.constexpr, EVEN: tl.constexpr, GROUP: tl.constexpr,
+    grad, qkv, tiles, grad_tiles, normalisers, drifts, qkv_grad, cosines, sines, length, scale, stride, out_stride,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr, TILE: tl.constexpr,
+    ROPE: tl.constexpr, EVEN: tl.constexpr, COPY: tl.constexpr,
 ):  # fmt: skip
     block, pair = tl.program_id(0), tl.program_id(1)
-    row, shared = pair // kv_heads, pair % kv_heads
-    heads = GROUP * kv_heads
-    key, value = (heads + shared) * SIZE, (heads + kv_heads + shared) * SIZE
+    row, shared = pair // KV_HEADS, pair % KV_HEADS
+    key, value = (HEADS + shared) * SIZE, (HEADS + KV_HEADS + shared) * SIZE
     here, inside, offset = _place(block, row, length, stride, TILE)
     k = _turned(qkv + offset + key, here, inside, stride, cosines, sines, SIZE, EVEN, ROPE)
     v = _rows(qkv + offset + value, here, inside, stride, SIZE, EVEN)
     k_grad = tl.zeros((TILE, SIZE), tl.float32)
     v_grad = tl.zeros((TILE, SIZE), tl.float32)
-    for member in range(GROUP):
-        head = shared * GROUP + member
+    for member in range(HEADS // KV_HEADS):
+        head = shared * (HEADS // KV_HEADS) + member
         base, grads = qkv + offset + head * SIZE, grad + (row * length).to(tl.int64) * out_stride + head * SIZE
-        query = (row * heads + head).to(tl.int64) * length
-        k_grad, v_grad = _key_step(
-            grads, drifts, normalisers, base, k, v, block * TILE, here, query, length, scale, stride, out_stride,
-            cosines, sines, k_grad, v_grad, SIZE, TILE, ROPE, EVEN, True,
-        )  # fmt: skip
+        query = (row * HEADS + head).to(tl.int64) * length
+        q = _turned(base, here, inside, stride, cosines, sines, SIZE, EVEN, ROPE)
+        g = _rows(grads, here, inside, out_stride, SIZE, EVEN)
+        normaliser, drift = _load(normalisers + query + here, inside, EVEN), _load(drifts + query + here, inside, EVEN)
+        k_grad, v_grad = _key_step(q, g, normaliser, drift, k, v, here, here, scale, k_grad, v_grad, True)
         for start in range((block + 1) * TILE, length, TILE):
-            k_grad, v_grad = _key_step(
-                grads, drifts, normalisers, base, k, v, start, here, query, length, scale, stride, out_stride,
-                cosines, sines, k_grad, v_grad, SIZE, TILE, ROPE, EVEN, False,
-            )  # fmt: skip
+            there = start + tl.arange(0, TILE)
+            present = there < length
+            if COPY:
+                q = tiles.load([row * length + start, head * SIZE])
+                g = grad_tiles.load([row * length + start, head * SIZE])
+            else:
+                q = _turned(base, there, present, stride, cosines, sines, SIZE, EVEN, ROPE)
+                g = _rows(grads, there, present, out_stride, SIZE, EVEN)
+            normaliser = _load(normalisers + query + there, present, EVEN)
+            drift = _load(drifts + query + there, present, EVEN)
+            k_grad, v_grad = _key_step(q, g, normaliser, drift, k, v, here, there, scale, k_grad, v_grad, False)
     k_grad *= scale / 1.4426950408889634
     if ROPE:
         k_grad = _turn(k_grad, cosines, sines, here, inside, SIZE, EVEN, True)
     target = qkv_grad + offset + here[:, None] * stride + tl.arange(0, SIZE)[None, :]
-    tl.store(target + key, k_grad.to(qkv_grad.dtype.element_ty), mask=inside[:, None])
-    tl.store(target + value, v_grad.to(qkv_grad.dtype.element_ty), mask=inside[:, None])
+    _store(target + key, k_grad.to(qkv_grad.dtype.element_ty), inside[:, None], EVEN)
+    _store(target + value, v_grad.to(qkv_grad.dtype.element_ty), inside[:, None], EVEN)
 
 
-def _tiles(qkv: Tensor, size: int) -> Any:
-    """The fused projection as the copy engine of Hopper and later GPUs reads it: in tiles of one head. Or None."""
-    if TensorDescriptor is None or capability(qkv.device) < (9, 0):
+def _tiles(x: Tensor, size: int) -> Any:
+    """A tensor as the copy engine of Hopper and later GPUs reads it: in tiles of one head. Or None."""
+    if TensorDescriptor is None or capability(x.device) < (9, 0):
         return None
-    if size <= 32 or qkv.data_ptr() % 16:  # measured: small heads load faster without it
+    if size <= 32 or x.data_ptr() % 16:  # measured: small heads load faster without it
         return None
-    return TensorDescriptor.from_tensor(qkv.view(-1, qkv.shape[-1]), [TILE, size])
+    return TensorDescriptor.from_tensor(x.view(-1, x.shape[-1]), [TILE, size])
 
 
 class _Case:
@@ -253,20 +280,48 @@ class _Case:
         self.size = size = columns // (heads + 2 * kv_heads)
         self.numbers = (self.length, LOG2E / size**0.5, columns, heads * size)
         self.tiles = _tiles(qkv, size)
-        shape = {"SIZE": size, "TILE": TILE, "ROPE": rope, "EVEN": self.length % TILE == 0, "num_warps": 4}
-        # Registers are capped, and pipelines short, where one more program then fits on a processor.
-        self.by_query = shape | {"COPY": self.tiles is not None, "num_stages": 1 if size <= 32 else 3, "maxnreg": 128}
-        self.by_key = shape | {"GROUP": heads // kv_heads, "num_stages": 1, "maxnreg": 168}
+        self.settings = {
+            "HEADS": heads, "KV_HEADS": kv_heads, "SIZE": size, "TILE": TILE, "ROPE": rope,
+            "EVEN": self.length % TILE == 0, "COPY": self.tiles is not None, "num_warps": 4,
+        }  # fmt: skip
+
+    def staged(self, stages: int, registers: int) -> dict[str, Any]:
+        """Registers are capped, and pipelines short, where one more program then fits on a processor."""
+        return self.settings | {"num_stages": 1 if self.size <= 32 else stages, "maxnreg": registers}
+
+
+def _turns_inside(qkv: Tensor, heads: int, kv_heads: int) -> bool:
+    """Whether the kernels turn queries and keys themselves: a key once for each tile of queries, cheap for small heads.
+
+    Larger heads are turned beforehand, once, and their gradients turned back afterwards.
+    """
+    return qkv.shape[-1] // (heads + 2 * kv_heads) <= 32
+
+
+def _turn_pass(
+    source: Tensor, target: Tensor, cosines: Tensor, sines: Tensor, heads: int, kv_heads: int, back: bool = False
+) -> Tensor:
+    """Queries and keys of the fused projection turned into `target`, values as they are; back: only what was turned."""
+    batch, length, columns = source.shape
+    turned = heads + kv_heads
+    _turn_heads[(triton.cdiv(length, TILE), batch, turned if back else turned + kv_heads)](
+        source, target, cosines, sines, length, columns, TURNED=turned, SIZE=columns // (turned + kv_heads),
+        TILE=TILE, EVEN=length % TILE == 0, BACK=back,
+    )  # fmt: skip
+    return target
 
 
 def forward(
     qkv: Tensor, cosines: Tensor | None, sines: Tensor | None, heads: int, kv_heads: int
 ) -> tuple[Tensor, Tensor]:
+    if cosines is not None and sines is not None and not _turns_inside(qkv, heads, kv_heads):
+        turned = _turn_pass(qkv, torch.empty_like(qkv), cosines, sines, heads, kv_heads)
+        return forward(turned, None, None, heads, kv_heads)
     case = _Case(qkv, heads, kv_heads, cosines is not None)
     out = torch.empty(case.batch, case.length, heads * case.size, dtype=qkv.dtype, device=qkv.device)
     normalisers = torch.empty(case.batch, heads, case.length, dtype=torch.float32, device=qkv.device)
     _forward[(case.blocks, case.batch * heads)](
-        qkv, case.tiles, out, normalisers, cosines, sines, *case.numbers, heads, kv_heads, **case.by_query
+        qkv, case.tiles, out, normalisers, cosines, sines, *case.numbers, **case.staged(2, 128)
     )
     return out, normalisers
 
@@ -281,13 +336,21 @@ def backward(
     heads: int,
     kv_heads: int,
 ) -> Tensor:
+    if cosines is not None and sines is not None and not _turns_inside(qkv, heads, kv_heads):
+        turned = _turn_pass(qkv, torch.empty_like(qkv), cosines, sines, heads, kv_heads)
+        qkv_grad = backward(grad, turned, out, normalisers, None, None, heads, kv_heads)
+        return _turn_pass(qkv_grad, qkv_grad, cosines, sines, heads, kv_heads, back=True)
     case = _Case(qkv, heads, kv_heads, cosines is not None)
     qkv_grad, drifts = torch.empty_like(qkv), torch.empty_like(normalisers)
     _backward_queries[(case.blocks, case.batch * heads)](
-        grad, qkv, case.tiles, out, normalisers, drifts, qkv_grad, cosines, sines, *case.numbers, heads, kv_heads,
-        **case.by_query,
+        grad, qkv, case.tiles, out, normalisers, drifts, qkv_grad, cosines, sines, *case.numbers,
+        **case.staged(3, 128),
     )  # fmt: skip
+    # Past a text's end the copy engine would read the next text, so it fetches whole tiles alone.
+    grads = _tiles(grad, case.size) if case.settings["EVEN"] else None
+    stages = {"COPY": grads is not None, "num_stages": 1 if grads is None else 2}
     _backward_keys[(case.blocks, case.batch * kv_heads)](
-        grad, qkv, normalisers, drifts, qkv_grad, cosines, sines, *case.numbers, kv_heads, **case.by_key
-    )
+        grad, qkv, case.tiles, grads, normalisers, drifts, qkv_grad, cosines, sines, *case.numbers,
+        **case.staged(1, 168) | stages,
+    )  # fmt: skip
     return qkv_grad
