@@ -73,6 +73,17 @@ def test_sharded_weights_leave_room_for_more_windows(monkeypatch: Any) -> None:
     assert sharded > 2 * whole
 
 
+def test_weights_that_are_on_the_gpu_already_are_counted_once(monkeypatch: Any) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
+    config = settings(model={"layers": 8, "width": 1024, "heads": 8})
+    found = []
+    for held in (0, 1_000_000_000):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, held=held: (4_000_000_000 - held, 4_000_000_000))
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device, held=held: held)
+        found.append(largest_micro_batch(config, 264, 1 << 20, CUDA, "bf16"))
+    assert found[0] == found[1] > 1
+
+
 def memory_of_a_window(config: Any) -> float:
     from fledge.accounting import Account
 

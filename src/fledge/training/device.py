@@ -127,6 +127,7 @@ def largest_micro_batch(
     free, row = 0, None
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
+        free += torch.cuda.memory_reserved(device)  # weights and state that lie there already are part of the account
         row = gpu(torch.cuda.get_device_name(device), total)
     try:
         memory = Account(
