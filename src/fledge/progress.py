@@ -36,6 +36,19 @@ def readable_rate(rate: float, scale: float) -> str:
     return f"{rate:,.0f}" if scale == 1 and rate >= 10 else f"{rate / scale:,.1f}"
 
 
+def readable_time(seconds: float) -> str:
+    """
+    >>> readable_time(95), readable_time(3 * 86400), readable_time(6000 * 86400)
+    ('1.6 minutes', '3.0 days', '6,000.0 days (16.4 years)')
+    """
+    day, year = 86_400.0, 365.25 * 86_400
+    for unit, size in (("days", day), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 1.5 * size:
+            years = f" ({seconds / year:,.1f} years)" if seconds >= 2 * year else ""
+            return f"{seconds / size:,.1f} {unit}{years}"
+    return f"{seconds:.1f} seconds" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+
+
 class Bar:
     """Counts what is done, in units such as MB or steps; `advance` is cheap enough to call per block."""
 

@@ -9,9 +9,10 @@ import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
 from fledge.accounting import SHAPES, Account, account, optimum
-from fledge.accounting.budget import readable_share, readable_time
+from fledge.accounting.budget import readable_share
 from fledge.config import ModelConfig, OptimizerConfig
 from fledge.errors import FledgeError
+from fledge.progress import readable_time
 from fledge.training.optimizers import build_optimizer
 from tests.accounting.counting import build
 

@@ -444,6 +444,8 @@ def test_a_rate_of_muon_takes_that_of_the_matrices_along(config) -> None:
     assert changes_of(given, muon) == (f"{RATE}=0.03", "optimizer.matrix_learning_rate=0.01")
     assert changes_of({BATCH: 8}, muon) == (f"{BATCH}=8",)
     assert "6.67 times optimizer.learning_rate" in matrix_rates(muon, [Axis(RATE, (1e-3, 1e-2))])
+    assert matrix_rates(muon, [Axis(RATE, (1e-3, 1e-2)), Axis("optimizer.name", ("adamw", "sgd"))]) == ""
+    assert matrix_rates(config, [Axis(RATE, (1e-3, 1e-2)), Axis("optimizer.name", ("adamw", "muon"))])
     assert not matrix_rates(override_config(muon, ["optimizer.name=adamw"]), [Axis(RATE, (1e-3, 1e-2))])
 
 

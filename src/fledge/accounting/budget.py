@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from fledge.errors import FledgeError
 
 TOKENS_PER_PARAMETER = 20  # Hoffmann et al. 2022, "Training Compute-Optimal Large Language Models"
-DAY, YEAR = 86_400.0, 365.25 * 86_400
+DAY = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -85,18 +85,6 @@ def check_whole(name: str, value: object) -> None:
     """For what is counted: batches, tokens of a context, processes."""
     if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < 1:
         raise FledgeError(f"{name} = {value!r} is not allowed: it is a whole number, 1 or more.")
-
-
-def readable_time(seconds: float) -> str:
-    """
-    >>> readable_time(95), readable_time(3 * 86400), readable_time(6000 * 86400)
-    ('1.6 minutes', '3.0 days', '6,000.0 days (16.4 years)')
-    """
-    for unit, size in (("days", DAY), ("hours", 3600.0), ("minutes", 60.0)):
-        if seconds >= 1.5 * size:
-            years = f" ({seconds / YEAR:,.1f} years)" if seconds >= 2 * YEAR else ""
-            return f"{seconds / size:,.1f} {unit}{years}"
-    return f"{seconds:.1f} seconds" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
 def readable_share(share: float) -> str:

@@ -12,13 +12,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from fledge.accounting.bars import readable_flops
-from fledge.accounting.budget import TOKENS_PER_PARAMETER, optimum, readable_share, readable_time
+from fledge.accounting.budget import TOKENS_PER_PARAMETER, optimum, readable_share
 from fledge.accounting.devices import PRECISIONS, Device
 from fledge.accounting.ledger import DEFAULT_MFU, Account
 from fledge.accounting.memory import ASSUMED_MEMORY, MOST, Formula, Memory
 from fledge.accounting.textbook import textbook
 from fledge.accounting.updates import TITLES
 from fledge.files import readable_bytes
+from fledge.progress import readable_time
 
 NARROWEST, LONGEST_NAME = 10, 20  # letters of a column of a comparison: of its numbers, of a line of its name
 

@@ -35,7 +35,7 @@ def device(
     from fledge.config import load_recipe
     from fledge.files import readable_bytes
     from fledge.training.bench import devices, measure
-    from fledge.training.view import readable_time
+    from fledge.training.view import clock_time
 
     config = load_recipe(recipe, set_ or [])
     table = Table(
@@ -55,6 +55,6 @@ def device(
                 f"{found.tokens_per_second:,.0f}",
                 f"{found.windows_per_second:,.1f}",
                 readable_bytes(found.memory),
-                readable_time(found.projected_seconds or 0),
+                clock_time(found.projected_seconds or 0),
             )
     Console().print(table)

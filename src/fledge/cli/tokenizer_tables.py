@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fledge.files import readable_bytes
+from fledge.progress import readable_time
 from fledge.tokenizer.base import Tokenizer
-from fledge.tokenizer.compare import Measurement, readable_time
+from fledge.tokenizer.compare import Measurement
 from fledge.tokenizer.display import visible
 from fledge.tokenizer.inspect import KINDS, Token, Usage, VocabularyFacts, longest_tokens
 from fledge.tokenizer.train import TrainingProfile

@@ -29,7 +29,7 @@ from fledge.extras import missing
 from fledge.files import alone
 from fledge.tokens.writer import OtherText
 from fledge.training.device import choose_device
-from fledge.training.view import readable_time
+from fledge.training.view import clock_time
 
 Name = Literal["local", "ray"]
 
@@ -56,7 +56,7 @@ def run_trials(
     total, began, ran = total or done + len(trials), time.monotonic(), 0
     for number, (trial, outcome) in enumerate(zip(trials, _outcomes(trials, folder, engine), strict=True), done + 1):
         ran += trial.name not in before
-        after = f"; about {readable_time((total - number) * (time.monotonic() - began) / ran)} left" if ran else ""
+        after = f"; about {clock_time((total - number) * (time.monotonic() - began) / ran)} left" if ran else ""
         known = " (already done)" if trial.name in before else after * (number < total)
         print(f"{number}/{total} {describe(outcome)}{known}", flush=True)
         yield outcome

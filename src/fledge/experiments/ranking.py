@@ -15,7 +15,7 @@ from fledge.experiments.statistics import Estimate, apart, estimate, seeds_neede
 from fledge.experiments.trials import Outcome, by_arm
 from fledge.files import readable_bytes
 from fledge.plot import curves
-from fledge.training.view import readable_time
+from fledge.training.view import clock_time
 
 METRIC = "validation_loss"
 
@@ -139,7 +139,7 @@ def on_this_machine(seconds: float) -> str:
     >>> on_this_machine(600), on_this_machine(0)
     (': about 10 min 00 s for each seed of all arms on this machine', '')
     """
-    return f": about {readable_time(seconds)} for each seed of all arms on this machine" if seconds else ""
+    return f": about {clock_time(seconds)} for each seed of all arms on this machine" if seconds else ""
 
 
 def needed(
@@ -156,7 +156,7 @@ def needed(
     more = seeds_needed(means[first], means[second])
     enough = "no number of seeds in reach takes them apart"
     if more:
-        time = f", {readable_time((more - seeds) * each)} more on this machine" if each and more > seeds else ""
+        time = f", {clock_time((more - seeds) * each)} more on this machine" if each and more > seeds else ""
         enough = f"about {more} seeds (--seeds {more}{time}) would take them apart"
     return (
         f"the intervals of {first} and {second} overlap ({second} is {abs(gap.mean):.4f} ± {gap.half_width:.4f} nats "

@@ -167,8 +167,8 @@ def changes_of(point: Point, config: RunConfig) -> tuple[str, ...]:
 
 def matrix_rates(config: RunConfig, axes: Sequence[Axis]) -> str:
     """What a report says of Muon's second rate, where it went with the first."""
-    keys, optimizer = {axis.key for axis in axes}, config.optimizer
-    if RATE not in keys or MATRIX_RATE in keys or (optimizer.name != "muon" and "optimizer.name" not in keys):
+    values, optimizer = {axis.key: axis.values for axis in axes}, config.optimizer
+    if RATE not in values or MATRIX_RATE in values or "muon" not in values.get("optimizer.name", (optimizer.name,)):
         return ""
     factor = optimizer.matrix_learning_rate / optimizer.learning_rate
     return (

@@ -12,7 +12,8 @@ from fledge.errors import FledgeError
 from fledge.experiments.page import Page
 from fledge.files import atomic_write, readable_bytes
 from fledge.plot import COLOURS, GREY
-from fledge.tokenizer.compare import THE_PILE, Measurement, fastest, readable_time
+from fledge.progress import readable_time
+from fledge.tokenizer.compare import THE_PILE, Measurement, fastest
 
 TABLE = "outcomes.csv"
 COLUMNS = (

@@ -146,17 +146,3 @@ def _first(block: Block, size: float) -> Block:
         offsets=block.offsets[: count + 1],
         validation=block.validation[:count],
     )
-
-
-def readable_time(seconds: float) -> str:
-    """
-    >>> readable_time(38 * 3600), readable_time(90), readable_time(3.2)
-    ('38.0 h', '1.5 min', '3.2 s')
-    """
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    if seconds < 3600:
-        return f"{seconds / 60:.1f} min"
-    if seconds < 72 * 3600:
-        return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 86400:.1f} days"

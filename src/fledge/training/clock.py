@@ -11,7 +11,7 @@ import torch
 from fledge.config import TrainingConfig
 from fledge.training.device import synchronize
 from fledge.training.progress import Progress
-from fledge.training.view import readable_time
+from fledge.training.view import clock_time
 
 
 class Clock:
@@ -95,5 +95,5 @@ class Clock:
     def answer_stop(self) -> str:
         """What a person hears who asks to stop."""
         left = self.step_seconds - (time.monotonic() - self._since) if self._doing == "step" else 0.0
-        about = f" (about {readable_time(max(1.0, left))})" if self._doing == "step" and self.step_seconds else ""
+        about = f" (about {clock_time(max(1.0, left))})" if self._doing == "step" and self.step_seconds else ""
         return f"Finishing the {self._doing}{about}, then saving; Ctrl-C again to stop at once."

@@ -73,7 +73,7 @@ class View:
         if values.get("mfu") is not None:
             parts.append(f"MFU {values['mfu']:.1%}")
         if left is not None:
-            parts.append(f"{readable_time(left)} left")
+            parts.append(f"{clock_time(left)} left")
         return ", ".join(parts)
 
     def _table(self, left: float | None) -> Table:
@@ -97,7 +97,7 @@ class View:
         if known.get("memory"):
             table.add_row("memory", readable_bytes(known["memory"]))
         if left is not None:
-            table.add_row("time left", readable_time(left))
+            table.add_row("time left", clock_time(left))
         return table
 
     def close(self) -> None:
@@ -105,9 +105,9 @@ class View:
             self._live.stop()
 
 
-def readable_time(seconds: float) -> str:
+def clock_time(seconds: float) -> str:
     """
-    >>> readable_time(3725)
+    >>> clock_time(3725)
     '1 h 02 min'
     """
     seconds = round(seconds)

@@ -140,7 +140,7 @@ def ask_adamw(book: Book) -> Facts:
 
 def show_adamw(page: Page, facts: Facts, book: Book) -> None:
     from fledge.accounting.bars import readable_flops
-    from fledge.accounting.budget import readable_time
+    from fledge.progress import readable_time
 
     page.paragraph(
         "The memory of training GPT-2 XL with AdamW, reckoned by hand as a textbook does (fp32, nothing fused):"

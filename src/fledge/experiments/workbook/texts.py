@@ -251,7 +251,7 @@ def show_compression(page: Page, facts: Facts, book: Book) -> None:
 
 
 def show_throughput(page: Page, facts: Facts, book: Book) -> None:
-    from fledge.tokenizer.compare import readable_time
+    from fledge.progress import readable_time
 
     def own(measured: list[Facts]) -> list[Facts]:
         return [m for m in measured if m["tokenizer"] == m["corpus"]]
