@@ -105,7 +105,7 @@ def test_a_configuration_survives_json() -> None:
             "model.heads=7",
             ["model.heads = 7 does not divide model.width = 128", "Try 4 or 8", "model.width=126"],
         ),
-        ("model.width=1000000000000000003", ["does not divide model.width = 1000000000000000003", "Try 1 or "]),
+        ("model.width=1000000000000000006", ["does not divide model.width = 1000000000000000006", "Try 1 or "]),
         ("corpus.validation_fraction=0.9", ["corpus.validation_fraction = 0.9", "at least 0 and at most 0.5"]),
         ("sampling.top_p=1.5", ["sampling.top_p = 1.5", "it must be above 0 and at most 1."]),
         ("sampling.top_p=0", ["sampling.top_p = 0", "it must be above 0 and at most 1."]),
@@ -197,3 +197,23 @@ def test_a_name_that_is_a_day_is_a_name(tmp_path: Path) -> None:
     recipe.write_text("training.steps = " + "9" * 5000)
     with pytest.raises(FledgeError, match="not valid TOML"):
         load_recipe(recipe)
+
+
+@pytest.mark.parametrize(("width", "heads"), [(256, 5), (64, 7), (96, 33), (63, 4), (1, 3)])
+def test_heads_that_are_suggested_are_allowed(width: int, heads: int) -> None:
+    with pytest.raises(FledgeError, match="does not divide") as refused:
+        ModelConfig(width=width, heads=heads)
+    counts, widths = re.search(r"(?:Try (\d+ or \d+|\d+), or s|S)et model.width=(\d+)", str(refused.value)).groups()
+    for count in (counts or "").split(" or "):
+        if count:
+            ModelConfig(width=width, heads=int(count))
+    ModelConfig(width=int(widths), heads=heads)
+
+
+def test_settings_made_in_python_are_refused_in_the_same_words() -> None:
+    with pytest.raises(FledgeError, match="^layers = 0 is not allowed"):
+        ModelConfig(layers=0)
+    with pytest.raises(FledgeError, match="There is no setting layer. Did you mean layers"):
+        ModelConfig(layer=3)
+    with pytest.raises(FledgeError, match=r"^model\.layers = 0 is not allowed"):
+        RunConfig(model={"layers": 0})

@@ -167,3 +167,10 @@ def test_it_compiles_to_one_graph():
     torch.testing.assert_close(
         torch.autograd.grad(found[0], hidden)[0], torch.autograd.grad(wanted[0], hidden)[0], rtol=1e-9, atol=1e-12
     )
+
+
+def test_no_tokens_cost_nothing():
+    model, hidden, targets = parts()
+    loss, count = head_loss(model, hidden[:0], targets[:0])
+    assert float(loss) == int(count) == 0
+    loss.backward()

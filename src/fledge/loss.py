@@ -79,7 +79,7 @@ def _head_cross_entropy(
     rows = narrow.shape[0]
     run, chunk = _way(hidden)
     chunks = max(1, -(-hidden.shape[0] * rows // chunk))
-    step = -(-hidden.shape[0] // chunks // 128) * 128  # whole tiles
+    step = max(128, -(-hidden.shape[0] // chunks // 128) * 128)  # whole tiles
     with torch.autocast(hidden.device.type, enabled=False), torch.no_grad():
         for start in range(0, hidden.shape[0], step):
             here = slice(start, start + step)

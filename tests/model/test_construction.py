@@ -225,3 +225,36 @@ def test_padding_rows_never_train():
     for module in model.modules():
         if isinstance(module, VocabularyMatrix):
             assert module.weight.grad[61:].abs().max() == 0
+
+
+def test_empty_batches_and_wrong_sizes_are_refused():
+    model = small("transformer")
+    for shape in ((0, 3), (2, 0)):
+        with pytest.raises(FledgeError, match="at least one"):
+            model(torch.zeros(shape, dtype=torch.long))
+    for sizes in (("10", 10), (10.5, 10), (None, 10), (10, 0)):
+        with pytest.raises(FledgeError, match="A model needs at least one token and one place"):
+            build_model(ModelConfig(), *sizes)
+    with pytest.raises(FledgeError, match="it is a class made from fledge's Model"):
+        registry.register("toy", dict)
+    for ids_of_another_kind in ([3.0, 1.5], torch.tensor([1.0])):
+        with pytest.raises(FledgeError, match="they are whole numbers"):
+            model.check_ids(ids_of_another_kind)
+    model.check_ids(torch.tensor([1, 2], dtype=torch.uint16))
+    model.check_ids([0, 1])
+
+
+def test_weights_that_do_not_fit_their_part_are_refused():
+    model = small("transformer")
+    weights = model.state_dict()
+    first, third = "layers.0.ffn.w1.weight", "layers.0.ffn.w3.weight"
+    moved = torch.cat((weights[first], weights[third])).split([len(weights[first]) - 4, len(weights[third]) + 4])
+    with pytest.raises(FledgeError, match=rf"{first} has \d+ rows, and this model's has \d+"):
+        model.load_state_dict({**weights, first: moved[0], third: moved[1]})
+    with pytest.raises(FledgeError, match=f"The weights lack {first}"):
+        model.load_state_dict({name: tensor for name, tensor in weights.items() if name != first})
+    name = "token_embeddings.weight"
+    padded = model.token_embeddings.weight.detach()
+    assert len(padded) > len(weights[name])
+    with pytest.raises(FledgeError, match="If the rest is padding, cut it off"):
+        model.load_state_dict({**weights, name: padded})

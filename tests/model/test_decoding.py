@@ -163,8 +163,40 @@ def test_impossible_lengths_are_refused(name):
     for lengths in ([1, 4], [-1, 2]):
         with pytest.raises(FledgeError, match="a row of these inputs has from 0 to 3 tokens"):
             model.hidden(ids(2, 3), state=model.init_state(2), lengths=torch.tensor(lengths))
-    with pytest.raises(FledgeError, match="one number for each of 2 rows"):
-        model.hidden(ids(2, 3), state=model.init_state(2), lengths=torch.tensor([1, 2, 3]))
+    for wrong in (torch.tensor([1, 2, 3]), torch.tensor([1.0, 2.5])):
+        with pytest.raises(FledgeError, match="one whole number for each of 2 rows"):
+            model.hidden(ids(2, 3), state=model.init_state(2), lengths=wrong)
+    with pytest.raises(FledgeError, match="lengths goes with a state"):
+        model.hidden(ids(2, 3), lengths=torch.tensor([1, 2]))
+
+
+@pytest.mark.parametrize("name", ARCHITECTURE_CASES)
+def test_impossible_states_are_refused(name):
+    model = small(name)
+    with pytest.raises(FledgeError, match="A state in torch.int32 is not allowed"):
+        model.init_state(2, dtype=torch.int32)
+    for sizes in ({"batch_size": -1}, {"batch_size": 2, "capacity": 0}, {"batch_size": 2, "capacity": -3}):
+        with pytest.raises(FledgeError, match="is not allowed: rows are counted from 0"):
+            model.init_state(**sizes)
+    state = model.init_state(2)
+    for lengths in (torch.tensor([3]), torch.tensor([-3, 2]), torch.tensor([1.0, 2.0])):
+        with pytest.raises(FledgeError, match="are not those of a state of 2 rows"):
+            state.load(state.tensors, lengths)
+
+
+def test_rows_are_selected_by_number_or_by_mask():
+    model = small("lstm")
+    state = model.init_state(3)
+    _, state = model.hidden(ids(3, 5), state=state, lengths=torch.tensor([2, 3, 5]))
+    assert state.select(torch.tensor([False, True, True])).lengths.tolist() == [3, 5]
+    assert state.select([2, 0, 2]).lengths.tolist() == [5, 2, 5]
+    assert state.select([]).batch_size == 0
+    for rows in (torch.tensor([1.7]), torch.tensor([True]), torch.tensor([[0, 1]])):
+        with pytest.raises(FledgeError, match="name them by number"):
+            state.select(rows)
+    for outside in ([9], [-1]):
+        with pytest.raises(FledgeError, match="the state has rows 0 to 2"):
+            state.select(outside)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURE_CASES)

@@ -140,3 +140,36 @@ def test_rotary_positions_may_start_anywhere():
     far = model.plan(Batch(inputs, None, torch.arange(100, 108)[None], None))
     with torch.no_grad():
         torch.testing.assert_close(model(inputs, far), model(inputs), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURE_CASES)
+def test_a_document_in_two_pieces_is_refused(name):
+    model, inputs = small(name), ids(2, CONTEXT)
+    documents = torch.zeros_like(inputs)
+    documents[1, 4:8] = 1
+    with pytest.raises(FledgeError, match="A document of row 1 lies in several pieces"):
+        model.plan(Batch(inputs, inputs, None, documents))
+    documents[1, 8:] = 2
+    documents[0, :3], documents[0, -3:] = -1, -1  # padding may lie on both sides
+    model(inputs, model.plan(Batch(inputs, inputs, None, documents)))
+
+
+@pytest.mark.parametrize("name", ["transformer", "gpt2", "sinusoidal positions"])
+def test_documents_without_positions_count_from_their_own_beginning(name):
+    model, inputs = small(name), ids(1, CONTEXT)
+    documents = (torch.arange(CONTEXT) >= 6).long()[None]
+    packed_logits = model(inputs, model.plan(Batch(inputs, inputs, None, documents)))
+    torch.testing.assert_close(packed_logits[:, 6:], model(inputs[:, 6:]), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURE_CASES)
+def test_a_plan_of_another_model_or_batch_is_refused(name):
+    model, inputs = small(name), ids(2, CONTEXT)
+    batch = Batch(inputs, inputs, None, torch.zeros_like(inputs))
+    other = small("lstm" if name != "lstm" else "transformer")
+    with pytest.raises(FledgeError, match="The plan is of another model"):
+        model(inputs, other.plan(batch))
+    with pytest.raises(FledgeError, match="The plan is of a batch of shape"):
+        model(inputs[:1], model.plan(batch))
+    with pytest.raises(FledgeError, match="documents of shape .* do not fit inputs of shape"):
+        model.plan(batch._replace(documents_BT=batch.documents_BT[:, 1:]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 from pydantic import (
     AfterValidator,
@@ -12,11 +12,14 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
+
+from fledge.errors import FledgeError
 
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -50,7 +53,26 @@ def _kinds(annotation: Any) -> list[Any]:
     return [annotation, *(kind for part in get_args(annotation) for kind in _kinds(part))]
 
 
-class Settings(BaseModel):
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)  # which pydantic does not name in public
+
+
+class _InSentences(ModelMetaclass):
+    """Settings made in Python refuse a value in the words that a recipe's do."""
+
+    def __call__(cls, *arguments: Any, **values: Any) -> Any:
+        try:
+            return super().__call__(*arguments, **values)
+        except ValidationError as error:
+            from fledge.config.refusals import sentence  # which reads the settings themselves
+
+            kind = cast("type[Settings]", cls)
+            raise FledgeError(" ".join(sentence(kind, one) for one in error.errors())) from None
+
+
+class Settings(BaseModel, metaclass=_InSentences):
     """A group of settings: unknown names are refused, values are checked, and nothing changes afterwards."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
@@ -194,14 +216,16 @@ class ModelConfig(Settings):
     @model_validator(mode="after")
     def _heads_divide(self) -> ModelConfig:
         if self.architecture in ("transformer", "bdh") and self.width % self.heads:
-            small = [count for count in range(1, min(math.isqrt(self.width), 4096) + 1) if self.width % count == 0]
-            divisors = {*small, *(self.width // count for count in small)}
+            even = 2 if self.architecture == "transformer" and self.position == "rope" else 1  # the size of a head is
+            whole = self.width // even
+            small = [count for count in range(1, min(math.isqrt(whole), 4096) + 1) if whole % count == 0]
+            divisors = {*small, *(whole // count for count in small)}
             near = sorted(divisors, key=lambda count: (abs(count - self.heads), count))
-            below = self.width - self.width % self.heads
-            widths = f", or set model.width={below or self.heads}"
+            below = self.width - self.width % (even * self.heads)
+            counts = f"Try {' or '.join(map(str, sorted(near[:2])))}, or set" if self.width % even == 0 else "Set"
             raise ValueError(
                 f"model.heads = {self.heads} does not divide model.width = {self.width}. "
-                f"Try {' or '.join(map(str, sorted(near[:2])))}{widths}."
+                f"{counts} model.width={below or even * self.heads}."
             )
         if self.kv_heads and self.heads % self.kv_heads:
             known = [str(count) for count in range(1, min(self.heads, 256) + 1) if self.heads % count == 0]

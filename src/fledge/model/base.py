@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+WHOLE = (torch.int32, torch.int64)
+PADDING = -1  # the document of what is no text
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
@@ -63,6 +65,10 @@ class Plan(NamedTuple):
     blocks: Any = None
     "FlexAttention's block mask, where the device has it."
     pieces: Pieces | None = None
+    kind: str | None = None
+    "The `state_kind` of the model it was made by."
+    shape: tuple[int, ...] | None = None
+    "Of the batch it was made for."
 
 
 class State:
@@ -98,8 +104,18 @@ class State:
         return State(tensors, lengths, self.capacity, self.longest, self.even, self.kind)
 
     def select(self, rows: Tensor | Sequence[int]) -> State:
-        """The state of these rows, in this order; a row may be named more than once."""
-        rows = torch.as_tensor(rows, device=self.lengths.device, dtype=torch.long)
+        """The state of these rows, in this order; a row may be named more than once. A mask takes the rows it marks."""
+        rows = torch.as_tensor(rows, device=self.lengths.device)
+        if rows.dtype == torch.bool and rows.shape == self.lengths.shape:
+            rows = rows.nonzero()[:, 0]
+        if rows.ndim != 1 or (rows.dtype not in WHOLE and rows.numel()):
+            raise FledgeError(
+                f"Rows of shape {list(rows.shape)} and type {rows.dtype} are not allowed: name them by number, such as "
+                f"[0, 0, 2], or mark each of the {self.batch_size} with true or false."
+            )
+        rows = rows.long()
+        if rows.device.type == "cpu" and rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < self.batch_size:
+            raise FledgeError(f"rows = {rows.tolist()} is not allowed: the state has rows 0 to {self.batch_size - 1}.")
         chosen = self._with({name: tensor[rows] for name, tensor in self.tensors.items()}, self.lengths[rows])
         if not self.even and self.lengths.device.type == "cpu":
             chosen.measure()
@@ -118,6 +134,11 @@ class State:
         if tensors.keys() != self.tensors.keys() or any(tensors[n].shape != t.shape for n, t in self.tensors.items()):
             raise FledgeError("The saved state is of another model or another batch size; start from an empty one.")
         like = self.lengths
+        if lengths.shape != like.shape or lengths.dtype not in WHOLE or bool((lengths < 0).any()):
+            raise FledgeError(
+                f"The saved lengths {lengths.tolist()} are not those of a state of {self.batch_size} rows; start from "
+                "an empty one."
+            )
         loaded = {name: tensors[name].to(tensor) for name, tensor in self.tensors.items()}
         found = self._with(loaded, lengths.to(like))
         found.measure()
@@ -166,7 +187,14 @@ class VocabularyMatrix(nn.Module):
     def _pad(self, state: dict[str, Any], prefix: str, *_: Any) -> None:
         name = prefix + "weight"
         rows = self.weight.shape[0]
-        if name in state and state[name].shape[0] == self.vocabulary_size != rows:
+        if name not in state or rows == self.vocabulary_size:
+            return
+        if state[name].shape[0] == rows:
+            raise FledgeError(
+                f"{name} has {rows:,} rows, and the vocabulary has {self.vocabulary_size:,} ids. If the rest is "
+                f"padding, cut it off: weights[{name!r}][:{self.vocabulary_size}]."
+            )
+        if state[name].shape[0] == self.vocabulary_size:
             state[name] = functional.pad(state[name], (0, 0, 0, rows - self.vocabulary_size))
 
     def forward(self, inputs_BT: Tensor) -> Tensor:
@@ -271,6 +299,12 @@ class Model(nn.Module):
 
     def check_ids(self, ids: Tensor) -> None:
         """Refuse ids outside the vocabulary: for where they enter, never inside `forward`."""
+        ids = torch.as_tensor(ids)
+        if ids.is_floating_point() or ids.is_complex():
+            raise FledgeError(
+                f"Ids of type {ids.dtype} are not allowed: they are whole numbers, as a tokenizer encodes."
+            )
+        ids = ids.long()
         if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < self.vocabulary_size:
             bad = ids[(ids < 0) | (ids >= self.vocabulary_size)].flatten()[0]
             raise FledgeError(
@@ -278,12 +312,25 @@ class Model(nn.Module):
                 "Encode the text with the tokenizer that the model was trained with."
             )
 
-    def check_inputs(self, inputs_BT: Tensor, state: State | None, lengths: Tensor | None = None) -> None:
+    def check_inputs(
+        self, inputs_BT: Tensor, plan: Plan | None, state: State | None, lengths: Tensor | None = None
+    ) -> None:
         """Refuse what cannot fit, from shapes alone; of values, only those that are on the CPU."""
-        if inputs_BT.ndim != 2 or inputs_BT.dtype not in (torch.int32, torch.int64):
+        if inputs_BT.ndim != 2 or inputs_BT.dtype not in WHOLE or not inputs_BT.numel():
             raise FledgeError(
                 f"Ids of shape {list(inputs_BT.shape)} and type {inputs_BT.dtype} are not allowed: a model takes rows "
-                "of whole numbers, [batch, tokens]. One text is ids[None], and other types become it with .long()."
+                "of whole numbers, [batch, tokens], at least one. One text is ids[None], and other types become it "
+                "with .long()."
+            )
+        if plan is not None and plan.kind not in (None, self.state_kind):
+            raise FledgeError(
+                f"The plan is of another model ({plan.kind}) than this one ({self.state_kind}). "
+                "Make one with this model's plan(batch)."
+            )
+        if plan is not None and plan.shape not in (None, tuple(inputs_BT.shape)):
+            raise FledgeError(
+                f"The plan is of a batch of shape {list(plan.shape or ())}, and the inputs are "
+                f"{list(inputs_BT.shape)}. Make one for each batch."
             )
         if state is None and inputs_BT.shape[1] > self.context_length:
             raise FledgeError(
@@ -302,16 +349,52 @@ class Model(nn.Module):
             )
         if lengths is not None:
             rows, steps = inputs_BT.shape
-            if lengths.shape != (rows,):
+            if state is None:
+                raise FledgeError("lengths goes with a state: make one with init_state, or leave the padding unread.")
+            if lengths.shape != (rows,) or lengths.dtype not in WHOLE:
                 raise FledgeError(
-                    f"lengths has the shape {list(lengths.shape)}: it is one number for each of {rows} rows."
+                    f"lengths of shape {list(lengths.shape)} and type {lengths.dtype} is not allowed: it is one whole "
+                    f"number for each of {rows} rows."
                 )
             if lengths.device.type == "cpu" and rows and not 0 <= int(lengths.min()) <= int(lengths.max()) <= steps:
                 raise FledgeError(
                     f"lengths = {lengths.tolist()} is not allowed: a row of these inputs has from 0 to {steps} tokens."
                 )
 
-    def _home(self, device: torch.device | str | None, dtype: torch.dtype | None) -> tuple[torch.device, torch.dtype]:
+    def check_batch(self, batch: Documents) -> None:
+        """Refuse documents and positions that do not fit the inputs; of values, only those that are on the CPU."""
+        shape = batch.inputs_BT.shape
+        for name, tensor in (("positions", batch.positions_BT), ("documents", batch.documents_BT)):
+            if tensor is not None and tensor.shape != shape:
+                raise FledgeError(
+                    f"{name} of shape {list(tensor.shape)} do not fit inputs of shape {list(shape)}: every token has "
+                    "one."
+                )
+        documents = batch.documents_BT
+        if documents is None or documents.device.type != "cpu":
+            return
+        runs = 1 + (documents.diff(dim=-1) != 0).sum(-1)
+        ordered, padded = documents.sort(dim=-1).values, documents == PADDING
+        kinds = 1 + (ordered.diff(dim=-1) != 0).sum(-1)
+        both_ends = padded[:, 0] & padded[:, -1] & ~padded.all(-1)  # padding may lie on both sides
+        if bool((runs != kinds + both_ends).any()):
+            row = int((runs != kinds + both_ends).nonzero()[0])
+            raise FledgeError(
+                f"A document of row {row} lies in several pieces: each is one piece, one after the other. Give the "
+                "second piece a number of its own."
+            )
+
+    def _home(
+        self, batch_size: int, device: torch.device | str | None, dtype: torch.dtype | None, capacity: int | None
+    ) -> tuple[torch.device, torch.dtype]:
+        """Where a state lies and in which type, its sizes checked."""
+        if batch_size < 0 or (capacity is not None and capacity < 1):
+            raise FledgeError(
+                f"A state of {batch_size} rows and a capacity of {capacity} is not allowed: rows are counted from 0, "
+                "and a window remembers at least 1 token."
+            )
+        if dtype is not None and not dtype.is_floating_point:
+            raise FledgeError(f"A state in {dtype} is not allowed: use torch.float32, bfloat16, float16 or float64.")
         weight = self.token_embeddings.weight
         return torch.device(device) if device is not None else weight.device, dtype or weight.dtype
 

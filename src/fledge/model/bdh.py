@@ -83,7 +83,7 @@ class BDH(Model):
         state: State | None = None,
         lengths: Tensor | None = None,
     ) -> tuple[Tensor, State | None]:
-        self.check_inputs(inputs_BT, state, lengths)
+        self.check_inputs(inputs_BT, plan, state, lengths)
         x_BTD = self.token_embeddings(inputs_BT)
         x_BTD = normalise(x_BTD.to(compute_dtype(x_BTD)))
         if state is not None:
@@ -160,7 +160,9 @@ class BDH(Model):
         """Documents mask the scores. Positions need no reset: only their differences count."""
         if batch.documents_BT is None:
             return None
-        return Plan(mask=batch.documents_BT[:, :, None] == batch.documents_BT[:, None, :])
+        self.check_batch(batch)
+        mask = batch.documents_BT[:, :, None] == batch.documents_BT[:, None, :]
+        return Plan(mask=mask, kind=self.state_kind, shape=tuple(batch.inputs_BT.shape))
 
     def init_state(
         self,
@@ -169,7 +171,7 @@ class BDH(Model):
         dtype: torch.dtype | None = None,
         capacity: int | None = None,
     ) -> State:
-        place, kind = self._home(device, dtype)
+        place, kind = self._home(batch_size, device, dtype, capacity)
         shape = (batch_size, self.config.heads, self.neurons, self.config.width)
         tensors = {
             f"layers.{number}.synapses": torch.zeros(shape, device=place, dtype=kind)

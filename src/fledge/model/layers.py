@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fledge.config import ModelConfig
+from fledge.errors import FledgeError
 from fledge.model.activations import gelu_of_linear, swiglu
 from fledge.model.base import VocabularyMatrix, wide
 
@@ -84,8 +85,15 @@ def join_fused(owner: nn.Module, state: dict[str, Any], prefix: str, *_: Any) ->
             continue
         for kind in ("weight", "bias"):
             names = [f"{prefix}{name}.{kind}" for name in child.names]
-            if all(name in state for name in names):
-                state[f"{prefix}{child_name}.{kind}"] = torch.cat([state.pop(name) for name in names])
+            missing = [name for name in names if name not in state]
+            if len(missing) == len(names):
+                continue
+            if missing:
+                raise FledgeError(f"The weights lack {', '.join(missing)}: they are of another model, or not whole.")
+            for name, size in zip(names, child.sizes, strict=True):
+                if state[name].shape[0] != size:
+                    raise FledgeError(f"{name} has {state[name].shape[0]} rows, and this model's has {size}.")
+            state[f"{prefix}{child_name}.{kind}"] = torch.cat([state.pop(name) for name in names])
 
 
 class FeedForward(nn.Module):

@@ -63,7 +63,7 @@ class Recurrent(Model):
         state: State | None = None,
         lengths: Tensor | None = None,
     ) -> tuple[Tensor, State | None]:
-        self.check_inputs(inputs_BT, state, lengths)
+        self.check_inputs(inputs_BT, plan, state, lengths)
         x_BTD = self.dropout(self.token_embeddings(inputs_BT))
         pieces = None if plan is None else plan.pieces
         if lengths is not None and bool((lengths < inputs_BT.shape[1]).any()):
@@ -136,7 +136,9 @@ class Recurrent(Model):
     def plan(self, batch: Documents) -> Plan | None:
         if batch.documents_BT is None:
             return None
-        return Plan(pieces=cut_pieces(batch.documents_BT, batch.positions_BT, batch.inputs_BT.device))
+        self.check_batch(batch)
+        pieces = cut_pieces(batch.documents_BT, batch.positions_BT, batch.inputs_BT.device)
+        return Plan(pieces=pieces, kind=self.state_kind, shape=tuple(batch.inputs_BT.shape))
 
     def init_state(
         self,
@@ -145,7 +147,7 @@ class Recurrent(Model):
         dtype: torch.dtype | None = None,
         capacity: int | None = None,
     ) -> State:
-        place, kind = self._home(device, dtype)
+        place, kind = self._home(batch_size, device, dtype, capacity)
         zeros = torch.zeros(self.config.layers, batch_size, self.config.width, device=place, dtype=kind)
         tensors = self._tensors(tuple(zeros.clone() for _ in self.parts))
         return State(tensors, torch.zeros(batch_size, device=place, dtype=torch.long), None, kind=self.state_kind)

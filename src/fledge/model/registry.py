@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from numbers import Integral
 from typing import Any
 
 from fledge.config import ModelConfig
@@ -23,6 +24,10 @@ ARCHITECTURES: dict[str, type[Model]] = {
 
 def register(name: str, architecture: type[Model]) -> None:
     """Make `model.architecture = name` build this class; defined anew, a class may take its own place."""
+    if not (isinstance(architecture, type) and issubclass(architecture, Model)):
+        raise FledgeError(
+            f"model.architecture = {name} cannot be {architecture!r}: it is a class made from fledge's Model."
+        )
     known = ARCHITECTURES.get(name, architecture)
     if (known.__module__, known.__qualname__) != (architecture.__module__, architecture.__qualname__):
         raise FledgeError(
@@ -46,10 +51,10 @@ def build_model(config: ModelConfig, vocabulary_size: int, context_length: int) 
     119616
     """
     kind = find_architecture(config.architecture)
-    if vocabulary_size < 1 or context_length < 1:
+    if not all(isinstance(size, Integral) and size >= 1 for size in (vocabulary_size, context_length)):
         raise FledgeError(
-            f"A model needs at least one token and one place; the vocabulary is {vocabulary_size} and the "
-            f"context length {context_length}."
+            f"A model needs at least one token and one place; the vocabulary is {vocabulary_size!r} and the "
+            f"context length {context_length!r}."
         )
     _warn_unused(config, kind)
     return kind(config, vocabulary_size, context_length)

@@ -111,7 +111,7 @@ class Transformer(Model):
         state: State | None = None,
         lengths: Tensor | None = None,
     ) -> tuple[Tensor, State | None]:
-        self.check_inputs(inputs_BT, state, lengths)
+        self.check_inputs(inputs_BT, plan, state, lengths)
         steps = inputs_BT.shape[1]
         window = None
         if state is not None:
@@ -177,8 +177,11 @@ class Transformer(Model):
     def plan(self, batch: Documents) -> Plan | None:
         if batch.positions_BT is None and batch.documents_BT is None:
             return None
+        self.check_batch(batch)
         positions, documents = batch.positions_BT, batch.documents_BT
         device = batch.inputs_BT.device
+        if positions is None and documents is not None and self.config.position in ("learned", "sinusoidal"):
+            positions = places_within(documents)
         if positions is not None and self.config.position == "learned" and device.type == "cpu":
             first, furthest = int(positions.min()), int(positions.max())
             if first < 0 or furthest >= self.context_length:
@@ -195,7 +198,7 @@ class Transformer(Model):
                 blocks = document_blocks(documents)
             else:
                 mask = additive(document_mask(documents), compute_dtype(self.token_embeddings.weight))
-        return Plan(positions, turn, mask, blocks)
+        return Plan(positions, turn, mask, blocks, kind=self.state_kind, shape=tuple(batch.inputs_BT.shape))
 
     def init_state(
         self,
@@ -204,8 +207,8 @@ class Transformer(Model):
         dtype: torch.dtype | None = None,
         capacity: int | None = None,
     ) -> State:
-        place, kind = self._home(device, dtype)
-        capacity = capacity or self.context_length
+        place, kind = self._home(batch_size, device, dtype, capacity)
+        capacity = self.context_length if capacity is None else capacity
         heads, size = self.config.kv_heads or self.config.heads, self.config.width // self.config.heads
         # One slot more than the ring holds: what is not to be kept is written there.
         shape = (batch_size, heads, capacity + 1, size)
@@ -215,3 +218,14 @@ class Transformer(Model):
             for name in ("keys", "values")
         }
         return State(tensors, torch.zeros(batch_size, device=place, dtype=torch.long), capacity, kind=self.state_kind)
+
+
+def places_within(documents_BT: Tensor) -> Tensor:
+    """Each token's place in its document.
+
+    >>> places_within(torch.tensor([[5, 5, 5, 6, 6, -1]]))
+    tensor([[0, 1, 2, 0, 1, 0]])
+    """
+    places_T = torch.arange(documents_BT.shape[1], device=documents_BT.device)
+    begins_BT = functional.pad(documents_BT.diff(dim=1) != 0, (1, 0), value=True)
+    return places_T - (places_T * begins_BT).cummax(dim=1).values
