@@ -150,7 +150,7 @@ def test_a_document_in_two_pieces_is_refused(name):
     with pytest.raises(FledgeError, match="A document of row 1 lies in several pieces"):
         model.plan(Batch(inputs, inputs, None, documents))
     documents[1, 8:] = 2
-    documents[0, :3], documents[0, -3:] = -1, -1  # padding may lie on both sides
+    documents[0, :3], documents[0, -3:] = -1, -1  # padding may lie anywhere
     model(inputs, model.plan(Batch(inputs, inputs, None, documents)))
 
 

@@ -373,12 +373,10 @@ class Model(nn.Module):
         documents = batch.documents_BT
         if documents is None or documents.device.type != "cpu":
             return
-        runs = 1 + (documents.diff(dim=-1) != 0).sum(-1)
-        ordered, padded = documents.sort(dim=-1).values, documents == PADDING
-        kinds = 1 + (ordered.diff(dim=-1) != 0).sum(-1)
-        both_ends = padded[:, 0] & padded[:, -1] & ~padded.all(-1)  # padding may lie on both sides
-        if bool((runs != kinds + both_ends).any()):
-            row = int((runs != kinds + both_ends).nonzero()[0])
+        # As many runs as documents, padding left out, which may lie anywhere.
+        runs, kinds = (_beginnings(ids).sum(-1) for ids in (documents, documents.sort(dim=-1).values))
+        if bool((runs != kinds).any()):
+            row = int((runs != kinds).nonzero()[0])
             raise FledgeError(
                 f"A document of row {row} lies in several pieces: each is one piece, one after the other. Give the "
                 "second piece a number of its own."
@@ -397,6 +395,11 @@ class Model(nn.Module):
             raise FledgeError(f"A state in {dtype} is not allowed: use torch.float32, bfloat16, float16 or float64.")
         weight = self.token_embeddings.weight
         return torch.device(device) if device is not None else weight.device, dtype or weight.dtype
+
+
+def _beginnings(documents_BT: Tensor) -> Tensor:
+    """True where a run of one document begins."""
+    return functional.pad(documents_BT.diff(dim=1) != 0, (1, 0), value=True) & (documents_BT != PADDING)
 
 
 def compute_dtype(tensor: Tensor) -> torch.dtype:
