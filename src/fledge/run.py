@@ -71,9 +71,12 @@ class Run:
         self.quiet = quiet
 
     @classmethod
-    def open(cls, folder: Path | str, overrides: Iterable[str] = (), *, quiet: bool = False) -> Run:
-        """A run that was begun in `folder`, with the settings it was begun with, changed where asked."""
-        kept = Path(folder) / CONFIG
+    def open(
+        cls, folder: Path | str, overrides: Iterable[str] = (), *, settings: Path | None = None, quiet: bool = False
+    ) -> Run:
+        """A run that was begun in `folder`, with the settings it was begun with, or those of the file `settings`,
+        changed where asked."""
+        kept = Path(folder) / CONFIG if settings is None else settings
         if not kept.is_file():
             raise FledgeError(f"{folder} is not a run: there is no {CONFIG} in it. Begin one with fledge train RECIPE.")
         config = parse(RunConfig, read_json(kept), where=str(kept))
@@ -186,6 +189,7 @@ class Run:
         from fledge.bundle.load import checkpoints
         from fledge.tokens.writer import alone
         from fledge.training import train
+        from fledge.training.timeline import SETTINGS
 
         began = time.monotonic()
         if resume is not None and resume is not self.bundle:
@@ -201,8 +205,10 @@ class Run:
         self.claim()
         validation = tokens.split("validation")
 
-        def keep_settings() -> None:
-            write_json(self.folder / CONFIG, self.config.model_dump(mode="json"))
+        def keep_settings(place: Path) -> None:
+            """Those of a branch lie in it: the main line keeps its own until the branch takes over."""
+            name = CONFIG if place == self.folder else SETTINGS
+            write_json(place / name, self.config.model_dump(mode="json"))
 
         with alone(self.folder) if os.environ.get("RANK", "0") == "0" else nullcontext():
             windows = self.windows("train"), self.windows("validation") if len(validation.tokens) else None
@@ -230,7 +236,7 @@ class Run:
             return evaluate_texts(self.model, self.tokenizer, texts, **options)
         return evaluate(self.model, self.tokens.split("validation"), tokenizer=self.tokenizer, **options)
 
-    def generate(self, prompts: Sequence[str] | None = None, **sampling: Any) -> list[Generation]:
+    def generate(self, prompts: Sequence[str | bytes] | None = None, **sampling: Any) -> list[Generation]:
         """Texts that go on from the prompts; keywords change the run's sampling settings."""
         from fledge.config import SamplingConfig
         from fledge.generation import generate
@@ -256,6 +262,7 @@ class Run:
         from fledge.bundle.load import checkpoints
         from fledge.bundle.origin import ORIGIN, begin_again, keep_origin, other_origin
         from fledge.model.registry import find_architecture
+        from fledge.training.timeline import settings_file
 
         if self.bundle is not None and self.folder.absolute() in self.bundle.path.absolute().parents:
             return
@@ -263,7 +270,7 @@ class Run:
         kept, values = self.folder / CONFIG, self.config.model_dump(mode="json")
         if kept.is_file():
             origin = other_origin(self.folder, self.bundle)
-            differing = [*origin, *differences(read_json(kept), values)]
+            differing = [*origin, *differences(read_json(settings_file(self.folder)), values)]
             if not differing:
                 return
             if self._spoils(differing):
@@ -305,10 +312,10 @@ def load(path: Path | str, device: str = "cpu") -> Run:
 
 def require_checkpoint(path: Path | str) -> None:
     """Refuse a run that has no model to use yet, and say how it gets one. What is not a run is not looked at."""
-    from fledge.bundle.load import checkpoints
+    from fledge.bundle.load import checkpoints, place_of
     from fledge.bundle.origin import begin_again
 
-    folder = Path(path)
+    folder = place_of(path)
     if is_run(folder) and not checkpoints(folder) and not (folder / "bundle.json").is_file():
         raise FledgeError(
             f"{folder} is a run that has no checkpoint yet. Wait for its first one, or go on with the command that "

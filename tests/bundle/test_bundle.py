@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from fledge.bundle.describe import describe, differences
 from fledge.bundle.weights import read_header, write_tensors
 from fledge.errors import FledgeError
 from fledge.files import sha256
+from fledge.run import load
 from fledge.tokenizer import CharacterTokenizer, Tokenizer, WordTokenizer
 from tests.bundle.conftest import forge, scores, small_config, small_model
 
@@ -229,3 +231,10 @@ def test_a_forged_header_length_allocates_nothing(tmp_path: Path, length: int) -
     path.write_bytes(data)
     with pytest.raises(FledgeError, match="not a whole safetensors file"):
         read_header(path)
+
+
+@pytest.mark.parametrize("path", [None, 3, b"runs/akjv", ["runs/akjv"]])
+def test_what_is_no_path_is_a_sentence(path: Any) -> None:
+    for read in (load, load_bundle):
+        with pytest.raises(FledgeError, match=r"is no place to load a bundle from\. Give the path"):
+            read(path)

@@ -329,3 +329,59 @@ def test_an_imported_model_does_not_claim_a_training(
     assert found["how it was trained"] == ("by fledge: see bundle show", "not known: imported from hub")
     assert not [name for name in found if name.startswith(("corpus", "optimizer", "schedule", "training"))]
     assert "akjv" in (bundle.path / "README.md").read_text()
+
+
+SAMPLINGS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.0},
+    {"temperature": 0.6, "top_k": 40, "top_p": 0.9, "min_p": 0.05, "repetition_penalty": 1.2, "max_tokens": 7},
+]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_sampling_settings_come_back(
+    tmp_path: Path, tokenizer: Tokenizer, name: str, sampling: dict[str, Any], recwarn: pytest.WarningsRecorder
+) -> None:
+    config = small_config(**SHAPES[name]).model_copy(update={"sampling": SamplingConfig(**sampling)})
+    bundle = load_bundle(save_bundle(tmp_path / "bundle", config, tokenizer, small_model(config, tokenizer)))
+    folder = export_bundle(bundle, tmp_path / "hub")
+    assert load_bundle(import_bundle(folder, tmp_path / "back")).config.sampling == config.sampling
+    assert not [warning for warning in recwarn if "Not taken" in str(warning.message)]
+
+
+@pytest.mark.parametrize("max_tokens", [8, 9, 15, 16, 128])
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_transformers_generates_with_our_settings(
+    tmp_path: Path, tokenizer: Tokenizer, name: str, max_tokens: int
+) -> None:
+    """Up to the end of the context, where ours are for longer texts than it has room for."""
+    transformers = pytest.importorskip("transformers")
+    sampling = SamplingConfig(max_tokens=max_tokens, stop_at_end=False)
+    config = small_config(**SHAPES[name]).model_copy(update={"sampling": sampling})
+    bundle = load_bundle(save_bundle(tmp_path / "bundle", config, tokenizer, small_model(config, tokenizer)))
+    folder = export_bundle(bundle, tmp_path / "hub")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    theirs.generation_config.eos_token_id = None
+    ids = torch.tensor([[5, 6, 7, 8, 9, 10, 11, 12]])  # half of the context of 16
+    written = theirs.generate(ids)
+    longest = 8 if name == "gpt2" else 15
+    assert written.shape[1] == (8 + max_tokens if max_tokens <= longest else 16)
+
+
+def test_what_is_not_taken_from_a_generation_config_is_said_in_one_line(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    folder = export_bundle(make(tmp_path, tokenizer, "llama"), tmp_path / "hub")
+    path = folder / "generation_config.json"
+    values = {"do_sample": True, "temperature": 0.6, "top_p": 1.5, "top_k": "x", "num_beams": 4, "eos_token_id": 7}
+    path.write_text(json.dumps({**values, "repetition_penalty": 10**400, "_from_model_config": True}))
+    with pytest.warns(UserWarning, match="Not taken from") as said:
+        back = load_bundle(import_bundle(folder, tmp_path / "back"))
+    assert back.config.sampling == SamplingConfig(temperature=0.6)
+    [line] = {str(warning.message) for warning in said}
+    for name in ("top_p = 1.5 (it must be above 0 and at most 1)", "top_k = 'x'", "num_beams = 4", "eos_token_id = 7"):
+        assert name in line
+    assert "temperature" not in line
+    for wrong in ("[1]", "{"):
+        path.write_text(wrong)
+        with pytest.raises(FledgeError, match="generation_config.json is not"):
+            import_bundle(folder, tmp_path / "again")

@@ -455,3 +455,12 @@ def test_a_card_that_is_a_link_stays_out_of_the_archive(bundle: Bundle, tmp_path
     (bundle.path / "README.md").write_text("long " * 300_000)
     with pytest.raises(FledgeError, match="Shorten it"):
         pack(bundle.path, tmp_path / "other.zip")
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tar.zst"])
+def test_a_cut_archive_is_refused_with_what_to_do_next(bundle: Bundle, tmp_path: Path, suffix: str) -> None:
+    data = pack(bundle.path, tmp_path / f"whole{suffix}").read_bytes()
+    for length in (0, 10, len(data) // 2):
+        (tmp_path / f"cut{suffix}").write_bytes(data[:length])
+        with pytest.raises(FledgeError, match=r"fledge bundle pack\.$"):
+            load_bundle(tmp_path / f"cut{suffix}")

@@ -12,6 +12,7 @@ from fledge.corpus import Corpus
 from fledge.model import build_model
 from fledge.tokenizer import train_bpe
 from fledge.tokens import write_store
+from fledge.training.progress import Progress
 
 VERSES = [f"And in the beginning the earth number {number} was without form, and void." for number in range(200)]
 
@@ -26,7 +27,7 @@ def make_run(folder: Path) -> None:
         torch.manual_seed(0)
         model = build_model(config.model, tokenizer.vocab_size, 64)
         place = folder / "other" if name == "other" else folder / "runs" / "verses" / "checkpoints" / "step-00000100"
-        state = TrainingState({"moment": torch.zeros(3)}, {"step": 100})
+        state = TrainingState({"moment": torch.zeros(3)}, Progress(step=100).values())
         metrics = {"step": 100, "tokens": 204_800, "loss": 5.4, "validation_loss": 5.5, "bits_per_byte": 2.6}
         save_bundle(place, config, tokenizer, model, training=state, metrics=metrics)
         if name == "verses":

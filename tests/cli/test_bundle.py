@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 import sys
+import zipfile
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import fledge.cli
 from fledge.bundle import load_bundle, save_bundle
+from fledge.bundle.archive import pack
 from fledge.bundle.manifest import describe_file
-from fledge.config import ModelConfig, RunConfig, TokensConfig
+from fledge.config import ModelConfig, RunConfig, SamplingConfig, TokensConfig
 from fledge.corpus import Corpus
+from fledge.generation import generate
 from fledge.model import build_model
 from fledge.tokenizer import train_bpe
 from fledge.tokens import write_store
@@ -311,3 +317,106 @@ def test_bundle_check_refuses_a_flipped_byte(folder: Path, monkeypatch: Patch, c
     path.write_bytes(data)
     assert fledge_cli(monkeypatch, "bundle", "check", tmp_path / "broken") == 2
     assert "does not match its checksum" in capsys.readouterr().err
+
+
+def broken_copies(folder: Path, place: Path) -> dict[str, Path]:
+    """Copies of a bundle without its weights, and with half of them; and of the packed one, without them."""
+    for name in ("missing", "cut"):
+        shutil.copytree(folder / "one", place / name)
+    (place / "missing" / "model.safetensors").unlink()
+    half = (place / "cut" / "model.safetensors").read_bytes()
+    (place / "cut" / "model.safetensors").write_bytes(half[: len(half) // 2])
+    pack(folder / "one", place / "whole.zip")
+    with zipfile.ZipFile(place / "whole.zip") as whole, zipfile.ZipFile(place / "packed.zip", "w") as packed:
+        for member in whole.namelist():
+            if member != "model.safetensors":
+                packed.writestr(member, whole.read(member))
+    return {name: place / name for name in ("missing", "cut", "packed.zip")}
+
+
+def test_bundle_diff_refuses_what_its_manifest_does_not_describe(fledge: Fledge, folder: Path, tmp_path: Path) -> None:
+    for broken in broken_copies(folder, tmp_path).values():
+        for pair in ((broken, folder / "one"), (folder / "one", broken)):
+            found = fledge("bundle", "diff", *pair)
+            assert (found.code, found.out) == (2, "")
+            assert "model.safetensors" in found.err
+            assert "again, or" in found.err
+    same = fledge("bundle", "diff", folder / "one", tmp_path / "whole.zip")
+    assert same.code == 0
+    assert "The weights were compared by the checksums in the manifests" in same.out
+
+
+def test_bundle_show_says_which_files_are_not_whole(fledge: Fledge, folder: Path, tmp_path: Path) -> None:
+    size = (folder / "one" / "model.safetensors").stat().st_size
+    words = {"missing": "missing", "packed.zip": "missing", "cut": f"{size // 2:,} bytes instead of {size:,}"}
+    for name, broken in broken_copies(folder, tmp_path).items():
+        found = fledge("bundle", "show", broken)
+        assert found.code == 0
+        row = next(line for line in found.out.splitlines() if line.startswith("model.safetensors"))
+        assert row.split(maxsplit=1)[1].strip() == words[name]
+        last = f"1 file is not as the manifest says. Check the bundle: fledge bundle check {broken}"
+        assert found.out.splitlines()[-1] == last
+    assert "bundle check" not in fledge("bundle", "show", folder / "one").out
+
+
+def test_bundle_export_takes_the_format_from_the_name(fledge: Fledge, folder: Path, tmp_path: Path) -> None:
+    assert fledge("bundle", "export", folder / "one", tmp_path / "x.gguf").code == 0
+    assert (tmp_path / "x.gguf").read_bytes()[:4] == b"GGUF"
+    refused = fledge("bundle", "export", folder / "one", tmp_path / "y.gguf", "--format", "huggingface")
+    assert refused.code == 2
+    assert "y.gguf is the name of a GGUF file, and huggingface writes a folder" in refused.err
+    assert not (tmp_path / "y.gguf").exists()
+
+
+@pytest.mark.parametrize("lines", [(), ("--lines",)])
+def test_generate_goes_on_from_the_bytes_of_its_input(
+    fledge: Fledge, folder: Path, monkeypatch: Patch, lines: tuple[str, ...]
+) -> None:
+    """As Python does, and they are printed as they came."""
+    given = b"bad \xff\xfe bytes"
+    bundle = load_bundle(folder / "one")
+    expected = generate(bundle.model, bundle.tokenizer, [given], SamplingConfig(max_tokens=8))[0]
+    options = ("generate", folder / "one", "--file", "-", "--max-tokens", 8, *lines)
+    found = fledge(*options, "--json", stdin=given)
+    result = json.loads(found.out)
+    assert result["ids"] == expected.ids
+    assert result["logprobs"] == pytest.approx(expected.logprobs, abs=1e-4)
+    assert result["prompt"] == given.decode("utf-8", "replace")
+    plain = fledge(*options, stdin=given)
+    assert plain.out == (given.decode("utf-8", "surrogateescape") + expected.text + "\n")
+
+
+def test_generate_says_that_it_does_not_read_what_is_piped_to_it(folder: Path, tmp_path: Path) -> None:
+    """Without waiting for input, and only where there is some and no prompt was given."""
+    command = [sys.executable, "-m", "fledge", "generate", str(folder / "one"), "--max-tokens", "1"]
+    sentence = b"standard input is not read: add --file - to go on from it."
+    (tmp_path / "text").write_bytes(b"And")
+
+    def said(*more: str, **stdin: Any) -> bool:
+        done = subprocess.run([*command, *more], capture_output=True, check=True, timeout=100, **stdin)
+        return sentence in done.stderr
+
+    with open(tmp_path / "text") as file:
+        assert said(stdin=file)
+    assert said(input=b"piped")
+    assert not said(input=b"")
+    assert not said(stdin=subprocess.DEVNULL)
+    assert not said("--file", "-", input=b"piped")
+    assert not said("--prompt", "And", input=b"piped")
+    read, write = os.pipe()  # that nobody closes: a reader would wait for ever
+    assert not said(stdin=read)
+    os.close(read)
+    os.close(write)
+
+
+def test_evaluate_holds_every_tokenizer_against_the_store_first(
+    fledge: Fledge, folder: Path, monkeypatch: Patch
+) -> None:
+    def evaluated(*given: object, **more: object) -> None:
+        raise AssertionError("the first bundle was evaluated before the second was refused")
+
+    monkeypatch.setattr("fledge.evaluation.compare.evaluate", evaluated)
+    found = fledge("evaluate", folder / "one", folder / "two", "--tokens", folder / "tokens")
+    assert found.code == 2
+    assert f"{folder / 'two'}: The store" in found.err
+    assert "works across tokenizers: --text FILE" in found.err

@@ -218,3 +218,16 @@ def test_threads_do_not_wait_awake_for_long_unless_a_person_says_so(monkeypatch:
             monkeypatch.setenv(name, value)
         cli.prepare_threads()
         assert os.environ.get("GOMP_SPINCOUNT") == kept
+
+
+def test_the_value_that_is_refused_is_the_one_that_is_quoted(monkeypatch, capsys, tmp_path: Path) -> None:
+    code, _, err = run(monkeypatch, capsys, "generate", str(tmp_path), "--seed", "3", "--seed", "abc")
+    assert code == 2
+    assert "abc" in err
+    assert "3" not in err
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # for root, everything is readable
+    (tmp_path / "hidden").touch()
+    code, _, err = run(monkeypatch, capsys, "bundle", "check", str(tmp_path / "hidden"))
+    assert code == 2
+    assert err.startswith("fledge: BUNDLE is not allowed: ")
+    assert str(tmp_path / "hidden") in err

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from fledge.bundle import find_bundle
+from fledge.bundle.manifest import describe_file
 from fledge.cli import build
 from fledge.errors import FledgeError
+from fledge.files import read_json
 from fledge.training import load_checkpoint, read_metrics
+from tests.bundle.conftest import forge
 from tests.small import SMALL
 
 SETTINGS = [*SMALL, "training.save_every=3", "sampling.max_tokens=4"]
@@ -120,17 +126,45 @@ def test_other_text_is_refused_with_what_a_run_can_do(finished: Path, tmp_path: 
 
 def test_what_changed_since_a_step_is_said_when_going_back_to_it(corpus: Path, tmp_path: Path) -> None:
     """And a branch that ends below the main line's last step is tried by its own path."""
-    folder = tmp_path / "run"
-    fledge("train", "akjv-demo", *changes([f"corpus.source={corpus}", *SETTINGS]), "--out", str(folder), "--quiet")
+    folder, kept = tmp_path / "run", [f"corpus.source={corpus}", *SETTINGS, "training.keep_last=9"]
+    fledge("train", "akjv-demo", *changes(kept), "--out", str(folder), "--quiet")
     changed = changes(["training.steps=5", "optimizer.learning_rate=1e-4"])
     output = fledge("train", "--resume", str(folder), "--at", "3", "--quiet", *changed)
     assert f"fledge generate {folder / 'branch' / 'checkpoints' / 'step-00000005'}" in output
+    later = changes(["training.steps=7", "optimizer.learning_rate=1e-4"])
+    fledge("train", "--resume", str(folder), "--at", "6", "--quiet", *later)
     with pytest.warns(
         UserWarning, match=r"Step 3 was trained with optimizer\.learning_rate = 0\.003 \(now 0\.0001\)\."
     ):
-        fledge("train", "--resume", str(folder), "--at", "3", "--quiet")
+        fledge("train", "--resume", str(folder), "--at", "3", "--quiet", "--time-limit", "0")
     with pytest.warns(UserWarning, match=r"training\.seed is 0 there and 1 now: from here on the samples"):
-        fledge("train", "--resume", str(folder), "--quiet", *changes(["training.seed=1", "training.steps=6"]))
+        fledge("train", "--resume", str(folder), "--quiet", *changes(["training.seed=1"]))
+
+
+def test_settings_tried_on_a_branch_are_its_own_until_it_takes_over(corpus: Path, tmp_path: Path) -> None:
+    folder, kept = tmp_path / "run", [f"corpus.source={corpus}", *SETTINGS, "training.keep_last=9"]
+    begin = ["train", "akjv-demo", *changes(kept), "--out", str(folder), "--quiet"]
+    fledge(*begin)
+
+    def rate(*place: str) -> float:
+        return float(read_json(folder.joinpath(*place))["optimizer"]["learning_rate"])
+
+    def resume(*more: str) -> str:
+        return fledge("train", "--resume", str(folder), "--quiet", *more)
+
+    tried = [*changes(["optimizer.learning_rate=1e-4"]), "--time-limit", "0"]
+    assert f"bundle: {folder / 'checkpoints' / 'step-00000003'}\n" in resume("--at", "3", *tried)
+    assert (rate("config.json"), rate("branch", "settings.json")) == (0.003, 1e-4)
+    resume(*changes(["training.steps=5"]))
+    assert load_checkpoint(folder).config.optimizer.learning_rate == 1e-4, "the branch goes on with its own"
+    with pytest.raises(FledgeError, match=r"other settings \(optimizer\.learning_rate = 0\.0001 there, 0\.003 here"):
+        fledge(*begin)
+    resume("--at", "6", *changes(["training.steps=7"]))
+    assert load_checkpoint(folder).config.optimizer.learning_rate == 0.003, "the main line never had the other"
+    assert rate("branch-1", "settings.json") == 1e-4
+    resume("--at", "3", *changes(["optimizer.learning_rate=2e-4"]))
+    assert not (folder / "branch").exists()
+    assert rate("config.json") == 2e-4
 
 
 def test_a_complete_run_of_so_many_tokens_says_how_to_go_on(corpus: Path, tmp_path: Path, capsys) -> None:
@@ -170,3 +204,20 @@ def test_profile_writes_a_trace(corpus: Path, tmp_path: Path) -> None:
     settings = changes([f"corpus.source={corpus}", *SETTINGS, "training.steps=9"])
     fledge("train", "akjv-demo", *settings, "--out", str(tmp_path / "run"), "--profile", "--quiet")
     assert (tmp_path / "run" / "trace.json").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(("state", "words"), [([1], "not a table"), ({}, "has no step"), ({"step": -5}, "step = -5")])
+def test_a_forged_state_is_refused_by_check_and_by_resume(
+    finished: Path, tmp_path: Path, state: Any, words: str
+) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    newest = find_bundle(tmp_path / "run")
+    assert "is whole" in fledge("bundle", "check", str(newest))
+    path = newest / "training" / "state.json"
+    whole = json.loads(path.read_text())
+    path.write_text(json.dumps({**whole, **state} if state and isinstance(state, dict) else state))
+    sealed = describe_file(path).model_dump()
+    forge(newest, lambda values: values["files"].update({"training/state.json": sealed}))
+    for command in (["bundle", "check", str(newest)], ["train", "--resume", str(tmp_path / "run"), "--quiet"]):
+        with pytest.raises(FledgeError, match=f"{words}.*earlier"):
+            fledge(*command)

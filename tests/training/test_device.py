@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -150,6 +151,27 @@ def test_the_benchmark_waits_for_what_was_queued_on_any_gpu(monkeypatch: Any) ->
     monkeypatch.setattr(bench, "synchronize", lambda device: waits.append("bench"))
     assert bench.measure(settings(tokenizer={"vocabulary_size": 264}), 2, "cpu", seconds=0).tokens_per_second
     assert waits[2:] == ["bench", "bench"], "before the clock starts, and before it stops"
+
+
+def test_the_benchmark_names_the_device_that_was_chosen() -> None:
+    found = bench.measure(settings(tokenizer={"vocabulary_size": 264}), 2, "auto", seconds=0)
+    assert found.device == str(choose_device("auto"))
+
+
+QUIET_PROFILE = """
+import torch
+from pathlib import Path
+from fledge.training.profiling import LAST, StepProfile
+watch = StepProfile(torch.device("cpu"))
+for _ in range(LAST):
+    torch.ones(3) + 1
+    watch.step(Path("."))
+"""
+
+
+def test_a_profile_prints_nothing_of_torchs_own(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", QUIET_PROFILE], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("MPS backend out of memory (MPS allocated: 9 GB)")])

@@ -312,6 +312,25 @@ def test_a_disk_too_small_for_the_checkpoints_is_seen_before_the_first_step(tmp_
     assert run(longer, tmp_path / "run", resume=True).step == 20
 
 
+@pytest.mark.parametrize(
+    ("rules", "named"),
+    [
+        ({"keep_last": 2, "keep_every": 2}, r"training\.keep_every=2"),
+        ({"keep_last": 2}, r"training\.keep_last=2"),
+        ({"keep_last": 2, "keep_every": 6}, r"training\.keep_every=6, training\.keep_last=2"),
+    ],
+)
+def test_a_full_disk_is_laid_to_the_rule_that_keeps_the_checkpoints(
+    tmp_path: Path, monkeypatch: Any, rules: dict[str, int], named: str
+) -> None:
+    import shutil
+
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: usage._replace(free=0))
+    with pytest.raises(FledgeError, match=rf"Training keeps \d+ checkpoints at a time \({named}\), and needs"):
+        run(settings(training={"save_every": 1, "steps": 12, **rules}), tmp_path / "run")
+
+
 def test_a_checkpoint_written_in_the_background_is_that_of_its_step(tmp_path: Path, monkeypatch: Any) -> None:
     """Training goes on while it is written, and neither what is saved nor what follows changes."""
     import fledge.training.saver as saver_module
@@ -468,7 +487,7 @@ def terminal(monkeypatch: Any) -> type[Terminal]:
 def test_a_run_that_cannot_begin_leaves_the_terminal_as_it_was(
     tmp_path: Path, monkeypatch: Any, terminal: type[Terminal]
 ) -> None:
-    def refused() -> None:
+    def refused(place: Path) -> None:
         assert terminal.shown
         raise OSError(errno.ENOSPC, "No space left on device")
 

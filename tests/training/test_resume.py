@@ -105,6 +105,16 @@ def test_going_back_truncates_nothing_until_the_branch_overtakes(unbroken: Path,
     assert find_checkpoint(folder).name == "step-00000012"
 
 
+def test_a_stop_right_after_going_back_names_the_checkpoint_gone_back_to(unbroken: Path, tmp_path: Path) -> None:
+    """The new branch has none of its own yet."""
+    folder = tmp_path / "run"
+    shutil.copytree(unbroken, folder)
+    result = run(settings(model={"dropout": 0.1}), folder, resume=True, at=4, time_limit=0.0)
+    assert (result.stopped, result.step) == ("the time limit", 4)
+    assert result.checkpoint == folder / "checkpoints" / "step-00000004"
+    assert find_checkpoint(folder) == result.checkpoint
+
+
 @contextlib.contextmanager
 def stopped_at(step: int) -> Iterator[None]:
     """The process gets a SIGTERM when this step is done."""
@@ -126,12 +136,13 @@ def test_a_takeover_that_was_killed_is_finished(
     """Killed after any of its moves, the next start ends it the same way."""
     from fledge.training import timeline
 
-    for stop_after in range(8):
+    for stop_after in range(9):
         folder = tmp_path / f"run{stop_after}"
         shutil.copytree(unbroken, folder)
         place = timeline.open_place(folder, folder / "checkpoints" / "step-00000004", 4)
         shutil.copytree(folder / "checkpoints" / "step-00000012", place / "checkpoints" / "step-00000016")
         timeline.write_json(place / timeline.NOTE, {"from": 4, "takes_over": True})
+        timeline.write_json(place / timeline.SETTINGS, {"name": "tried"})
         moves = count(1)
 
         def counted(move, *arguments, moves=moves, limit=stop_after, **options):  # type: ignore[no-untyped-def]
@@ -150,6 +161,7 @@ def test_a_takeover_that_was_killed_is_finished(
                 timeline.finish_takeover(folder)
         assert find_checkpoint(folder).name == "step-00000016"
         assert sorted(timeline.checkpoint_steps(folder)) == [4, 16]
+        assert (folder / "config.json").read_text() == '{\n  "name": "tried"\n}\n'
         assert not (folder / "branch").exists()
 
 
@@ -260,6 +272,13 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over(unbroken: Path, tm
     shutil.rmtree(folder / "checkpoints")
     run(settings(model={"dropout": 0.1}), folder)
     assert_same(unbroken, folder)
+
+
+def test_a_run_without_a_checkpoint_is_not_begun_again_to_diverge_again(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    again = r"Begin it again: fledge train .*config\.json --out .* \(if it diverged, .*--set optimizer\.learning_rate="
+    with pytest.raises(FledgeError, match=again):
+        find_checkpoint(tmp_path)
 
 
 def test_a_folder_with_a_run_is_not_overwritten(unbroken: Path) -> None:

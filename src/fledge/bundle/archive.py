@@ -115,9 +115,20 @@ def packed_manifest(path: Path) -> Manifest:
     with temporary_folder(UNPACKED) as folder, named_as(path, Path(folder)), reading(path) as entries:
         first = next(entries, None)
         if first is None or first[0] != MANIFEST:
-            raise FledgeError(f"{path} is not a packed bundle: it does not begin with {MANIFEST}.")
+            raise FledgeError(
+                f"{path} is not a packed bundle: it does not begin with {MANIFEST}. Pack the bundle's folder with "
+                "fledge bundle pack."
+            )
         copy_limited(first[1], Path(folder) / MANIFEST, LARGEST_MANIFEST, path)
         return read_manifest(Path(folder))
+
+
+def packed_sizes(path: Path) -> dict[str, int] | None:
+    """The size of every file in a .zip, from its table of contents; None for a .tar.zst, which has none."""
+    if not path.name.lower().endswith(".zip"):
+        return None
+    with whole(path), zipfile.ZipFile(path) as archive:
+        return {info.filename: info.file_size for info in archive.infolist()}
 
 
 def unpack(path: Path, folder: Path) -> Path:
@@ -152,17 +163,26 @@ def named_as(path: Path, folder: Path) -> Iterator[None]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[Iterator[tuple[str, IO[bytes]]]]:
-    """`members`, with whatever a cut or forged archive makes the readers raise turned into a sentence."""
+    """`members`, where a cut or forged archive is answered by a sentence."""
+    with whole(path), members(path) as entries:
+        yield entries
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[None]:
+    """Whatever a cut or forged archive makes the readers raise, turned into a sentence."""
     try:
-        with members(path) as entries:
-            yield entries
+        yield
     except FledgeError:
         raise
     except broken_archive_errors() as error:
         # Readers raise a bare OSError, or a seek to nowhere; any other is of the disk, and says so itself.
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
-        raise FledgeError(f"{path} is not a whole packed bundle ({error}).") from None
+        raise FledgeError(
+            f"{path} is not a whole packed bundle ({error}): it was cut or changed after it was written. Copy it "
+            "again, or pack the bundle anew with fledge bundle pack."
+        ) from None
 
 
 @contextmanager
@@ -210,7 +230,9 @@ def copy_limited(stream: IO[bytes], target: Path, limit: int, where: Path) -> No
         while block := stream.read(BLOCK):
             copied += len(block)
             if copied > limit:
-                raise FledgeError(f"{where}: {target.name} is longer than the {limit:,} bytes its manifest allows.")
+                raise FledgeError(
+                    f"{where}: {target.name} is longer than the {limit:,} bytes its manifest allows. Do not trust it."
+                )
             file.write(block)
 
 

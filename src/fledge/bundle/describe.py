@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fledge.accounting import account
-from fledge.bundle.archive import is_archive, packed_manifest
+from fledge.bundle.archive import is_archive, packed_manifest, packed_sizes
 from fledge.bundle.card import (
     IMPORTED,
     imported_from,
@@ -17,7 +17,7 @@ from fledge.bundle.card import (
     training_rows,
 )
 from fledge.bundle.load import find_bundle
-from fledge.bundle.manifest import Manifest, read_manifest
+from fledge.bundle.manifest import Manifest, read_manifest, verify_files
 from fledge.config import RunConfig, changed, parse
 from fledge.errors import FledgeError
 from fledge.files import readable_bytes
@@ -36,15 +36,46 @@ class Difference(NamedTuple):
 
 
 def describe(path: Path | str) -> dict[str, Rows]:
-    """The sections of `fledge bundle show`, from the manifest alone: no weight is read."""
+    """The sections of `fledge bundle show`, from the manifest and the files' sizes: no weight is read."""
     folder, manifest = open_manifest(path)
     config = parse(RunConfig, manifest.config, where=str(folder))
+    wrong = wrong_files(folder, manifest)
     return {
         "what it is": _identity(folder, manifest, config),
         "how it was trained": _training(manifest, config),
         "what it costs": _costs(manifest, config),
-        "files": [(name, readable_bytes(entry.size)) for name, entry in manifest.files.items()],
+        "files": [(name, wrong.get(name) or readable_bytes(entry.size)) for name, entry in manifest.files.items()],
     }
+
+
+def wrong_files(place: Path, manifest: Manifest) -> dict[str, str]:
+    """The files that are missing or have another size than the manifest says, and how; none of them is read."""
+    found = packed_sizes(place) if is_archive(place) else _sizes(place, manifest)
+    if found is None:
+        return {}
+    return {
+        name: "missing" if name not in found else f"{found[name]:,} bytes instead of {entry.size:,}"
+        for name, entry in manifest.files.items()
+        if found.get(name) != entry.size
+    }
+
+
+def _sizes(folder: Path, manifest: Manifest) -> dict[str, int]:
+    paths = {name: folder / name for name in manifest.files}
+    return {name: path.stat().st_size for name, path in paths.items() if path.is_file()}
+
+
+def require_sizes(place: Path, manifest: Manifest) -> None:
+    """Refuse a bundle whose manifest speaks of files that are not there as it says."""
+    if not is_archive(place):
+        verify_files(place, manifest.files, contents=False)
+        return
+    for name, what in wrong_files(place, manifest).items():
+        state = "is missing" if what == "missing" else f"has {what}"
+        raise FledgeError(
+            f"{place}: {name} {state}: the packed bundle was changed after it was written. Copy it again, or pack the "
+            "bundle anew with fledge bundle pack."
+        )
 
 
 def open_manifest(path: Path | str) -> tuple[Path, Manifest]:
@@ -93,8 +124,10 @@ def _costs(manifest: Manifest, config: RunConfig) -> Rows:
 
 
 def differences(first: Path | str, second: Path | str) -> list[Difference]:
-    """Every setting, fact and metric in which two bundles differ."""
+    """Every setting, fact and metric in which two bundles differ, weights by the checksums in their manifests."""
     opened = [open_manifest(path) for path in (first, second)]
+    for place, manifest in opened:
+        require_sizes(place, manifest)
     imported = any(imported_from(manifest) is not None for _, manifest in opened)
     one, two = (_groups(place, manifest, imported) for place, manifest in opened)
     pairs = (

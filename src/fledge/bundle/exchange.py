@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import reduce
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +11,7 @@ from torch import Tensor
 from fledge.bundle.card import IMPORTED
 from fledge.bundle.fit import require_fit
 from fledge.bundle.load import Bundle, fill, lay_out_for
+from fledge.bundle.sampling import GENERATION, hub_sampling, sampling_from_hub
 from fledge.bundle.save import MODEL, save_bundle
 from fledge.bundle.weights import Shape, check_shapes, read_headers, read_tensors, tensor_files, write_sharded
 from fledge.config import RunConfig, TokenizerConfig, TokensConfig
@@ -24,11 +24,19 @@ FORMATS = ("huggingface", "gguf")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def export_bundle(bundle: Bundle, target: Path | str, format: str = "huggingface", dtype: str | None = None) -> Path:
-    """Write the bundle's model and tokenizer for other programs."""
+def export_bundle(bundle: Bundle, target: Path | str, format: str | None = None, dtype: str | None = None) -> Path:
+    """Write the bundle's model and tokenizer for other programs; a `target` that ends in .gguf says its format."""
     target = Path(target)
+    named_gguf = target.suffix.lower() == ".gguf"
+    if format is None:
+        format = "gguf" if named_gguf else "huggingface"
     if format not in FORMATS:
         raise FledgeError(f"{format!r} is not a format to export to. {nearest(format, FORMATS)}")
+    if named_gguf and format != "gguf":
+        raise FledgeError(
+            f"{target} is the name of a GGUF file, and {format} writes a folder. Choose another name, or leave the "
+            "format out."
+        )
     if dtype is not None and dtype not in DTYPES:
         raise FledgeError(f"{dtype!r} is not a type for weights. {nearest(dtype, DTYPES)}")
     if target.exists():
@@ -60,23 +68,10 @@ def _write_hub_folder(target: Path, bundle: Bundle, weights: dict[str, Tensor]) 
     precision = str(next(iter(weights.values())).dtype).removeprefix("torch.")
     tokens = {"bos_token_id": roles.start, "eos_token_id": roles.end, "pad_token_id": roles.pad}
     known = {name: value for name, value in tokens.items() if value is not None}
-    sampling = bundle.config.sampling
-    generation: dict[str, Any] = {
-        **known,
-        "do_sample": sampling.temperature > 0,
-        "max_new_tokens": sampling.max_tokens,
-    }
-    if sampling.temperature > 0:
-        generation["temperature"] = sampling.temperature
-        generation["top_k"] = sampling.top_k or 0
-        generation["top_p"] = sampling.top_p or 1.0
-        if sampling.min_p is not None:
-            generation["min_p"] = sampling.min_p
-    if sampling.repetition_penalty != 1:
-        generation["repetition_penalty"] = sampling.repetition_penalty
+    generation = {**known, **hub_sampling(bundle.config, facts.context_length)}
     with atomic_folder(target) as work:
         write_json(work / "config.json", {**settings, **tokens, "dtype": precision})
-        write_json(work / "generation_config.json", generation)
+        write_json(work / GENERATION, generation)
         bundle.tokenizer.save(work)
         _name_for_hub(work / "tokenizer_config.json", facts.context_length)
         named = export_weights(config, weights)
@@ -115,6 +110,7 @@ def import_bundle(source: Path | str, target: Path | str, tokenizer: Path | str 
     headers = read_headers(paths)
     found = load_tokenizer(source if tokenizer is None else tokenizer)
     require_fit(found.vocab_size, vocabulary_size, advice="Name the right one with --tokenizer.")
+    sampling = sampling_from_hub(source, found)
     model = lay_out_for(headers, config, vocabulary_size, context_length, source / "config.json")
     try:
         weights = import_weights(config, read_tensors(paths))
@@ -131,5 +127,6 @@ def import_bundle(source: Path | str, target: Path | str, tokenizer: Path | str 
         model=config,
         tokens=TokensConfig(context_length=context_length),
         tokenizer=TokenizerConfig(vocabulary_size=found.vocab_size, special_tokens=tuple(found.special_tokens)),
+        sampling=sampling,
     )
     return save_bundle(target, run, found, model, metrics={IMPORTED: name})

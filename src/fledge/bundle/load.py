@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from collections.abc import Mapping
@@ -68,7 +69,7 @@ def load_bundle(
 
     Weights are memory-mapped. `verify=False` skips the checksums' pass over them; sizes and shapes are always checked.
     """
-    device, archive = usable(device), Path(path)
+    device, archive = usable(device), place_of(path)
     if not is_archive(archive):
         return _load(find_bundle(path), device, dtype, verify)
     home = temporary_folder(UNPACKED)
@@ -199,7 +200,13 @@ def read_training(folder: Path, manifest: Manifest) -> TrainingState | None:
     paths = listed_tensors(folder, f"{TRAINING}/{STATE}", manifest)
     read_headers(paths)
     require_listed(folder, f"{TRAINING}/{STATE}.json", manifest)
-    return TrainingState(read_tensors(paths), read_json(folder / TRAINING / f"{STATE}.json"))
+    values = read_json(kept := folder / TRAINING / f"{STATE}.json")
+    if not isinstance(values, dict):
+        raise FledgeError(
+            f"{kept} is a {type(values).__name__}, not a table of counters: it is not as fledge wrote it. Go back to "
+            "an earlier checkpoint."
+        )
+    return TrainingState(read_tensors(paths), values)
 
 
 def listed_tensors(folder: Path, name: str, manifest: Manifest) -> list[Path]:
@@ -217,9 +224,19 @@ def require_listed(folder: Path, name: str, manifest: Manifest) -> None:
         raise FledgeError(f"{folder / name} is not in the bundle's manifest. Do not trust it.")
 
 
+def place_of(path: object) -> Path:
+    """The path of a bundle as it was given; what can't be one is refused with a sentence."""
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        raise FledgeError(
+            f"{path!r:.40} is no place to load a bundle from. Give the path of a bundle, a run or a packed bundle, "
+            "such as 'runs/akjv'."
+        )
+    return Path(path)
+
+
 def find_bundle(path: Path | str) -> Path:
     """The folder that holds the manifest: `path` itself, or the newest checkpoint of the run at `path`."""
-    path = Path(path)
+    path = place_of(path)
     if path.name == MANIFEST and path.is_file():
         return path.parent
     if (path / MANIFEST).is_file():

@@ -90,10 +90,11 @@ def read_manifest(folder: Path) -> Manifest:
     if not path.is_file():
         raise FledgeError(f"{folder} is not a bundle: there is no {MANIFEST} in it. {what_to_try(folder)}")
     if path.stat().st_size > LARGEST_MANIFEST:
-        raise FledgeError(f"{path} is {readable_bytes(path.stat().st_size)} long; no bundle's manifest is.")
+        size = readable_bytes(path.stat().st_size)
+        raise FledgeError(f"{path} is {size} long; no bundle's manifest is. Do not trust it.")
     values = read_json(path)
     if not isinstance(values, dict) or values.get("format") != "fledge-bundle":
-        raise FledgeError(f"{path} is not a fledge bundle's manifest.")
+        raise FledgeError(f"{path} is not a fledge bundle's manifest. Copy the bundle again, or give another.")
     values = migrate(values, str(path), sealed=checksum(without_checksum(values)) == values.get("checksum"))
     try:
         manifest = Manifest.model_validate_json(json.dumps(without_checksum(values)))
@@ -136,7 +137,9 @@ def verify_files(folder: Path, files: dict[str, Entry], contents: bool = True) -
     for name, entry in files.items():
         path = folder / name
         if not path.is_file():
-            raise FledgeError(f"{path} is missing: the bundle was not copied whole.")
+            raise FledgeError(
+                f"{path} is missing: the bundle was not copied whole. Copy it again, or go back to an earlier one."
+            )
         if root not in path.resolve().parents:
             raise FledgeError(f"{path} is a link that leaves the bundle. Do not trust it.")
         if path.stat().st_size != entry.size:

@@ -47,10 +47,10 @@ def device(
         for size in sorted(set(batch or (8, 50, 128, 500))):
             found = measure(config, size, name, seconds)
             if found.tokens_per_second is None or found.windows_per_second is None or found.memory is None:
-                table.add_row(escape(name), str(size), "out of memory")
+                table.add_row(found.device, str(size), "out of memory")
                 continue
             table.add_row(
-                escape(name),
+                found.device,
                 str(size),
                 f"{found.tokens_per_second:,.0f}",
                 f"{found.windows_per_second:,.1f}",

@@ -31,7 +31,7 @@ def show(bundle: Place) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from fledge.bundle.describe import describe
+    from fledge.bundle.describe import describe, open_manifest, wrong_files
 
     console = Console()
     for title, rows in describe(bundle).items():
@@ -40,6 +40,9 @@ def show(bundle: Place) -> None:
             table.add_row(*(escape(harmless(text)) for text in row))
         console.print(table)
         console.print()
+    if wrong := wrong_files(*open_manifest(bundle)):
+        files = "1 file is" if len(wrong) == 1 else f"{len(wrong)} files are"
+        print(f"{files} not as the manifest says. Check the bundle: {command('bundle', 'check', bundle)}")
 
 
 @app.command()
@@ -49,9 +52,12 @@ def check(bundle: Place) -> None:
 
     from fledge.bundle import load_bundle
     from fledge.bundle.archive import is_archive
+    from fledge.training.progress import Progress
 
     loaded = load_bundle(bundle)
     kept = loaded.training
+    if kept is not None:
+        Progress.restore(kept.values, where=str(loaded.source / "training" / "state.json"))
     ids = torch.zeros(1, 1, dtype=torch.long)
     with torch.inference_mode():
         if not loaded.model(ids).isfinite().all():
@@ -72,7 +78,10 @@ def diff(first: Place, second: Place) -> None:
 
     found = differences(first, second)
     if not found:
-        print("The two bundles have the same settings, metrics and weights.")
+        print(
+            "The two bundles have the same settings, metrics and weights. The weights were compared by the checksums "
+            "in the manifests; fledge bundle check holds a bundle's files against them."
+        )
         return
     table = Table("", escape(str(first)), escape(str(second)), box=None, padding=(0, 2, 0, 0))
     for difference in found:
@@ -104,7 +113,9 @@ def export_(
     bundle: Place,
     target: Annotated[Path | None, typer.Argument(help="The folder (huggingface) or file (gguf) to write.")] = None,
     out: Out = None,
-    format: Annotated[str, typer.Option(help="huggingface or gguf.")] = "huggingface",
+    format: Annotated[
+        str | None, typer.Option(help="huggingface or gguf; gguf for a name that ends so, unless given.")
+    ] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; as it is, unless given.")] = None,
 ) -> None:
     """Write a model for other programs: transformers, llama.cpp and whatever reads their files."""

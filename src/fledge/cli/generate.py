@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -98,27 +99,66 @@ def generate(
     write(loaded, read_prompts(prompt, file, lines, settings), settings, alternatives, json_, compiled)
 
 
-def read_prompts(prompts: list[str] | None, file: Path | None, lines: bool, settings: SamplingConfig) -> list[str]:
+def read_prompts(
+    prompts: list[str] | None, file: Path | None, lines: bool, settings: SamplingConfig
+) -> list[str | bytes]:
+    """The prompts as they were given; bytes of a file that are no UTF-8 stay as they are."""
     if file is None:
-        return prompts or [settings.prompt]
+        if not prompts and input_waits():
+            warnings.warn("standard input is not read: add --file - to go on from it.")
+        return [*prompts] if prompts else [settings.prompt]
     data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-    text = data.decode("utf-8", "replace")
     if not lines:
-        return [text]
-    if not text:
+        return [text_or_bytes(data)]
+    if not data:
         raise FledgeError(f"{'Standard input' if str(file) == '-' else file} is empty: it has no line to go on from.")
-    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+    return [text_or_bytes(line.removesuffix(b"\r")) for line in data.removesuffix(b"\n").split(b"\n")]
+
+
+def text_or_bytes(data: bytes) -> str | bytes:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
+def input_waits() -> bool:
+    """Whether standard input is a pipe or a file with something in it. Nothing is read, and nothing waited for."""
+    import array
+    import fcntl
+    import os
+    import stat
+    import termios
+
+    try:
+        descriptor = sys.stdin.fileno()
+        found = os.fstat(descriptor)
+        if stat.S_ISREG(found.st_mode):
+            return os.lseek(descriptor, 0, os.SEEK_CUR) < found.st_size
+        if stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode):
+            waiting = array.array("i", [0])
+            fcntl.ioctl(descriptor, termios.FIONREAD, waiting)
+            return waiting[0] > 0
+    except (OSError, ValueError):  # closed, or no file of the system's
+        pass
+    return False
 
 
 def write(
-    loaded: Bundle, prompts: list[str], settings: SamplingConfig, alternatives: int, as_json: bool, compiled: bool
+    loaded: Bundle,
+    prompts: list[str | bytes],
+    settings: SamplingConfig,
+    alternatives: int,
+    as_json: bool,
+    compiled: bool,
 ) -> None:
     from fledge.generation import generate
+    from fledge.generation.text import as_text
     from fledge.progress import streaming
 
     if len(prompts) * settings.samples == 1 and not as_json and not alternatives:
         with streaming() as show:
-            show(prompts[0])
+            show(as_text(prompts[0]))
             generate(
                 loaded.model,
                 loaded.tokenizer,
@@ -146,6 +186,7 @@ def write_json_line(result: Generation) -> None:
     import json
 
     values: dict[str, Any] = dataclasses.asdict(result)
+    values["prompt"] = result.prompt.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # JSON is UTF-8
     print(json.dumps(values, ensure_ascii=False))
 
 

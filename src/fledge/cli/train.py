@@ -87,8 +87,9 @@ def resumed(folder: Path, at: int | None, overrides: list[str], quiet: bool) -> 
     from fledge.run import Run
     from fledge.training import load_checkpoint
     from fledge.training.continuity import check_same_model, notable_changes
+    from fledge.training.timeline import settings_file
 
-    run = Run.open(folder, overrides, quiet=quiet)
+    run = Run.open(folder, overrides, settings=settings_file(folder, at), quiet=quiet)
     checkpoint = load_checkpoint(folder, at)
     check_same_model(run.config, checkpoint)
     asked = [text.partition("=")[0].strip() for text in overrides]
@@ -147,6 +148,8 @@ def fine_tuned(recipe: str | None, source: Path, overrides: list[str], out: Path
 
 def summarise(result: TrainingResult) -> None:
     """The end of a run in a few lines, with what to do next."""
+    from fledge.bundle.load import find_bundle
+
     parts = [f"step {result.step} of {result.steps}", f"{result.tokens:,} tokens"]
     if result.loss is not None:
         parts.append(f"loss {result.loss:.4f}")
@@ -162,5 +165,5 @@ def summarise(result: TrainingResult) -> None:
         print(f"go on:  {command('train', '--resume', result.folder)}")
     else:
         # A branch that ends below the main line's last step has not taken its place.
-        mine = result.checkpoint.parent.parent == result.folder
+        mine = find_bundle(result.folder) == result.checkpoint
         print(f"try it: {command('generate', result.folder if mine else result.checkpoint)}")

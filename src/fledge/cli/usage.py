@@ -47,7 +47,7 @@ def sentence(error: Any, command: Any, arguments: Sequence[str]) -> str:
         named = [each for each in command.params if error.option_name in each.opts]
         return f"{error.option_name} needs a value{_about(named[0]) if named else ''}. {see}"
     if kind == "BadParameter" and param is not None:
-        value = _given(param, arguments)
+        value = _given(param, arguments, message)
         said = f"{_name(param)} {value}" if value and value not in message else _name(param)
         return f"{said} is not allowed: {message[:1].lower()}{message[1:].rstrip('.')}. {see}"
     if unknown := re.match(r"No such command '?(.+?)'?\.", message):
@@ -83,13 +83,20 @@ def _about(param: Any) -> str:
     return f": {text[:1].lower()}{text[1:]}" if text else ""
 
 
-def _given(param: Any, arguments: Sequence[str]) -> str:
-    """The value that an option was given, for arguments too many to tell apart: nothing."""
+def _given(param: Any, arguments: Sequence[str], message: str) -> str:
+    """The value of an option that was refused: the one that the message quotes, or the last, which counts.
+
+    For arguments, too many to tell apart: nothing.
+    """
+    if param.param_type_name == "argument":
+        return ""
+    values = []
     for place, word in enumerate(arguments):
         option, equals, value = word.partition("=")
         if option in param.opts:
-            return value if equals else "".join(arguments[place + 1 : place + 2])
-    return ""
+            values.append(value if equals else "".join(arguments[place + 1 : place + 2]))
+    quoted = [value for value in values if value and repr(value) in message]
+    return (quoted or values or [""])[-1]
 
 
 def _option_meant(option: str, command: Any) -> str:

@@ -48,10 +48,12 @@ def compare_on_store(
     progress: bool = False,
 ) -> dict[str, Evaluation]:
     """Every bundle on a split of a token store, which must have been made with its tokenizer."""
+    for name, bundle in bundles.items():  # all of them, before the first is evaluated
+        with _about(name, "Or evaluate on a text, which works across tokenizers: --text FILE"):
+            store.require(bundle.tokenizer)
     found = {}
     for name, bundle in bundles.items():
         with _about(name):
-            store.require(bundle.tokenizer)
             found[name] = evaluate(
                 bundle.model,
                 store.split(split),
@@ -65,12 +67,12 @@ def compare_on_store(
 
 
 @contextmanager
-def _about(name: str) -> Iterator[None]:
-    """A sentence that refuses one of several bundles says which."""
+def _about(name: str, advice: str = "") -> Iterator[None]:
+    """A sentence that refuses one of several bundles says which, and what else there is to try."""
     try:
         yield
     except FledgeError as error:
-        raise FledgeError(f"{name}: {error}") from None
+        raise FledgeError(f"{name}: {error}{advice and '. '}{advice}") from None
 
 
 def position_plot(evaluations: Mapping[str, Evaluation], path: Path) -> None:

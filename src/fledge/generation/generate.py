@@ -21,7 +21,7 @@ from fledge.generation.burst import Bursts
 from fledge.generation.prepare import is_prepared
 from fledge.generation.sampling import choose, row_by_row, uniforms
 from fledge.generation.step import NativeStep
-from fledge.generation.text import TextStream
+from fledge.generation.text import TextStream, as_text
 
 if TYPE_CHECKING:
     from fledge.model import Model, State
@@ -45,6 +45,7 @@ class Generation:
     """One generated text: what follows the prompt, up to but without the end token or stop text that ended it."""
 
     prompt: str
+    "As it was given; of bytes, those that are no UTF-8 are surrogates, which are printed as the same bytes again."
     text: str = ""
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -64,7 +65,7 @@ class Piece(NamedTuple):
 def generate(
     model: Model,
     tokenizer: Tokenizer,
-    prompts: Sequence[str],
+    prompts: Sequence[str | bytes],
     sampling: SamplingConfig | None = None,
     stream: Callable[[Piece], None] | None = None,
     *,
@@ -74,9 +75,9 @@ def generate(
     """Go on from each prompt: `sampling.samples` texts per prompt, those of the first prompt first.
 
     `stream` is called with every piece of text as soon as it is certain: whole characters, and never a part of a stop
-    text. Prompts are plain text: the text of a special token in one does not become that token. `compiled` lets
-    torch.compile fuse those steps on a GPU that our own kernels do not take (more than eight texts, post-norm): half a
-    minute at first, which pays for long texts.
+    text. Prompts are plain text, or its bytes, which need not be UTF-8: the text of a special token in one does not
+    become that token. `compiled` lets torch.compile fuse those steps on a GPU that our own kernels do not take (more
+    than eight texts, post-norm): half a minute at first, which pays for long texts.
     """
     session = Session(model, tokenizer, prompts, sampling or SamplingConfig(), alternatives, compiled)
     for piece in session.pieces():
@@ -92,12 +93,12 @@ class Session:
         self,
         model: Model,
         tokenizer: Tokenizer,
-        prompts: Sequence[str],
+        prompts: Sequence[str | bytes],
         sampling: SamplingConfig,
         alternatives: int = 0,
         compiled: bool = False,
     ) -> None:
-        if isinstance(prompts, str):
+        if isinstance(prompts, str | bytes):
             raise FledgeError("The prompts are one text: give a list of texts, such as ['Once upon a time'].")
         require_fit(tokenizer.vocab_size, model.vocabulary_size)
         self.model, self.tokenizer, self.sampling, self.alternatives = (
@@ -108,7 +109,7 @@ class Session:
         )
         self.stop_ids, self.stop_texts = stops_of(tokenizer, sampling)
         self.histories = [list(ids) for ids in map(self.prompt_ids, prompts) for _ in range(sampling.samples)]
-        self.results = [Generation(prompt) for prompt in prompts for _ in range(sampling.samples)]
+        self.results = [Generation(as_text(prompt)) for prompt in prompts for _ in range(sampling.samples)]
         self.streams = [TextStream(tokenizer, self.stop_texts) for _ in self.results]
         self.device = next(model.parameters()).device
         holes = holes_of(tokenizer)
@@ -121,7 +122,7 @@ class Session:
         """Made with the first step, since it may hold weights of its own: a session that waits has none."""
         return NativeStep.make(self.model)
 
-    def prompt_ids(self, prompt: str) -> list[int]:
+    def prompt_ids(self, prompt: str | bytes) -> list[int]:
         """A prompt as the model meets it: after the start token where the tokenizer has one of its own."""
         roles = self.tokenizer.roles
         ids: list[int] = self.tokenizer.encode(prompt, special="text")

@@ -9,6 +9,15 @@ if TYPE_CHECKING:
     from fledge.tokenizer import Tokenizer
 
 
+def as_text(prompt: str | bytes) -> str:
+    """A prompt to show. Bytes that are no UTF-8 become surrogates, from which Python makes the same bytes again.
+
+    >>> as_text(b"bad \\xff").encode("utf-8", "surrogateescape")
+    b'bad \\xff'
+    """
+    return prompt.decode("utf-8", "surrogateescape") if isinstance(prompt, bytes) else prompt
+
+
 class TextStream:
     """The text of one row. `push` and `finish` give out what is certain; `text` is all of it so far."""
 

@@ -22,6 +22,7 @@ class Measurement:
     """One cell of the table; `tokens_per_second` is None where the batch does not fit the memory."""
 
     device: str
+    "The one that was chosen, where `auto` was asked for."
     batch_size: int
     tokens_per_second: float | None
     windows_per_second: float | None
@@ -54,9 +55,9 @@ def measure(config: RunConfig, batch_size: int, device_name: str, seconds: float
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
-        return Measurement(device_name, batch_size, None, None, None, None)
+        return Measurement(str(device), batch_size, None, None, None, None)
     speed = batch_size * length / per_step
-    return Measurement(device_name, batch_size, speed, batch_size / per_step, used_memory(device), total / speed)
+    return Measurement(str(device), batch_size, speed, batch_size / per_step, used_memory(device), total / speed)
 
 
 def _step_seconds(config: RunConfig, device: torch.device, batch_size: int, seconds: float) -> float:

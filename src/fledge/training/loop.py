@@ -58,14 +58,15 @@ def train(
     time_limit: float | None = None,
     profile: bool = False,
     quiet: bool = False,
-    on_start: Callable[[], None] | None = None,
+    on_start: Callable[[Path], None] | None = None,
     on_evaluation: Callable[[int, float], None] | None = None,
     leave: bool = False,
 ) -> TrainingResult:
     """Train `model` on `windows` into `folder`; with `resume`, go on from that checkpoint, whose model `model` is.
 
     `bytes_per_token` of the validation split turns its loss into bits per byte; `time_limit` is in seconds.
-    `on_start` is called by the main process when nothing can be refused any more, before the first step.
+    `on_start` is called by the main process when nothing can be refused any more, before the first step, and told
+    where training writes: `folder`, or a branch in it.
     `on_evaluation` is told the step and the validation loss of evaluations on the way; what it raises ends training.
     A second Ctrl-C raises KeyboardInterrupt; with `leave` it ends the process, even in the middle of a long step.
     """
@@ -88,7 +89,7 @@ def train(
         stopped = None
         try:
             if on_start is not None and ranks.main:
-                on_start()
+                on_start(session.place)
             made_up = session.catch_up()
             if on_evaluation is not None and made_up is not None:
                 on_evaluation(session.progress.step, made_up)

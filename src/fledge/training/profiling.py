@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 
 FIRST, LAST = 4, 8  # the first steps compile and warm up
 COUNT = LAST - FIRST + 1
+NO_LOG = "6"  # above all of torch's levels: the marks of a start and a stop rank above its errors
 
 
 class StepProfile:
@@ -19,6 +21,8 @@ class StepProfile:
         self.device = device
         self.seen = 0
         self.profiler: Any = None
+        if device.type == "cpu":  # on a GPU an error in the log says why a trace is empty
+            os.environ.setdefault("KINETO_LOG_LEVEL", NO_LOG)
 
     def step(self, folder: Path) -> str | None:
         """Called after every step; the table once the last watched one is done."""

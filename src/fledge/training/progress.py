@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -11,6 +12,8 @@ from fledge.errors import FledgeError
 
 RECENT = 0.02  # weight of a new loss in the recent mean
 SETTLED = 20  # steps before a spike can be told from the beginning
+LATER = {"updates"}  # counters that the first checkpoints did not have
+GREATEST = 1 << 63  # no counter reaches it, and what counts on from there stays a number
 
 
 @dataclass
@@ -40,17 +43,51 @@ class Progress:
         return asdict(self)
 
     @classmethod
-    def restore(cls, values: Mapping[str, Any]) -> Progress:
-        names = {entry.name for entry in fields(cls)}
-        try:
-            progress = cls(**{name: value for name, value in values.items() if name in names})
-            progress.skipped = [(int(start), int(end)) for start, end in progress.skipped]
-            progress.step, progress.samples = int(progress.step), int(progress.samples)
-        except (TypeError, ValueError):
-            raise FledgeError(
-                "The checkpoint's training state is not one of fledge: go back to an earlier one."
-            ) from None
-        return progress
+    def restore(cls, values: Any, where: str = "The checkpoint's training/state.json") -> Progress:
+        """The counters that a checkpoint kept. A stranger may have written them: each is there and in its range."""
+        if not isinstance(values, Mapping):
+            raise _refused(f"{where} is a {type(values).__name__}, not a table of counters")
+        kept: dict[str, Any] = {}
+        for entry in fields(cls):
+            allowed, fits = _RANGES.get(entry.name) or _RANGES[str(entry.type)]
+            if entry.name not in values:
+                if entry.name not in LATER:
+                    raise _refused(f"{where} has no {entry.name}, without which training can't go on as it was")
+            elif fits(values[entry.name]):
+                kept[entry.name] = values[entry.name]
+            else:
+                raise _refused(f"{where} says {entry.name} = {values[entry.name]!r:.40}, which must be {allowed}")
+        kept.setdefault("updates", kept["step"])  # the same but in fp16
+        kept["skipped"] = [(start, end) for start, end in kept["skipped"]]
+        return cls(**kept)
+
+
+def _refused(what: str) -> FledgeError:
+    return FledgeError(f"{what}: it is not as fledge wrote it. Go on from an earlier checkpoint with --at STEP.")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < GREATEST
+
+
+def _is_number(value: Any) -> bool:
+    """Neither infinite nor NaN; a whole number beyond every float is none either."""
+    return type(value) in (int, float) and -sys.float_info.max <= value <= sys.float_info.max
+
+
+def _are_ranges(value: Any) -> bool:
+    pairs = isinstance(value, list | tuple) and all(isinstance(e, list | tuple) and len(e) == 2 for e in value)
+    return pairs and all(_is_count(start) and _is_count(end) and start <= end for start, end in value)
+
+
+# What each kind of counter, or one by its name, may be: in words and as a test.
+_RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "int": ("a whole number, 0 or more", _is_count),
+    "float": ("a number, 0 or more", lambda value: _is_number(value) and value >= 0),
+    "loss_scale": ("a number above 0", lambda value: _is_number(value) and value > 0),
+    "float | None": ("a number, or null", lambda value: value is None or _is_number(value)),
+    "list[tuple[int, int]]": ("a list of pairs of whole numbers, each pair in order", _are_ranges),
+}
 
 
 class Trouble(NamedTuple):

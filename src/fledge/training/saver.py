@@ -17,6 +17,7 @@ from fledge.bundle.save import record_metrics
 from fledge.config import RunConfig
 from fledge.errors import FledgeError, command
 from fledge.training import timeline
+from fledge.training.home import Home
 
 if TYPE_CHECKING:
     from fledge.model import Model
@@ -47,9 +48,9 @@ class Saver:
     """One checkpoint at a time. What goes wrong in the thread is raised by the next `wait`, in the loop."""
 
     def __init__(
-        self, config: RunConfig, tokenizer: Tokenizer, folder: Path, device: torch.device, background: bool
+        self, config: RunConfig, tokenizer: Tokenizer, home: Home, device: torch.device, background: bool
     ) -> None:
-        self.config, self.tokenizer, self.folder, self.background = config, tokenizer, folder, background
+        self.config, self.tokenizer, self.home, self.background = config, tokenizer, home, background
         self._device = device
         self.seconds = 0.0
         "What writing took last time."
@@ -118,10 +119,12 @@ class Saver:
         try:
             save_bundle(path, self.config, self.tokenizer, model, training=training, replace=True, **options)
         except OSError as error:
+            if self.home.gone:
+                raise self.home.error() from error
             last = max(timeline.checkpoint_steps(path.parent.parent), default=None)
             kept = f"The checkpoint of step {last} is whole" if last is not None else "There is no checkpoint yet"
             raise FledgeError(
                 f"Step {step_of(path)} could not be saved ({error.strerror or error}). {kept}; "
-                f"free some space, then: {command('train', '--resume', self.folder)}"
+                f"free some space, then: {command('train', '--resume', self.home.folder)}"
             ) from error
         self.seconds = time.monotonic() - start

@@ -23,6 +23,7 @@ from fledge.training.announce import expect, flops_per_token, grown_memory, open
 from fledge.training.clock import Clock
 from fledge.training.continuity import check_same_model
 from fledge.training.device import choose_precision, peak, prepare, resident_memory, used_memory
+from fledge.training.home import Home
 from fledge.training.metrics import Metrics
 from fledge.training.profiling import StepProfile
 from fledge.training.progress import Diverged, Outcome, Progress, Trouble, judge
@@ -92,7 +93,8 @@ class Session:
         self.metrics = Metrics(self.place / timeline.METRICS, self.progress.step) if ranks.main else None
         self.samples = timeline.Samples(self.place / timeline.SAMPLES, self.progress.step) if ranks.main else None
         background = self.device.type == "cuda" and not self.sharded
-        self.saver = Saver(config, tokenizer, folder, self.device, background)
+        self.home = Home(folder)
+        self.saver = Saver(config, tokenizer, self.home, self.device, background)
         self.trackers = open_trackers(config, folder, self.place, self.progress.step) if ranks.main else []
         self.profile = StepProfile(self.device) if profile and ranks.main else None
         self._pending: list[tuple[int, int, int, Tensor, Tensor]] = []
@@ -168,6 +170,7 @@ class Session:
             good = "" if last is None else f" The checkpoint of step {last[0]} is good."
             again = " It kept happening after going back." if give_up else ""
             raise Diverged(f"At step {trouble.step} {trouble.what}.{again} {advice}{good}", trouble.step)
+        self._require_home()
         bundle = timeline.load_checkpoint(last[1])
         assert bundle.training is not None
         kept = {
@@ -214,6 +217,7 @@ class Session:
 
     def save(self) -> None:
         """A whole checkpoint, unless this step has one."""
+        self._require_home()
         if self._saved == self.progress.step:
             self.finish_saving()
             if self.metrics is not None and self.place != self.folder:  # a kill may have come before the takeover
@@ -240,6 +244,11 @@ class Session:
         if self.saver.wait():
             self._settle()
         self._agree()
+
+    def _require_home(self) -> None:
+        """Stop where the folder was moved or deleted: nothing is made at its old place. All processes hear of it."""
+        if self.ranks.total(float(self.ranks.main and self.home.gone))[0]:
+            raise self.home.error()
 
     def _agree(self) -> None:
         """The main process alone lets a branch take over: the others wait for it, and follow."""
@@ -313,6 +322,7 @@ class Session:
 
     def sample(self) -> None:
         """What the model writes now, into samples.txt; the main process alone, with a generator of its own."""
+        self._require_home()
         model = self.stepper.whole_model()
         if self.samples is None or model is None or self.progress.step in self.samples.steps:
             return
@@ -343,7 +353,7 @@ class Session:
             points = [(int(row["step"]), float(row[column])) for row in self.metrics.rows if row[column]]
             if points:
                 lines[name] = ([step for step, _ in points], [value for _, value in points])
-        if lines:
+        if lines and not self.home.gone:
             with atomic_write(self.place / "loss.svg") as file:
                 file.write(curves(lines, "step", "loss (nats per token)").encode())
         self._drawn = time.monotonic()
@@ -376,6 +386,7 @@ class Session:
             self.evaluate()
             self.sample()
         self.finish_saving()
+        self._require_home()
 
     def result(self, stopped: str | None) -> TrainingResult:
         from fledge.training.loop import TrainingResult
@@ -394,7 +405,7 @@ class Session:
             )
         return TrainingResult(
             folder=self.folder,
-            checkpoint=self._checkpoint(),
+            checkpoint=self._last_checkpoint(),
             metrics=self.place / timeline.METRICS,
             step=progress.step,
             steps=self.steps,
@@ -445,6 +456,11 @@ class Session:
 
     def _checkpoint(self) -> Path:
         return self.place / "checkpoints" / checkpoint_name(self.progress.step)
+
+    def _last_checkpoint(self) -> Path:
+        """That of this step; where none was taken, the one that training went on from: a new branch has none yet."""
+        mine, origin = self._checkpoint(), self._origin
+        return origin[1] if origin and origin[0] == self.progress.step and not mine.is_dir() else mine
 
     def _summary(self) -> dict[str, Any]:
         """What is known of this step; an evaluation of an earlier one says nothing of it."""

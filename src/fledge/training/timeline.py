@@ -1,6 +1,7 @@
 """A run's folder over time: which checkpoint to go on from, which to keep, and how a rolled-back branch takes over.
 
-Going back to an older step starts a branch beside the main line (`branch/`, with checkpoints and metrics of its own).
+Going back to an older step starts a branch beside the main line (`branch/`, with checkpoints, metrics and settings of
+its own).
 The main line stays as it is until the branch has a checkpoint beyond the main line's last one; then the branch
 becomes the main line. Going on from the main line's last step leaves the branch, which is put aside. Every move
 survives a kill at any moment: what was begun is finished at the next start.
@@ -27,6 +28,8 @@ BRANCH = "branch"
 NOTE = "branch.json"
 SAMPLES = "samples.txt"
 METRICS = "metrics.csv"
+CONFIG = "config.json"
+SETTINGS = "settings.json"  # of a branch: it is no run of its own, which a config.json would make of it
 EVENTS = "tensorboard"
 SAMPLE_HEADER = "──────── step {step} ────────"
 
@@ -48,9 +51,12 @@ def find_checkpoint(folder: Path | str, at: int | None = None) -> Path:
     finish_takeover(folder)
     main, branch = checkpoint_steps(folder), checkpoint_steps(folder / BRANCH)
     if not main and not branch:
-        recipe = folder / "config.json"
+        recipe = folder / CONFIG
         again = begin_again(folder, recipe if recipe.is_file() else "RECIPE")
-        raise FledgeError(f"{folder} has no checkpoint yet. Begin it again: {again}")
+        raise FledgeError(
+            f"{folder} has no checkpoint yet. Begin it again: {again} (if it diverged, with what made it so changed, "
+            "such as a smaller --set optimizer.learning_rate=...)"
+        )
     if at is None:
         note = read_json(folder / BRANCH / NOTE) if (folder / BRANCH / NOTE).is_file() else None
         if note and not branch and note["from"] in main:
@@ -61,6 +67,14 @@ def find_checkpoint(folder: Path | str, at: int | None = None) -> Path:
         known = ", ".join(map(str, sorted({*main, *branch})))
         raise FledgeError(f"{folder} holds no checkpoint of step {at}. Saved steps: {known}.")
     return branch.get(at) or main[at]
+
+
+def settings_file(folder: Path, at: int | None = None) -> Path:
+    """The settings that a run goes on with: the branch's while that is gone on with, else the main line's."""
+    finish_takeover(folder)
+    place = folder / BRANCH
+    with_branch = (place / NOTE).is_file() and (at is None or at in checkpoint_steps(place))
+    return place / SETTINGS if with_branch and (place / SETTINGS).is_file() else folder / CONFIG
 
 
 def load_checkpoint(folder: Path | str, at: int | None = None) -> Bundle:
@@ -114,7 +128,7 @@ def open_place(folder: Path, origin: Path | None, step: int = 0) -> Path:
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir()
     write_json(fresh / NOTE, {"from": step} if home == folder else read_json(place / NOTE))
-    for name in (METRICS, SAMPLES):
+    for name in (METRICS, SAMPLES, *((SETTINGS,) if home == place else ())):
         if (home / name).is_file():
             shutil.copyfile(home / name, fresh / name)
     if home == place:
@@ -177,9 +191,9 @@ def finish_takeover(folder: Path) -> None:
                     os.rename(path, mine / path.name)
             os.rename(main, former)
         os.rename(mine, main)
-    for name in (METRICS, SAMPLES):
+    for name, taken in ((METRICS, METRICS), (SAMPLES, SAMPLES), (SETTINGS, CONFIG)):
         if (place / name).is_file():
-            os.replace(place / name, folder / name)
+            os.replace(place / name, folder / taken)
     for events in sorted((place / EVENTS).glob("*")):  # each says from which step on it replaces those before it
         (folder / EVENTS).mkdir(exist_ok=True)
         os.replace(events, folder / EVENTS / events.name)
@@ -191,11 +205,14 @@ def require_room(place: Path, config: TrainingConfig, steps: int, size: int) -> 
 
     A new checkpoint is whole before the oldest goes, so there is one more for a while than the rules keep.
     """
-    kept = config.keep_last + config.keep_best + (steps // config.keep_every if config.keep_every else 0)
+    regular = steps // config.keep_every if config.keep_every else 0
+    kept = config.keep_last + config.keep_best + regular
     planned = 1 + (steps - 1) // config.save_every if config.save_every else 1
     count = max(1, min(planned, kept + 1 - len(checkpoint_steps(place))))
     if steps > 0:
-        several = f"Training keeps {count} checkpoints at a time (training.keep_last), and"
+        rules = [f"training.keep_every={config.keep_every}"] if regular else []
+        rules += [f"training.keep_last={config.keep_last}"] if config.keep_last >= regular else []
+        several = f"Training keeps {count} checkpoints at a time ({', '.join(rules)}), and"
         require_space(place, count * (size + 1_000_000), several if count > 1 else "A checkpoint")
 
 

@@ -1,0 +1,54 @@
+"""The counters of a checkpoint: they come back as they were kept, and a stranger's are refused with a sentence."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from fledge.errors import FledgeError
+from fledge.training.progress import Progress
+
+KEPT = Progress(step=7, samples=28, tokens=448, updates=6, skipped=[(4, 8)], mean_loss=3.5, seconds=1.25)
+
+
+def test_what_was_kept_comes_back_equal() -> None:
+    assert Progress.restore(json.loads(json.dumps(KEPT.values()))) == KEPT
+    assert Progress.restore({**KEPT.values(), "from a later fledge": 1}) == KEPT
+
+
+def test_a_state_from_before_updates_were_counted_goes_on_with_its_steps() -> None:
+    older = {name: value for name, value in KEPT.values().items() if name != "updates"}
+    assert Progress.restore(older).updates == KEPT.step
+
+
+@pytest.mark.parametrize("values", [[1], None, 3, "step", [["step", 5]]])
+def test_what_is_no_table_is_refused(values: Any) -> None:
+    with pytest.raises(FledgeError, match="not a table of counters.*Go on from an earlier checkpoint"):
+        Progress.restore(values)
+
+
+def test_a_counter_that_is_not_there_is_refused_by_its_name() -> None:
+    for name in KEPT.values().keys() - {"updates"}:
+        with pytest.raises(FledgeError, match=f"has no {name}, .*Go on from an earlier checkpoint"):
+            Progress.restore({key: value for key, value in KEPT.values().items() if key != name})
+
+
+COUNT = "a whole number, 0 or more"
+WRONG: dict[str, tuple[str, list[Any]]] = {
+    **{name: (COUNT, [-5, 1.5, "7", None, True, 10**30]) for name in ("step", "samples", "tokens", "updates")},
+    **{name: (COUNT, [-1, 0.5]) for name in ("micro_batch", "interval_steps", "scaled_steps")},
+    "seconds": ("a number, 0 or more", [-1.0, float("nan"), float("inf"), "1", 10**400]),
+    "loss_scale": ("a number above 0", [0, -1.0, None]),
+    "mean_loss": ("a number, or null", [float("nan"), "3", []]),
+    "skipped": ("a list of pairs", [3, [1], [[1]], [[1, 2, 3]], [[5, 4]], [[-1, 2]], {"1": 2}]),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_counter_out_of_its_range_is_refused(name: str) -> None:
+    allowed, values = WRONG[name]
+    for value in values:
+        with pytest.raises(FledgeError, match=f"says {name} = .*, which must be {allowed}"):
+            Progress.restore({**KEPT.values(), name: value})
