@@ -173,3 +173,11 @@ def test_a_plan_of_another_model_or_batch_is_refused(name):
         model(inputs[:1], model.plan(batch))
     with pytest.raises(FledgeError, match="documents of shape .* do not fit inputs of shape"):
         model.plan(batch._replace(documents_BT=batch.documents_BT[:, 1:]))
+
+
+@pytest.mark.parametrize("change", [{"rope_theta": 100.0}, {"position": "learned"}, {"context_length": 2 * CONTEXT}])
+def test_a_plan_of_other_positions_is_refused(change):
+    inputs = ids(1, CONTEXT)
+    plan = small("transformer", **change).plan(Batch(inputs, inputs, None, torch.zeros_like(inputs)))
+    with pytest.raises(FledgeError, match="The plan is of another model"):
+        small("transformer")(inputs, plan)

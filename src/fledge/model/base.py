@@ -66,7 +66,7 @@ class Plan(NamedTuple):
     "FlexAttention's block mask, where the device has it."
     pieces: Pieces | None = None
     kind: str | None = None
-    "The `state_kind` of the model it was made by."
+    "The `plan_kind` of the model it was made by."
     shape: tuple[int, ...] | None = None
     "Of the batch it was made for."
 
@@ -225,6 +225,9 @@ class Model(nn.Module):
             sizes.append(f"kv_heads {config.kv_heads or config.heads}")
         self.state_kind = ", ".join((config.architecture, *sizes))
         "What the form of a state follows from, in words: a state of another kind is refused."
+        places = [f"{name} {getattr(config, name)}" for name in ("position", "rope_theta") if name in self.settings]
+        self.plan_kind = ", ".join((self.state_kind, *places, f"context {context_length}"))
+        "What the meaning of a plan follows from, likewise."
         self.recompute = False
         "Set by training: keep only what enters each layer, and compute the rest again in the backward pass."
 
@@ -322,9 +325,9 @@ class Model(nn.Module):
                 "of whole numbers, [batch, tokens], at least one. One text is ids[None], and other types become it "
                 "with .long()."
             )
-        if plan is not None and plan.kind not in (None, self.state_kind):
+        if plan is not None and plan.kind not in (None, self.plan_kind):
             raise FledgeError(
-                f"The plan is of another model ({plan.kind}) than this one ({self.state_kind}). "
+                f"The plan is of another model ({plan.kind}) than this one ({self.plan_kind}). "
                 "Make one with this model's plan(batch)."
             )
         if plan is not None and plan.shape not in (None, tuple(inputs_BT.shape)):

@@ -162,7 +162,7 @@ class BDH(Model):
             return None
         self.check_batch(batch)
         mask = batch.documents_BT[:, :, None] == batch.documents_BT[:, None, :]
-        return Plan(mask=mask, kind=self.state_kind, shape=tuple(batch.inputs_BT.shape))
+        return Plan(mask=mask, kind=self.plan_kind, shape=tuple(batch.inputs_BT.shape))
 
     def init_state(
         self,

@@ -138,7 +138,7 @@ class Recurrent(Model):
             return None
         self.check_batch(batch)
         pieces = cut_pieces(batch.documents_BT, batch.positions_BT, batch.inputs_BT.device)
-        return Plan(pieces=pieces, kind=self.state_kind, shape=tuple(batch.inputs_BT.shape))
+        return Plan(pieces=pieces, kind=self.plan_kind, shape=tuple(batch.inputs_BT.shape))
 
     def init_state(
         self,

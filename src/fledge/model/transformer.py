@@ -198,7 +198,7 @@ class Transformer(Model):
                 blocks = document_blocks(documents)
             else:
                 mask = additive(document_mask(documents), compute_dtype(self.token_embeddings.weight))
-        return Plan(positions, turn, mask, blocks, kind=self.state_kind, shape=tuple(batch.inputs_BT.shape))
+        return Plan(positions, turn, mask, blocks, kind=self.plan_kind, shape=tuple(batch.inputs_BT.shape))
 
     def init_state(
         self,
