@@ -19,6 +19,7 @@ import fledge.cli
 from fledge.bundle import load_bundle, save_bundle
 from fledge.bundle.archive import pack
 from fledge.bundle.manifest import describe_file
+from fledge.bundle.migrations import VERSION
 from fledge.config import ModelConfig, RunConfig, SamplingConfig, TokensConfig
 from fledge.corpus import Corpus
 from fledge.generation import generate
@@ -26,6 +27,7 @@ from fledge.model import build_model
 from fledge.tokenizer import train_bpe
 from fledge.tokens import write_store
 from tests.bundle.conftest import forge
+from tests.bundle.test_versions import FIXTURES
 from tests.cli.conftest import Fledge
 
 VERSES = [f"And the earth number {number} was without form, and void." for number in range(40)]
@@ -62,6 +64,13 @@ def fledge_cli(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
+
+
+@pytest.mark.parametrize("version", range(1, VERSION + 1))
+def test_check_finds_the_kept_bundle_of_every_version_whole(version: int, fledge: Fledge) -> None:
+    found = fledge("bundle", "check", FIXTURES / f"version-{version}")
+    assert (found.code, found.err) == (0, "")
+    assert f"version-{version} is whole: 3,848 parameters, with a training state" in found.out
 
 
 def test_generate_prints_the_prompt_and_goes_on(folder: Path, monkeypatch: Patch, capsys: Capture) -> None:

@@ -206,7 +206,17 @@ def test_profile_writes_a_trace(corpus: Path, tmp_path: Path) -> None:
     assert (tmp_path / "run" / "trace.json").stat().st_size > 1000
 
 
-@pytest.mark.parametrize(("state", "words"), [([1], "not a table"), ({}, "has no step"), ({"step": -5}, "step = -5")])
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ([1], "not a table"),
+        ({}, "has no step"),
+        ({"step": -5}, "step = -5"),
+        ({"samples": 2**63 - 1, "tokens": 2**63 - 1}, "samples = 9223372036854775807"),  # the next would be no number
+        ({"samples": 0}, "samples = 0, and step is never above samples"),
+        ({"step": 1, "updates": 1, "interval_steps": 0}, "step = 1, and bundle.json step = "),
+    ],
+)
 def test_a_forged_state_is_refused_by_check_and_by_resume(
     finished: Path, tmp_path: Path, state: Any, words: str
 ) -> None:

@@ -12,6 +12,7 @@ from fledge.config import TokensConfig
 from fledge.errors import FledgeError
 from fledge.tokens import Batch, Loader, Windows, make_windows
 from fledge.tokens import loader as module
+from fledge.training.progress import GREATEST
 from fledge.training.skipping import Skipping
 from fledge.training.stepper import cut
 from tests.tokens.helpers import ROLES, make_split
@@ -62,6 +63,16 @@ def test_training_makes_batches_together_and_leaves_out_what_is_skipped(tmp_path
             assert_equal(batch, plain.batch([left[n] for n in loader.share(first)]))
         memories = {batch.inputs_BT.untyped_storage().data_ptr() for _, batch in found}
         assert len(memories) < len(found) / 2
+
+
+@pytest.mark.parametrize("policy", ["stream", "packed", "lanes"])
+def test_the_greatest_counters_that_a_checkpoint_may_hold_overflow_nothing(tmp_path, policy):
+    """Else a forged number of samples would be taken, and resuming would hang or go on somewhere else."""
+    windows, start = windows_of(tmp_path, policy), GREATEST - 1
+    found = list(Loader(Skipping(windows, [(0, start)]), 8, start=start, stop=start + 32))  # type: ignore[arg-type]
+    for first, batch in found:
+        assert_equal(batch, windows_of(tmp_path / str(first), policy).batch(range(start + first, start + first + 8)))
+    assert len(found) == 4
 
 
 @pytest.mark.parametrize("policy", ["stream", "lanes", "packed"])

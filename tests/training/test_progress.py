@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fledge.errors import FledgeError
-from fledge.training.progress import Progress
+from fledge.training.progress import Incomplete, Progress
 
 KEPT = Progress(step=7, samples=28, tokens=448, updates=6, skipped=[(4, 8)], mean_loss=3.5, seconds=1.25)
 
@@ -35,14 +35,14 @@ def test_a_counter_that_is_not_there_is_refused_by_its_name() -> None:
             Progress.restore({key: value for key, value in KEPT.values().items() if key != name})
 
 
-COUNT = "a whole number, 0 or more"
+COUNT = "a whole number, 0 or more and below 281,474,976,710,656"
 WRONG: dict[str, tuple[str, list[Any]]] = {
-    **{name: (COUNT, [-5, 1.5, "7", None, True, 10**30]) for name in ("step", "samples", "tokens", "updates")},
+    **{name: (COUNT, [-5, 1.5, "7", None, True, 2**48, 10**30]) for name in ("step", "samples", "tokens", "updates")},
     **{name: (COUNT, [-1, 0.5]) for name in ("micro_batch", "interval_steps", "scaled_steps")},
     "seconds": ("a number, 0 or more", [-1.0, float("nan"), float("inf"), "1", 10**400]),
     "loss_scale": ("a number above 0", [0, -1.0, None]),
     "mean_loss": ("a number, or null", [float("nan"), "3", []]),
-    "skipped": ("a list of pairs", [3, [1], [[1]], [[1, 2, 3]], [[5, 4]], [[-1, 2]], {"1": 2}]),
+    "skipped": ("a list of pairs", [3, [1], [[1]], [[1, 2, 3]], [[5, 4]], [[-1, 2]], [[0, 2**48]], {"1": 2}]),
 }
 
 
@@ -52,3 +52,27 @@ def test_a_counter_out_of_its_range_is_refused(name: str) -> None:
     for value in values:
         with pytest.raises(FledgeError, match=f"says {name} = .*, which must be {allowed}"):
             Progress.restore({**KEPT.values(), name: value})
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"step": 29}, "step = 29 and samples = 28"),
+        ({"samples": 449}, "samples = 449 and tokens = 448"),
+        ({"updates": 8}, "updates = 8 and step = 7"),
+        ({"interval_steps": 8}, "interval_steps = 8 and step = 7"),
+        ({"scaled_steps": 8}, "scaled_steps = 8 and step = 7"),
+    ],
+)
+def test_counters_that_contradict_each_other_are_refused(values: dict[str, int], words: str) -> None:
+    with pytest.raises(FledgeError, match=f"{words}, and .* is never above .*Go on from an earlier checkpoint"):
+        Progress.restore({**KEPT.values(), **values})
+
+
+def test_a_state_of_another_program_is_told_from_a_forged_one() -> None:
+    with pytest.raises(Incomplete, match="has no samples"):
+        Progress.restore({"step": 7})
+    for forged in ({}, {"step": -5}, {"step": 7, "samples": 3}):
+        with pytest.raises(FledgeError) as refused:
+            Progress.restore(forged)
+        assert not isinstance(refused.value, Incomplete)

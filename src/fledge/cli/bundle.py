@@ -52,17 +52,20 @@ def check(bundle: Place) -> None:
 
     from fledge.bundle import load_bundle
     from fledge.bundle.archive import is_archive
-    from fledge.training.progress import Progress
+    from fledge.training.progress import Incomplete, Progress
 
     loaded = load_bundle(bundle)
-    kept = loaded.training
-    if kept is not None:
-        Progress.restore(kept.values, where=str(loaded.source / "training" / "state.json"))
+    state = "without training state"
+    if loaded.training is not None:
+        try:
+            Progress.of(loaded)
+            state = "with its training state"
+        except Incomplete:
+            state = "with a training state that lacks counters of fledge train: it can be used, not resumed"
     ids = torch.zeros(1, 1, dtype=torch.long)
     with torch.inference_mode():
         if not loaded.model(ids).isfinite().all():
             raise FledgeError(f"{bundle} is whole, but its model's scores are not finite: the training went wrong.")
-    state = "with its training state" if kept is not None else "without training state"
     checked = bundle if is_archive(bundle) else loaded.path  # of an archive, not where it was unpacked
     print(f"{checked} is whole: {loaded.manifest.model.parameters:,} parameters, {state}.")
 

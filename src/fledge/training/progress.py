@@ -6,14 +6,25 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fledge.errors import FledgeError
+
+if TYPE_CHECKING:
+    from fledge.bundle import Bundle
 
 RECENT = 0.02  # weight of a new loss in the recent mean
 SETTLED = 20  # steps before a spike can be told from the beginning
 LATER = {"updates"}  # counters that the first checkpoints did not have
-GREATEST = 1 << 63  # no counter reaches it, and what counts on from there stays a number
+GREATEST = 1 << 48  # no counter reaches it, and what counts on from there stays exact everywhere
+# Pairs of counters of which the first is never above the second: a step takes a sample at least, and a sample a token.
+ORDERED = [
+    ("updates", "step"),
+    ("interval_steps", "step"),
+    ("scaled_steps", "step"),
+    ("step", "samples"),
+    ("samples", "tokens"),
+]
 
 
 @dataclass
@@ -44,26 +55,50 @@ class Progress:
 
     @classmethod
     def restore(cls, values: Any, where: str = "The checkpoint's training/state.json") -> Progress:
-        """The counters that a checkpoint kept. A stranger may have written them: each is there and in its range."""
+        """The counters that a checkpoint kept. A stranger may have written them: each is there, in its range, and in
+        agreement with the others."""
         if not isinstance(values, Mapping):
             raise _refused(f"{where} is a {type(values).__name__}, not a table of counters")
         kept: dict[str, Any] = {}
+        missing = []
         for entry in fields(cls):
             allowed, fits = _RANGES.get(entry.name) or _RANGES[str(entry.type)]
             if entry.name not in values:
-                if entry.name not in LATER:
-                    raise _refused(f"{where} has no {entry.name}, without which training can't go on as it was")
+                missing.append(entry.name)
             elif fits(values[entry.name]):
                 kept[entry.name] = values[entry.name]
             else:
                 raise _refused(f"{where} says {entry.name} = {values[entry.name]!r:.40}, which must be {allowed}")
+        for less, more in ORDERED:
+            if less in kept and more in kept and kept[less] > kept[more]:
+                raise _refused(
+                    f"{where} says {less} = {kept[less]} and {more} = {kept[more]}, and {less} is never above {more}"
+                )
+        if left := [name for name in missing if name not in LATER]:
+            told = f"{where} has no {left[0]}, without which training can't go on as it was"
+            raise _refused(told) if "step" in left else _refused(told, Incomplete)
         kept.setdefault("updates", kept["step"])  # the same but in fp16
         kept["skipped"] = [(start, end) for start, end in kept["skipped"]]
         return cls(**kept)
 
+    @classmethod
+    def of(cls, checkpoint: Bundle) -> Progress:
+        """How far the run was that saved this checkpoint: its counters, which agree with its manifest."""
+        assert checkpoint.training is not None
+        where = f"{checkpoint.source}'s training/state.json"
+        progress, said = cls.restore(checkpoint.training.values, where), checkpoint.metrics.get("step")
+        if said is not None and said != progress.step:
+            raise _refused(f"{where} says step = {progress.step}, and bundle.json step = {said!r:.40}")
+        return progress
 
-def _refused(what: str) -> FledgeError:
-    return FledgeError(f"{what}: it is not as fledge wrote it. Go on from an earlier checkpoint with --at STEP.")
+
+class Incomplete(FledgeError):
+    """A training state with a step and not all counters, as programs of one's own keep: training can't go on from it,
+    and all else is well."""
+
+
+def _refused(what: str, kind: type[FledgeError] = FledgeError) -> FledgeError:
+    return kind(f"{what}: it is not as fledge wrote it. Go on from an earlier checkpoint with --at STEP.")
 
 
 def _is_count(value: Any) -> bool:
@@ -82,7 +117,7 @@ def _are_ranges(value: Any) -> bool:
 
 # What each kind of counter, or one by its name, may be: in words and as a test.
 _RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "int": ("a whole number, 0 or more", _is_count),
+    "int": (f"a whole number, 0 or more and below {GREATEST:,}", _is_count),
     "float": ("a number, 0 or more", lambda value: _is_number(value) and value >= 0),
     "loss_scale": ("a number above 0", lambda value: _is_number(value) and value > 0),
     "float | None": ("a number, or null", lambda value: value is None or _is_number(value)),

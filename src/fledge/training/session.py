@@ -73,8 +73,7 @@ class Session:
         self.progress = Progress()
         if resume is not None:
             check_same_model(config, resume)
-            assert resume.training is not None
-            self.progress = Progress.restore(resume.training.values)
+            self.progress = Progress.of(resume)
         self.steps = self._total_steps()
         check_trackers(config)
         self._memory_before = (resident_memory() - 4 * model.parameters_count(), used_memory(self.device))
@@ -172,13 +171,11 @@ class Session:
             raise Diverged(f"At step {trouble.step} {trouble.what}.{again} {advice}{good}", trouble.step)
         self._require_home()
         bundle = timeline.load_checkpoint(last[1])
-        assert bundle.training is not None
         kept = {
             "skipped": [*self.progress.skipped, (trouble.first, trouble.after)],
             "seconds": self.progress.seconds,  # those of this session are counted from its own start
         }
-        restored = Progress.restore(bundle.training.values)
-        for name, value in {**restored.values(), **kept}.items():
+        for name, value in {**Progress.of(bundle).values(), **kept}.items():
             setattr(self.progress, name, value)
         self.stepper.go_back(bundle)
         self.clock.go_back()
