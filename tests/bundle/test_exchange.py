@@ -369,6 +369,23 @@ def test_transformers_generates_with_our_settings(
     assert written.shape[1] == (8 + max_tokens if max_tokens <= longest else 16)
 
 
+def test_what_is_set_and_not_exported_is_said_in_one_line(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    sampling = SamplingConfig(stop=("Amen",), seed=3, stop_at_end=False, max_tokens=100, top_k=5)
+    config = small_config(**SHAPES["llama"]).model_copy(update={"sampling": sampling})
+    bundle = load_bundle(save_bundle(tmp_path / "bundle", config, tokenizer, small_model(config, tokenizer)))
+    with pytest.warns(UserWarning, match="Not written to generation_config.json") as said:
+        folder = export_bundle(bundle, tmp_path / "hub")
+    [line] = {str(warning.message) for warning in said}
+    for told in ("sampling.stop = ('Amen',)", "sampling.seed = 3", "sampling.stop_at_end = False", "max_tokens = 100"):
+        assert told in line
+    assert not any(name in line for name in ("top_k", "samples", "prompt"))
+    path = folder / "generation_config.json"
+    for theirs, ours in ((["Amen", "Selah"], ("Amen", "Selah")), ("Amen", ("Amen",))):
+        path.write_text(json.dumps({"stop_strings": theirs}))
+        back = load_bundle(import_bundle(folder, tmp_path / f"back-{len(ours)}"))
+        assert back.config.sampling == SamplingConfig(stop=ours)
+
+
 def test_what_is_not_taken_from_a_generation_config_is_said_in_one_line(tmp_path: Path, tokenizer: Tokenizer) -> None:
     folder = export_bundle(make(tmp_path, tokenizer, "llama"), tmp_path / "hub")
     path = folder / "generation_config.json"

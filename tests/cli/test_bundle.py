@@ -366,6 +366,9 @@ def test_bundle_show_says_which_files_are_not_whole(fledge: Fledge, folder: Path
         last = f"1 file is not as the manifest says. Check the bundle: fledge bundle check {broken}"
         assert found.out.splitlines()[-1] == last
     assert "bundle check" not in fledge("bundle", "show", folder / "one").out
+    packed = pack(folder / "one", tmp_path / "one.tar.zst")
+    last = f"A .tar.zst tells its files' sizes only when it is unpacked: fledge bundle check {packed}"
+    assert fledge("bundle", "show", packed).out.splitlines()[-1] == last
 
 
 def test_bundle_export_takes_the_format_from_the_name(fledge: Fledge, folder: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 
+from fledge.bundle import find_bundle
 from fledge.errors import FledgeError
 from fledge.training import find_checkpoint, load_checkpoint, read_metrics
 from fledge.training.continuity import notable_changes
@@ -159,10 +160,11 @@ def test_a_takeover_that_was_killed_is_finished(
                 patch.setattr(module, name, partial(counted, getattr(module, name)))
             with contextlib.suppress(KeyboardInterrupt):
                 timeline.finish_takeover(folder)
+        assert find_bundle(folder).name in ("step-00000012", "step-00000016")  # at no moment there is none to use
         assert find_checkpoint(folder).name == "step-00000016"
         assert sorted(timeline.checkpoint_steps(folder)) == [4, 16]
         assert (folder / "config.json").read_text() == '{\n  "name": "tried"\n}\n'
-        assert not (folder / "branch").exists()
+        assert not list(folder.glob("branch*"))
 
 
 def test_going_back_inside_a_branch_puts_it_aside(unbroken: Path, tmp_path: Path) -> None:

@@ -267,6 +267,8 @@ def checkpoints(run: Path) -> list[Path]:
     """The whole checkpoints of a run, oldest first."""
     folder = run / "checkpoints"
     if not folder.is_dir():
+        folder = run / "branch" / "checkpoints"  # a kill came while a branch took their place: see training/timeline.py
+    if not folder.is_dir():
         return []
     named = [(step, path) for path in folder.iterdir() if (step := step_of(path)) is not None]
     return [path for _, path in sorted(named) if (path / MANIFEST).is_file()]

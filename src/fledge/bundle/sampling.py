@@ -22,6 +22,7 @@ OURS = {
     "min_p": "min_p",
     "repetition_penalty": "repetition_penalty",
     "max_new_tokens": "max_tokens",
+    "stop_strings": "stop",
 }
 OFF = {"top_k": 0, "top_p": 1, "min_p": 0}  # how their files say that nothing is filtered
 # What changes no token, is the tokenizer's or the model's own, or has been looked at already.
@@ -35,10 +36,17 @@ SILENT = {
     "use_cache",
 }
 
+_USUAL = SamplingConfig().model_dump()
+
 
 def hub_sampling(config: RunConfig, context_length: int) -> dict[str, Any]:
-    """The settings in their names. A length that the context has no room for becomes the context's own."""
+    """The settings in their names; what was set and is not written is said in one line.
+
+    A length that the context has no room for becomes the context's own. Stop strings stay here: transformers refuses to
+    generate with them unless it is handed a tokenizer each time.
+    """
     sampling = config.sampling
+    left = ["stop", "stop_at_end", "seed", "samples", "prompt"]
     found: dict[str, Any] = {"do_sample": sampling.temperature > 0}
     # transformers crashes past the last learned position: half of them are left to the prompt.
     room = context_length // 2 if config.model.position == "learned" else context_length - 1
@@ -46,6 +54,7 @@ def hub_sampling(config: RunConfig, context_length: int) -> dict[str, Any]:
         found["max_new_tokens"] = sampling.max_tokens
     else:
         found["max_length"] = context_length
+        left.append("max_tokens")
     if sampling.temperature > 0:
         found["temperature"] = sampling.temperature
         found["top_k"] = sampling.top_k or 0
@@ -54,6 +63,10 @@ def hub_sampling(config: RunConfig, context_length: int) -> dict[str, Any]:
             found["min_p"] = sampling.min_p
     if sampling.repetition_penalty != 1:
         found["repetition_penalty"] = sampling.repetition_penalty
+    if shown := [f"{name} = {value!r:.40}" for name in left if (value := getattr(sampling, name)) != _USUAL[name]]:
+        warnings.warn(
+            f"Not written to {GENERATION}: sampling.{', sampling.'.join(shown)}. Give them where the text is generated."
+        )
     return found
 
 
@@ -86,7 +99,7 @@ def sampling_from_hub(folder: Path, tokenizer: Tokenizer) -> SamplingConfig:
 def _take(taken: dict[str, Any], name: str, value: Any) -> dict[str, str]:
     """Add a value that is allowed here; else say why it is not."""
     try:
-        if isinstance(value, bool | str):
+        if isinstance(value, bool) or (isinstance(value, str) and OURS[name] != "stop"):
             raise FledgeError("is not allowed: it must be a number.")
         parse(SamplingConfig, {OURS[name]: value})
     except FledgeError as error:

@@ -31,6 +31,7 @@ def show(bundle: Place) -> None:
     from rich.markup import escape
     from rich.table import Table
 
+    from fledge.bundle.archive import is_archive, packed_sizes
     from fledge.bundle.describe import describe, open_manifest, wrong_files
 
     console = Console()
@@ -43,6 +44,8 @@ def show(bundle: Place) -> None:
     if wrong := wrong_files(*open_manifest(bundle)):
         files = "1 file is" if len(wrong) == 1 else f"{len(wrong)} files are"
         print(f"{files} not as the manifest says. Check the bundle: {command('bundle', 'check', bundle)}")
+    elif is_archive(bundle) and packed_sizes(bundle) is None:
+        print(f"A .tar.zst tells its files' sizes only when it is unpacked: {command('bundle', 'check', bundle)}")
 
 
 @app.command()

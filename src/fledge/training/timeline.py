@@ -25,6 +25,7 @@ from fledge.files import PARTIAL, atomic_write, read_json, require_space, write_
 from fledge.training.metrics import read_metrics
 
 BRANCH = "branch"
+LEFT = f"{BRANCH}-left{PARTIAL}"  # a branch that is being removed
 NOTE = "branch.json"
 SAMPLES = "samples.txt"
 METRICS = "metrics.csv"
@@ -158,10 +159,9 @@ def put_aside(folder: Path) -> None:
 
 def remove_branch(folder: Path) -> None:
     """All of it at once: what a kill leaves of it is no branch."""
-    left = folder / f"{BRANCH}-left{PARTIAL}"
-    shutil.rmtree(left, ignore_errors=True)
-    os.rename(folder / BRANCH, left)
-    shutil.rmtree(left)
+    shutil.rmtree(folder / LEFT, ignore_errors=True)
+    os.rename(folder / BRANCH, folder / LEFT)
+    shutil.rmtree(folder / LEFT)
 
 
 def overtaken(folder: Path, step: int) -> bool:
@@ -178,7 +178,8 @@ def take_over(folder: Path) -> None:
 
 
 def finish_takeover(folder: Path) -> None:
-    """Finish, in order, what a kill may have cut short. Without a takeover under way this does nothing."""
+    """Finish, in order, what a kill may have cut short. Without a takeover or a removal under way this does nothing."""
+    shutil.rmtree(folder / LEFT, ignore_errors=True)
     place = folder / BRANCH
     note = read_json(place / NOTE) if (place / NOTE).is_file() else {}
     if not note.get("takes_over"):
