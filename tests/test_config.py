@@ -199,15 +199,18 @@ def test_a_name_that_is_a_day_is_a_name(tmp_path: Path) -> None:
         load_recipe(recipe)
 
 
-@pytest.mark.parametrize(("width", "heads"), [(256, 5), (64, 7), (96, 33), (63, 4), (1, 3)])
-def test_heads_that_are_suggested_are_allowed(width: int, heads: int) -> None:
-    with pytest.raises(FledgeError, match="does not divide") as refused:
-        ModelConfig(width=width, heads=heads)
+@pytest.mark.parametrize(
+    ("width", "heads", "kv_heads"),
+    [(256, 5, None), (64, 7, None), (96, 33, None), (63, 4, None), (1, 3, None), (96, 10, 2), (192, 9, 3), (64, 9, 3)],
+)
+def test_heads_that_are_suggested_are_allowed(width: int, heads: int, kv_heads: int | None) -> None:
+    with pytest.raises(FledgeError, match="model.heads = .* does not divide model.width") as refused:
+        ModelConfig(width=width, heads=heads, kv_heads=kv_heads)
     counts, widths = re.search(r"(?:Try (\d+ or \d+|\d+), or s|S)et model.width=(\d+)", str(refused.value)).groups()
     for count in (counts or "").split(" or "):
         if count:
-            ModelConfig(width=width, heads=int(count))
-    ModelConfig(width=int(widths), heads=heads)
+            ModelConfig(width=width, heads=int(count), kv_heads=kv_heads)
+    ModelConfig(width=int(widths), heads=heads, kv_heads=kv_heads)
 
 
 def test_settings_made_in_python_are_refused_in_the_same_words() -> None:

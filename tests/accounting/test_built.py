@@ -13,7 +13,9 @@ from fledge.accounting.bars import draw_shares
 from fledge.accounting.built import built_activations, built_products
 from fledge.config import ModelConfig
 from fledge.model import ARCHITECTURES, Model, register
-from fledge.model.base import Plan, State, VocabularyMatrix
+from fledge.model.base import VocabularyMatrix
+from fledge.model.plan import Plan
+from fledge.model.state import State
 
 
 class Bigram(Model):

@@ -13,7 +13,7 @@ from fledge.generation.burst import Bursts, has_kernels
 from fledge.generation.generate import holes_of
 from fledge.generation.prepare import prepare
 from fledge.model import Model, build_model
-from fledge.model.base import State
+from fledge.model.state import State
 from fledge.tokenizer import BPETokenizer, Tokenizer
 from tests.generation.conftest import CONTEXT, small_model
 from tests.generation.test_step import SHAPES

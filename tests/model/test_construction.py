@@ -249,8 +249,11 @@ def test_weights_that_do_not_fit_their_part_are_refused():
     weights = model.state_dict()
     first, third = "layers.0.ffn.w1.weight", "layers.0.ffn.w3.weight"
     moved = torch.cat((weights[first], weights[third])).split([len(weights[first]) - 4, len(weights[third]) + 4])
-    with pytest.raises(FledgeError, match=rf"{first} has \d+ rows, and this model's has \d+"):
+    with pytest.raises(FledgeError, match=rf"{first} is of shape \[\d+, \d+\], and this model's is of shape \["):
         model.load_state_dict({**weights, first: moved[0], third: moved[1]})
+    for wrong, words in ((weights[first][:, :-1], "of shape"), (weights[first][0], "of shape"), ("no", "no tensor")):
+        with pytest.raises(FledgeError, match=f"{first} is {words}"):
+            model.load_state_dict({**weights, first: wrong})
     with pytest.raises(FledgeError, match=f"The weights lack {first}"):
         model.load_state_dict({name: tensor for name, tensor in weights.items() if name != first})
     name = "token_embeddings.weight"

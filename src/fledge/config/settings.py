@@ -215,23 +215,24 @@ class ModelConfig(Settings):
 
     @model_validator(mode="after")
     def _heads_divide(self) -> ModelConfig:
-        if self.architecture in ("transformer", "bdh") and self.width % self.heads:
-            even = 2 if self.architecture == "transformer" and self.position == "rope" else 1  # the size of a head is
-            whole = self.width // even
-            small = [count for count in range(1, min(math.isqrt(whole), 4096) + 1) if whole % count == 0]
-            divisors = {*small, *(whole // count for count in small)}
-            near = sorted(divisors, key=lambda count: (abs(count - self.heads), count))
-            below = self.width - self.width % (even * self.heads)
-            counts = f"Try {' or '.join(map(str, sorted(near[:2])))}, or set" if self.width % even == 0 else "Set"
-            raise ValueError(
-                f"model.heads = {self.heads} does not divide model.width = {self.width}. "
-                f"{counts} model.width={below or even * self.heads}."
-            )
         if self.kv_heads and self.heads % self.kv_heads:
             known = [str(count) for count in range(1, min(self.heads, 256) + 1) if self.heads % count == 0]
             raise ValueError(
                 f"model.kv_heads = {self.kv_heads} does not divide model.heads = {self.heads}. "
                 f"Known: {', '.join(known)}."
+            )
+        if self.architecture in ("transformer", "bdh") and self.width % self.heads:
+            even = 2 if self.architecture == "transformer" and self.position == "rope" else 1  # the size of a head is
+            whole = self.width // even
+            small = [count for count in range(1, min(math.isqrt(whole), 4096) + 1) if whole % count == 0]
+            divisors = {*small, *(whole // count for count in small)}
+            allowed = [count for count in divisors if self.width % even == 0 and count % (self.kv_heads or 1) == 0]
+            near = sorted(allowed, key=lambda count: (abs(count - self.heads), count))
+            below = self.width - self.width % (even * self.heads)
+            counts = f"Try {' or '.join(map(str, sorted(near[:2])))}, or set" if near else "Set"
+            raise ValueError(
+                f"model.heads = {self.heads} does not divide model.width = {self.width}. "
+                f"{counts} model.width={below or even * self.heads}."
             )
         if self.architecture == "transformer" and self.position == "rope" and (self.width // self.heads) % 2:
             raise ValueError(

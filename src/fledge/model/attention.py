@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fledge.config import ModelConfig
-from fledge.model.base import Plan, State, capability, compute_dtype
+from fledge.model.base import capability, compute_dtype
 from fledge.model.dropout import attention_with_dropout
 from fledge.model.layers import FusedLinear, RMSNorm, join_fused, rotate
+from fledge.model.plan import Plan
 from fledge.model.short_attention import is_short, short_attention
+from fledge.model.state import State
 
 BLOCK = 128  # FlexAttention's block, in tokens
 

@@ -15,9 +15,12 @@ from torch.nn import functional
 
 from fledge.config import ModelConfig
 from fledge.errors import FledgeError
-from fledge.model.base import Documents, Model, Plan, State, VocabularyMatrix, compute_dtype
+from fledge.model.base import Model, VocabularyMatrix, compute_dtype
 from fledge.model.bdh_layer import bdh_mix, normalise
+from fledge.model.checks import check_batch, check_inputs, state_place
 from fledge.model.layers import rotate
+from fledge.model.plan import Documents, Plan
+from fledge.model.state import State
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -83,7 +86,7 @@ class BDH(Model):
         state: State | None = None,
         lengths: Tensor | None = None,
     ) -> tuple[Tensor, State | None]:
-        self.check_inputs(inputs_BT, plan, state, lengths)
+        check_inputs(self, inputs_BT, plan, state, lengths)
         x_BTD = self.token_embeddings(inputs_BT)
         x_BTD = normalise(x_BTD.to(compute_dtype(x_BTD)))
         if state is not None:
@@ -160,7 +163,7 @@ class BDH(Model):
         """Documents mask the scores. Positions need no reset: only their differences count."""
         if batch.documents_BT is None:
             return None
-        self.check_batch(batch)
+        check_batch(batch)
         mask = batch.documents_BT[:, :, None] == batch.documents_BT[:, None, :]
         return Plan(mask=mask, kind=self.plan_kind, shape=tuple(batch.inputs_BT.shape))
 
@@ -171,7 +174,7 @@ class BDH(Model):
         dtype: torch.dtype | None = None,
         capacity: int | None = None,
     ) -> State:
-        place, kind = self._home(batch_size, device, dtype, capacity)
+        place, kind = state_place(self, batch_size, device, dtype, capacity)
         shape = (batch_size, self.config.heads, self.neurons, self.config.width)
         tensors = {
             f"layers.{number}.synapses": torch.zeros(shape, device=place, dtype=kind)

@@ -84,15 +84,20 @@ def join_fused(owner: nn.Module, state: dict[str, Any], prefix: str, *_: Any) ->
         if not isinstance(child, FusedLinear):
             continue
         for kind in ("weight", "bias"):
+            whole = getattr(child, kind)
             names = [f"{prefix}{name}.{kind}" for name in child.names]
             missing = [name for name in names if name not in state]
-            if len(missing) == len(names):
+            if whole is None or len(missing) == len(names):  # all of them are torch's to miss, by the matrix's name
                 continue
             if missing:
                 raise FledgeError(f"The weights lack {', '.join(missing)}: they are of another model, or not whole.")
             for name, size in zip(names, child.sizes, strict=True):
-                if state[name].shape[0] != size:
-                    raise FledgeError(f"{name} has {state[name].shape[0]} rows, and this model's has {size}.")
+                found, wanted = getattr(state[name], "shape", None), (size, *whole.shape[1:])
+                if found != wanted:
+                    raise FledgeError(
+                        f"{name} is {'no tensor' if found is None else f'of shape {list(found)}'}, and this model's is "
+                        f"of shape {list(wanted)}."
+                    )
             state[f"{prefix}{child_name}.{kind}"] = torch.cat([state.pop(name) for name in names])
 
 

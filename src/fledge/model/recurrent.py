@@ -14,9 +14,12 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from fledge.config import ModelConfig
-from fledge.model.base import Documents, Model, Pieces, Plan, State, VocabularyMatrix
+from fledge.model.base import Model, VocabularyMatrix
+from fledge.model.checks import check_batch, check_inputs, state_place
 from fledge.model.dropout import Dropout
 from fledge.model.layers import fill_matrix, initialise
+from fledge.model.plan import Documents, Pieces, Plan, beginnings
+from fledge.model.state import State
 
 KINDS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 CELLS: dict[str, Callable[..., Any]] = {"rnn": torch.rnn_tanh_cell, "gru": torch.gru_cell, "lstm": torch.lstm_cell}
@@ -63,7 +66,7 @@ class Recurrent(Model):
         state: State | None = None,
         lengths: Tensor | None = None,
     ) -> tuple[Tensor, State | None]:
-        self.check_inputs(inputs_BT, plan, state, lengths)
+        check_inputs(self, inputs_BT, plan, state, lengths)
         x_BTD = self.dropout(self.token_embeddings(inputs_BT))
         pieces = None if plan is None else plan.pieces
         if lengths is not None and bool((lengths < inputs_BT.shape[1]).any()):
@@ -136,7 +139,7 @@ class Recurrent(Model):
     def plan(self, batch: Documents) -> Plan | None:
         if batch.documents_BT is None:
             return None
-        self.check_batch(batch)
+        check_batch(batch)
         pieces = cut_pieces(batch.documents_BT, batch.positions_BT, batch.inputs_BT.device)
         return Plan(pieces=pieces, kind=self.plan_kind, shape=tuple(batch.inputs_BT.shape))
 
@@ -147,7 +150,7 @@ class Recurrent(Model):
         dtype: torch.dtype | None = None,
         capacity: int | None = None,
     ) -> State:
-        place, kind = self._home(batch_size, device, dtype, capacity)
+        place, kind = state_place(self, batch_size, device, dtype, capacity)
         zeros = torch.zeros(self.config.layers, batch_size, self.config.width, device=place, dtype=kind)
         tensors = self._tensors(tuple(zeros.clone() for _ in self.parts))
         return State(tensors, torch.zeros(batch_size, device=place, dtype=torch.long), None, kind=self.state_kind)
@@ -157,14 +160,13 @@ def cut_pieces(documents_BT: Tensor, positions_BT: Tensor | None, device: torch.
     """Cut rows where the document changes. A row's first piece goes on from the carried state unless it starts at 0."""
     documents = documents_BT.cpu()
     batch, length = documents.shape
-    starts_BT = torch.ones_like(documents, dtype=torch.bool)
-    starts_BT[:, 1:] = documents[:, 1:] != documents[:, :-1]
-    starts = starts_BT.flatten().nonzero()[:, 0]
+    begins = beginnings(documents).flatten()
+    starts = begins.nonzero()[:, 0]
     sizes = torch.diff(starts, append=torch.tensor([batch * length]))
     by_size = torch.argsort(sizes, descending=True, stable=True)
     rank = torch.empty_like(by_size)
     rank[by_size] = torch.arange(len(by_size))
-    piece = starts_BT.flatten().cumsum(0) - 1
+    piece = begins.cumsum(0) - 1
     step = torch.arange(batch * length) - starts[piece]
     order = torch.argsort(step * len(starts) + rank[piece])
     inverse = torch.empty_like(order)

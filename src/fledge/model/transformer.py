@@ -13,9 +13,12 @@ from torch.utils.checkpoint import checkpoint
 from fledge.config import ModelConfig
 from fledge.errors import FledgeError
 from fledge.model.attention import Attention, Window, additive, document_blocks, document_mask, has_flex
-from fledge.model.base import Documents, Model, Plan, State, VocabularyMatrix, compute_dtype
+from fledge.model.base import Model, VocabularyMatrix, compute_dtype
+from fledge.model.checks import check_batch, check_inputs, state_place
 from fledge.model.dropout import Dropout
 from fledge.model.layers import FeedForward, initialise, make_norm, rotary_frequencies, rotation, sinusoids
+from fledge.model.plan import Documents, Plan, places_within
+from fledge.model.state import State
 
 
 class Block(nn.Module):
@@ -111,7 +114,7 @@ class Transformer(Model):
         state: State | None = None,
         lengths: Tensor | None = None,
     ) -> tuple[Tensor, State | None]:
-        self.check_inputs(inputs_BT, plan, state, lengths)
+        check_inputs(self, inputs_BT, plan, state, lengths)
         steps = inputs_BT.shape[1]
         window = None
         if state is not None:
@@ -177,7 +180,7 @@ class Transformer(Model):
     def plan(self, batch: Documents) -> Plan | None:
         if batch.positions_BT is None and batch.documents_BT is None:
             return None
-        self.check_batch(batch)
+        check_batch(batch)
         positions, documents = batch.positions_BT, batch.documents_BT
         device = batch.inputs_BT.device
         if positions is None and documents is not None and self.config.position in ("learned", "sinusoidal"):
@@ -207,7 +210,7 @@ class Transformer(Model):
         dtype: torch.dtype | None = None,
         capacity: int | None = None,
     ) -> State:
-        place, kind = self._home(batch_size, device, dtype, capacity)
+        place, kind = state_place(self, batch_size, device, dtype, capacity)
         capacity = self.context_length if capacity is None else capacity
         heads, size = self.config.kv_heads or self.config.heads, self.config.width // self.config.heads
         # One slot more than the ring holds: what is not to be kept is written there.
@@ -218,14 +221,3 @@ class Transformer(Model):
             for name in ("keys", "values")
         }
         return State(tensors, torch.zeros(batch_size, device=place, dtype=torch.long), capacity, kind=self.state_kind)
-
-
-def places_within(documents_BT: Tensor) -> Tensor:
-    """Each token's place in its document.
-
-    >>> places_within(torch.tensor([[5, 5, 5, 6, 6, -1]]))
-    tensor([[0, 1, 2, 0, 1, 0]])
-    """
-    places_T = torch.arange(documents_BT.shape[1], device=documents_BT.device)
-    begins_BT = functional.pad(documents_BT.diff(dim=1) != 0, (1, 0), value=True)
-    return places_T - (places_T * begins_BT).cummax(dim=1).values
