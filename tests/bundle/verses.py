@@ -27,7 +27,8 @@ def make_run(folder: Path) -> None:
         torch.manual_seed(0)
         model = build_model(config.model, tokenizer.vocab_size, 64)
         place = folder / "other" if name == "other" else folder / "runs" / "verses" / "checkpoints" / "step-00000100"
-        state = TrainingState({"moment": torch.zeros(3)}, Progress(step=100).values())
+        counters = Progress(step=100, samples=3_200, tokens=204_800, updates=100)
+        state = TrainingState({"moment": torch.zeros(3)}, counters.values())
         metrics = {"step": 100, "tokens": 204_800, "loss": 5.4, "validation_loss": 5.5, "bits_per_byte": 2.6}
         save_bundle(place, config, tokenizer, model, training=state, metrics=metrics)
         if name == "verses":

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
+import warnings
 import zipfile
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -398,26 +397,34 @@ def test_generate_goes_on_from_the_bytes_of_its_input(
     assert plain.out == (given.decode("utf-8", "surrogateescape") + expected.text + "\n")
 
 
-def test_generate_says_that_it_does_not_read_what_is_piped_to_it(folder: Path, tmp_path: Path) -> None:
+def test_generate_says_that_it_does_not_read_what_is_piped_to_it(
+    folder: Path, tmp_path: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
     """Without waiting for input, and only where there is some and no prompt was given."""
-    command = [sys.executable, "-m", "fledge", "generate", str(folder / "one"), "--max-tokens", "1"]
-    sentence = b"standard input is not read: add --file - to go on from it."
+    sentence = "standard input is not read: add --file - to go on from it."
     (tmp_path / "text").write_bytes(b"And")
 
-    def said(*more: str, **stdin: Any) -> bool:
-        done = subprocess.run([*command, *more], capture_output=True, check=True, timeout=100, **stdin)
-        return sentence in done.stderr
+    def said(stdin: int, *more: str) -> bool:
+        with open(stdin) as file, warnings.catch_warnings():
+            warnings.simplefilter("always")  # Python says the same thing once in a process
+            monkeypatch.setattr(sys, "stdin", file)
+            assert fledge_cli(monkeypatch, "generate", folder / "one", "--max-tokens", "1", *more) == 0
+        return sentence in capsys.readouterr().err
 
-    with open(tmp_path / "text") as file:
-        assert said(stdin=file)
-    assert said(input=b"piped")
-    assert not said(input=b"")
-    assert not said(stdin=subprocess.DEVNULL)
-    assert not said("--file", "-", input=b"piped")
-    assert not said("--prompt", "And", input=b"piped")
+    def pipe(data: bytes) -> int:
+        read, write = os.pipe()
+        os.write(write, data)
+        os.close(write)
+        return read
+
+    assert said(os.open(tmp_path / "text", os.O_RDONLY))
+    assert said(pipe(b"piped"))
+    assert not said(pipe(b""))
+    assert not said(os.open(os.devnull, os.O_RDONLY))
+    assert not said(pipe(b"piped"), "--file", "-")
+    assert not said(pipe(b"piped"), "--prompt", "And")
     read, write = os.pipe()  # that nobody closes: a reader would wait for ever
-    assert not said(stdin=read)
-    os.close(read)
+    assert not said(read)
     os.close(write)
 
 

@@ -164,7 +164,6 @@ def test_random_and_tpe_choose_the_same_points_however_many_run_at_once(config, 
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_ray_gives_the_same_numbers(config, tmp_path: Path) -> None:
     ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'fledge[ray]'")
     arms = [Arm("hot", ("optimizer.learning_rate=2e-3",)), Arm("deep", ("model.layers=2",))]
@@ -182,6 +181,7 @@ def test_a_mistake_in_one_process_ends_all_with_its_sentence(config, tmp_path: P
         ablate(config, tmp_path / "experiment", [], arms, engine=Engine("local", 2))
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_runs_no_finished_trial_again(config, tmp_path: Path) -> None:
     """Killed with -9 while two trials run, the workers go too; the same command runs only what was not done."""
     pytest.importorskip("optuna")
