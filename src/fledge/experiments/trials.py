@@ -14,7 +14,7 @@ import re
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fledge import memory
 from fledge.config import RunConfig, override_config, parse
 from fledge.errors import FledgeError
 from fledge.experiments.plan import Arm, Plan, with_shared_data
@@ -303,8 +304,7 @@ def forget_peak_memory() -> None:
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
+    memory.forget_peak()
 
 
 def measured(run: Path) -> dict[str, Any]:

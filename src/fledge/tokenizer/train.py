@@ -7,15 +7,14 @@ result depends on neither the threads nor the order in which the text is read.
 from __future__ import annotations
 
 import os
-import resource
-import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fledge import memory
 from fledge.errors import FledgeError
 from fledge.files import COMPRESSED, documents_format, readable_bytes
 from fledge.progress import Bar, progress_bar
@@ -230,25 +229,10 @@ def _count_with_pattern(counter: PretokenCounter, texts: Iterable[Any], pattern:
 
 @contextmanager
 def _phase(phases: list[Phase], name: str) -> Iterator[None]:
-    _forget_peak_memory()
+    memory.forget_peak()
     started = time.perf_counter()
     yield
-    phases.append(Phase(name, time.perf_counter() - started, _peak_memory()))
-
-
-def _forget_peak_memory() -> None:
-    """Linux can start the peak anew; elsewhere a phase shows the peak of all before it."""
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def _peak_memory() -> int:
-    try:
-        status = Path("/proc/self/status").read_text()
-        return int(status.split("VmHWM:")[1].split()[0]) * 1024
-    except (OSError, IndexError):
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
+    phases.append(Phase(name, time.perf_counter() - started, memory.peak()))
 
 
 def _advance(bar: Bar) -> Any:

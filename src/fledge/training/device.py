@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import resource
-import sys
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 
+from fledge import memory
 from fledge.accounting import Account, peak_flops
 from fledge.accounting.devices import gpu
 from fledge.config import RunConfig
@@ -170,14 +169,4 @@ def used_memory(device: torch.device) -> int:
     """Bytes at the fullest moment so far: of the GPU, or of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    peak_size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak_size if sys.platform == "darwin" else peak_size * 1024
-
-
-def resident_memory() -> int:
-    """Bytes of the process now; where the system does not tell, those at its fullest moment so far."""
-    try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * resource.getpagesize()
-    except OSError:
-        return used_memory(torch.device("cpu"))
+    return memory.peak()

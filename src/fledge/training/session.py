@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fledge import memory
 from fledge.accounting import usual_speed
 from fledge.bundle.load import checkpoint_name
 from fledge.config import RunConfig
@@ -22,7 +23,7 @@ from fledge.training import timeline
 from fledge.training.announce import expect, flops_per_token, grown_memory, opening
 from fledge.training.clock import Clock
 from fledge.training.continuity import check_same_model
-from fledge.training.device import choose_precision, peak, prepare, resident_memory, used_memory
+from fledge.training.device import choose_precision, peak, prepare, used_memory
 from fledge.training.home import Home
 from fledge.training.metrics import Metrics
 from fledge.training.profiling import StepProfile
@@ -76,7 +77,7 @@ class Session:
             self.progress = Progress.of(resume)
         self.steps = self._total_steps()
         check_trackers(config)
-        self._memory_before = (resident_memory() - 4 * model.parameters_count(), used_memory(self.device))
+        self._memory_before = (memory.resident() - 4 * model.parameters_count(), used_memory(self.device))
         self.stepper = Stepper(config, model, ranks, self.precision, self.progress)
         self.optimizer, self.model, self.sharded = self.stepper.optimizer, self.stepper.model, self.stepper.sharded
         if resume is not None and resume.training is not None:
