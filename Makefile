@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4
 
 COMPILER = @for compiler in "$$CXX" c++ g++ clang++; do test -n "$$compiler" && command -v $$compiler >/dev/null && exit 0; done; echo "fledge needs a C++ compiler for its native core: install g++ or clang, or set CXX."; exit 1
 
-.PHONY: help demo test test-all lint bench sanitize kernels clean
+.PHONY: help demo test test-all lint bench sanitize kernels harness clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -38,6 +38,9 @@ sanitize: $(VENV)/.dev  ## the native core's own tests under AddressSanitizer an
 kernels: $(VENV)/.kernels  ## our GPU kernels by Triton's interpreter, without a GPU
 	TRITON_INTERPRET=1 $(PYTEST) -m gpu tests/model/test_kernels.py tests/generation/test_decode_kernels.py
 
+harness: $(VENV)/.harness  ## lm_eval on a bundle, from end to end on small tasks of our own
+	$(PYTEST) -m slow tests/evaluation
+
 clean:           ## remove everything that the other targets made but runs/
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
@@ -60,6 +63,10 @@ $(VENV)/.dev: $(VENV)/bin/pip $(NATIVE)
 
 $(VENV)/.bench: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt gigatoken rustbpe
+	@touch $@
+
+$(VENV)/.harness: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt lm_eval
 	@touch $@
 
 $(VENV)/.kernels: $(VENV)/.dev

@@ -1,4 +1,4 @@
-"""Models to and from other programs: Hugging Face folders for Llama-shaped and GPT-2 models, and GGUF files."""
+"""Models to and from other programs: Hugging Face folders for Llama-shaped and GPT-2 models, GGUF and ONNX files."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ from fledge.files import atomic_folder, read_json, require_space, write_json
 from fledge.model.exchange import config_from_hub, export_weights, format_of, hub_settings, import_weights
 from fledge.tokenizer import load_tokenizer
 
-FORMATS = ("huggingface", "gguf")
+FORMATS = ("huggingface", "gguf", "onnx")
+FILES = {".gguf": "gguf", ".onnx": "onnx"}  # formats of one file, which its name tells
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def export_bundle(bundle: Bundle, target: Path | str, format: str | None = None, dtype: str | None = None) -> Path:
-    """Write the bundle's model and tokenizer for other programs; a `target` that ends in .gguf says its format."""
+    """Write the bundle's model and tokenizer for other programs; a `target` that ends in .gguf or .onnx says so."""
     target = Path(target)
-    named_gguf = target.suffix.lower() == ".gguf"
+    named = FILES.get(target.suffix.lower())
     if format is None:
-        format = "gguf" if named_gguf else "huggingface"
+        format = named or "huggingface"
     if format not in FORMATS:
         raise FledgeError(f"{format!r} is not a format to export to. {nearest(format, FORMATS)}")
-    if named_gguf and format != "gguf":
+    if named is not None and format != named:
         raise FledgeError(
-            f"{target} is the name of a GGUF file, and {format} writes a folder. Choose another name, or leave the "
-            "format out."
+            f"{target} is the name of {'an' if named == 'onnx' else 'a'} {named.upper()} file, and {format} writes "
+            f"{'a folder' if format == 'huggingface' else 'another'}. Choose another name, or leave the format out."
         )
     if dtype is not None and dtype not in DTYPES:
         raise FledgeError(f"{dtype!r} is not a type for weights. {nearest(dtype, DTYPES)}")
@@ -54,6 +55,10 @@ def export_bundle(bundle: Bundle, target: Path | str, format: str | None = None,
         from fledge.bundle.gguf import write_gguf
 
         return write_gguf(target, bundle, weights, kind)
+    if format == "onnx":
+        from fledge.bundle.onnx import write_onnx
+
+        return write_onnx(target, bundle, weights, kind)
     return _write_hub_folder(target, bundle, {name: tensor.to(kind) for name, tensor in weights.items()})
 
 

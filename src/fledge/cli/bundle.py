@@ -117,14 +117,14 @@ def pack(
 @app.command("export")
 def export_(
     bundle: Place,
-    target: Annotated[Path | None, typer.Argument(help="The folder (huggingface) or file (gguf) to write.")] = None,
+    target: Annotated[Path | None, typer.Argument(help="The folder or file to write.")] = None,
     out: Out = None,
     format: Annotated[
-        str | None, typer.Option(help="huggingface or gguf; gguf for a name that ends so, unless given.")
+        str | None, typer.Option(help="huggingface, gguf or onnx; by the end of the name, unless given.")
     ] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; as it is, unless given.")] = None,
 ) -> None:
-    """Write a model for other programs: transformers, llama.cpp and whatever reads their files."""
+    """Write a model for other programs: transformers, llama.cpp, onnxruntime and whatever reads their files."""
     from fledge.bundle import load_bundle
     from fledge.bundle.exchange import export_bundle
 

@@ -19,7 +19,7 @@ CORE = ("torch", "numpy", "safetensors", "pydantic", "typer", "rich", "matplotli
 EXTRAS = {
     "data": ("pyarrow", "zstandard", "fsspec", "aiohttp", "regex"),
     "demo": ("pythonbible_akjv",),
-    "hub": ("gguf", "huggingface_hub"),
+    "hub": ("gguf", "huggingface_hub", "onnx", "onnxscript"),
     "ray": ("ray",),
     "sweep": ("optuna",),
     "web": ("fastapi", "uvicorn"),

@@ -213,8 +213,7 @@ def _fused(function: Callable[..., Any]) -> Callable[..., Any]:
     return _compiled[function]
 
 
-@torch.library.custom_op("fledge::bdh_mix", mutates_args=())
-def bdh_mix(
+def mix(
     x: Tensor,
     encoder: Tensor,
     encoder_v: Tensor,
@@ -238,12 +237,15 @@ def bdh_mix(
             for h in range(encoder.shape[0]):
                 head = (encoder[h], encoder_v[h], decoder[h])
                 part, *rest = head_forward(x, head, angles, allowed, seeds[h], dropout)
-                out += part
+                out = out + part  # not in place: torch.export takes this apart
                 parts.append(rest[: 2 * keep_reads + 2 * keep_neurons])
             found = [torch.stack(tensors) for tensors in zip(*parts, strict=True)] + [nothing] * 4
     scores, reads = found[:2] if keep_reads else (nothing, nothing.clone())
     u, w = found[2:4] if keep_neurons else (nothing.clone(), nothing.clone())
     return out.to(x.dtype), scores, reads, u, w
+
+
+bdh_mix = torch.library.custom_op("fledge::bdh_mix", mix, mutates_args=())
 
 
 @bdh_mix.register_fake
