@@ -23,11 +23,11 @@ from fledge.training import load_checkpoint, read_metrics
 from fledge.training.device import choose_precision
 from fledge.training.progress import Progress
 from fledge.training.ranks import Ranks
+from fledge.training.samples import Samples
 from fledge.training.session import SETBACKS, Session
 from fledge.training.skipping import Skipping
 from fledge.training.stepper import Stepper
 from fledge.training.stops import Stops
-from fledge.training.timeline import Samples
 
 from .support import TextWindows, fresh_model, run, settings, tokenizer, weights
 

@@ -60,11 +60,6 @@ class Metrics:
         """Before a checkpoint appears, the rows up to it are on the disk."""
         os.fsync(self._file.fileno())
 
-    def back_to(self, step: int) -> None:
-        """Forget the rows after a step that training went back to."""
-        self._file.close()
-        self.__init__(self.path, step)  # type: ignore[misc]
-
     def close(self) -> None:
         self._file.close()
 

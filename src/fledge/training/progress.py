@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fledge.config import RunConfig
 from fledge.errors import FledgeError
 
 if TYPE_CHECKING:
@@ -90,6 +91,24 @@ class Progress:
         if said is not None and said != progress.step:
             raise _refused(f"{where} says step = {progress.step}, and bundle.json step = {said!r:.40}")
         return progress
+
+
+def total_steps(config: RunConfig, progress: Progress) -> int:
+    """A run's last step. Where its length is given in tokens, a changed batch size keeps the tokens, not the steps."""
+    settings = config.training
+    if settings.tokens is not None and progress.step:
+        left = settings.tokens - progress.tokens
+        steps = progress.step + max(0, left) // (settings.batch_size * config.tokens.context_length)
+    else:
+        steps = config.steps
+    fewer = settings.tokens is not None and settings.tokens < progress.tokens and config.steps < progress.step
+    if steps < progress.step or fewer:
+        length = "training.steps" if settings.tokens is None else "training.tokens"
+        raise FledgeError(
+            f"The run has done {progress.step} steps already, and {config.steps} are asked for. "
+            f"Set {length} to more, or go back with --at."
+        )
+    return steps
 
 
 class Incomplete(FledgeError):

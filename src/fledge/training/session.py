@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,6 @@ from fledge.accounting import usual_speed
 from fledge.bundle.load import checkpoint_name
 from fledge.config import RunConfig
 from fledge.errors import FledgeError, command
-from fledge.files import atomic_write
 from fledge.tokens import Batch, Loader
 from fledge.training import timeline
 from fledge.training.announce import expect, flops_per_token, grown_memory, opening
@@ -25,14 +23,14 @@ from fledge.training.clock import Clock
 from fledge.training.continuity import check_same_model
 from fledge.training.device import choose_precision, peak, prepare, used_memory
 from fledge.training.home import Home
-from fledge.training.metrics import Metrics
 from fledge.training.profiling import StepProfile
-from fledge.training.progress import Diverged, Outcome, Progress, Trouble, judge
+from fledge.training.progress import Diverged, Outcome, Progress, Trouble, judge, total_steps
 from fledge.training.ranks import Ranks
+from fledge.training.records import Records
 from fledge.training.saver import Saver
 from fledge.training.skipping import Skipping
 from fledge.training.stepper import Stepper
-from fledge.training.trackers import check_trackers, open_trackers
+from fledge.training.trackers import check_trackers
 from fledge.training.validation import validation_loss
 from fledge.training.view import View
 
@@ -45,7 +43,6 @@ if TYPE_CHECKING:
 
 SETBACKS = 10  # times that training goes back to one checkpoint after a divergence before it gives up
 SLOW_DISK = 200e6  # bytes a second that any disk takes: what the first checkpoint is reckoned with
-PLOT_EVERY = 60.0  # seconds between refreshes of loss.svg; drawing takes about half a second
 
 
 class Session:
@@ -75,7 +72,7 @@ class Session:
         if resume is not None:
             check_same_model(config, resume)
             self.progress = Progress.of(resume)
-        self.steps = self._total_steps()
+        self.steps = total_steps(config, self.progress)
         check_trackers(config)
         self._memory_before = (memory.resident() - 4 * model.parameters_count(), used_memory(self.device))
         self.stepper = Stepper(config, model, ranks, self.precision, self.progress)
@@ -90,19 +87,16 @@ class Session:
         self.flops_per_token = flops_per_token(config, self.model.vocabulary_size)
         self.view = View(config.name, self.steps, quiet, ranks.main)
         self.stepper.note = self.view.warn
-        self.metrics = Metrics(self.place / timeline.METRICS, self.progress.step) if ranks.main else None
-        self.samples = timeline.Samples(self.place / timeline.SAMPLES, self.progress.step) if ranks.main else None
+        self.records = Records(config, folder, self.place, self.progress.step) if ranks.main else None
         background = self.device.type == "cuda" and not self.sharded
         self.home = Home(folder)
         self.saver = Saver(config, tokenizer, self.home, self.device, background)
-        self.trackers = open_trackers(config, folder, self.place, self.progress.step) if ranks.main else []
         self.profile = StepProfile(self.device) if profile and ranks.main else None
         self._pending: list[tuple[int, int, int, Tensor, Tensor]] = []
         self._saved = self.progress.step if resume is not None else -1
         self._evaluated_at = -1
         self._origin = None if resume is None else (self.progress.step, resume.path)
         self._setbacks = 0
-        self._drawn = time.monotonic()
         self._last: dict[str, float | None] = {}
         self.clock = Clock(self.progress, self.device)
         heard = ranks.total(float(not quiet))[0]  # all processes take part in the forecast, or none
@@ -180,9 +174,8 @@ class Session:
             setattr(self.progress, name, value)
         self.stepper.go_back(bundle)
         self.clock.go_back()
-        if self.metrics is not None:
-            self.metrics.back_to(self.progress.step)
-            self.samples = timeline.Samples(self.place / timeline.SAMPLES, self.progress.step)
+        if self.records is not None:
+            self.records.go_back(self.progress.step)
         self.view.warn(
             f"At step {trouble.step} {trouble.what}: back to step {self.progress.step}, "
             f"without the samples {trouble.first} to {trouble.after - 1}."
@@ -218,7 +211,7 @@ class Session:
         self._require_home()
         if self._saved == self.progress.step:
             self.finish_saving()
-            if self.metrics is not None and self.place != self.folder:  # a kill may have come before the takeover
+            if self.ranks.main and self.place != self.folder:  # a kill may have come before the takeover
                 self._settle()
             self._agree()
             return
@@ -227,8 +220,8 @@ class Session:
         self.finish_saving()
         with self.clock.busy("checkpoint"):
             tensors, model = self.stepper.state(), self.stepper.whole_model()
-            if self.metrics is not None:
-                self.metrics.sync()
+            if self.records is not None:
+                self.records.metrics.sync()
                 values = {**self.progress.values(), "seconds": self.clock.seconds()}
                 options = {"shard_bytes": self._shard_bytes()} if self.sharded else {}
                 self.saver.save(self._checkpoint(), model, tensors, values, metrics=self._summary(), **options)
@@ -256,24 +249,18 @@ class Session:
 
     def _settle(self) -> None:
         """After a checkpoint is whole: a branch may take over, and older ones may go."""
-        assert self.metrics is not None
+        assert self.records is not None
         newest = max(timeline.checkpoint_steps(self.place), default=0)
         if self.place != self.folder and timeline.overtaken(self.folder, newest):
-            self._take_over()
-        timeline.prune(self.place, self.config.training, self.metrics.evaluations())
+            timeline.take_over(self.folder)
+            self.place = self.folder
+            self.records.move(self.place, self.progress.step)
+            self.view.note("The new branch has overtaken the old one and takes its place.")
+        timeline.prune(self.place, self.config.training, self.records.metrics.evaluations())
 
     def _shard_bytes(self) -> int:
         """One file of weights per process, so that none has to be read whole to be spread again."""
         return max(1, -(-4 * self.stepper.parameters // self.ranks.world))
-
-    def _take_over(self) -> None:
-        assert self.metrics is not None
-        self.metrics.close()
-        timeline.take_over(self.folder)
-        self.place = self.folder
-        self.metrics = Metrics(self.place / timeline.METRICS, self.progress.step)
-        self.samples = timeline.Samples(self.place / timeline.SAMPLES, self.progress.step)
-        self.view.note("The new branch has overtaken the old one and takes its place.")
 
     def evaluate(self) -> float | None:
         """The loss on the first windows of the validation split: the same ones each time, spread over the processes.
@@ -297,11 +284,11 @@ class Session:
         }
         self._last.update(validation_loss=loss, bits_per_byte=bits)
         self._evaluated_at = self.progress.step
-        if self.metrics is not None and self._saved == self.progress.step:
+        if self.ranks.main and self._saved == self.progress.step:
             self.saver.record(self._checkpoint(), self._summary())  # before the row, which says that it was done
         self._record(values)
-        if self.metrics is not None and time.monotonic() - self._drawn > PLOT_EVERY:
-            self.draw()
+        if self.records is not None and self.records.curves_due and not self.home.gone:
+            self.records.draw()
         return loss
 
     def _validation_loss(self, count: int) -> float:
@@ -309,20 +296,16 @@ class Session:
         return validation_loss(self.stepper.plain, self.validation, count, self.progress.micro_batch, self.ranks)
 
     def _record(self, values: dict[str, Any]) -> None:
-        """A row for the file, the person and the trackers."""
-        if self.metrics is None:
-            return
-        self.metrics.add(**values)
-        self.view.row(values, self._left())
-        numbers = {name: float(value) for name, value in values.items() if value is not None and name != "step"}
-        for tracker in self.trackers:
-            tracker.log(values["step"], numbers)
+        """A row for the files and for the person."""
+        if self.records is not None:
+            self.records.add(values)
+            self.view.row(values, self._left())
 
     def sample(self) -> None:
         """What the model writes now, into samples.txt; the main process alone, with a generator of its own."""
         self._require_home()
         model = self.stepper.whole_model()
-        if self.samples is None or model is None or self.progress.step in self.samples.steps:
+        if self.records is None or model is None or self.progress.step in self.records.samples.steps:
             return
         from fledge.generation import generate
 
@@ -332,29 +315,14 @@ class Session:
             with self.clock.busy("sample"):
                 found = generate(model, self.tokenizer, [sampling.prompt], sampling)
         except FledgeError as error:  # a model that cannot write can be trained all the same
-            self.samples.steps.add(self.progress.step)
+            self.records.samples.steps.add(self.progress.step)
             self.view.warn(f"No sample at step {self.progress.step}. {error}")
             return
         finally:
             model.train()
         texts = [each.prompt + each.text for each in found]
-        self.samples.add(self.progress.step, texts)
+        self.records.samples.add(self.progress.step, texts)
         self.view.note(f"step {self.progress.step} wrote: {texts[0].strip()[:300]}")
-
-    def draw(self) -> None:
-        """The loss curves so far, as loss.svg."""
-        from fledge.plot import curves
-
-        assert self.metrics is not None
-        lines = {}
-        for name, column in (("training", "loss"), ("validation", "validation_loss")):
-            points = [(int(row["step"]), float(row[column])) for row in self.metrics.rows if row[column]]
-            if points:
-                lines[name] = ([step for step, _ in points], [value for _, value in points])
-        if lines and not self.home.gone:
-            with atomic_write(self.place / "loss.svg") as file:
-                file.write(curves(lines, "step", "loss (nats per token)").encode())
-        self._drawn = time.monotonic()
 
     # -- beginning and end ----------------------------------------------------------------------------------------
 
@@ -390,10 +358,10 @@ class Session:
         from fledge.training.loop import TrainingResult
 
         progress, speed = self.progress, self.clock.speed()
-        if self.metrics is not None:
-            self.draw()
+        if self.records is not None and not self.home.gone:
+            self.records.draw()
         if self.forecast and speed:
-            rows = [] if self.metrics is None else self.metrics.rows
+            rows = [] if self.records is None else self.records.metrics.rows
             usual = usual_speed(row for row in rows if int(row["step"]) > self.clock.begun_at)
             self.view.note(self.forecast.held_against(grown_memory(self.device, *self._memory_before), usual or speed))
         if stopped:
@@ -434,10 +402,8 @@ class Session:
             self.view.warn(missed)
         self.view.close()
         self.saver.wait()
-        for tracker in self.trackers:
-            tracker.close()
-        if self.metrics is not None:
-            self.metrics.close()
+        if self.records is not None:
+            self.records.close()
 
     @property
     def ending_seconds(self) -> float:
@@ -449,7 +415,7 @@ class Session:
         return (self.steps - self.progress.step) * self.clock.step_seconds or None
 
     def _evaluated(self) -> bool:
-        done = self.metrics is not None and self.progress.step in self.metrics.evaluations()
+        done = self.records is not None and self.progress.step in self.records.metrics.evaluations()
         return self.ranks.total(float(done))[0] > 0
 
     def _checkpoint(self) -> Path:
@@ -466,23 +432,6 @@ class Session:
         known = {name: self._last.get(name) for name in names}
         values = {"step": self.progress.step, "tokens": self.progress.tokens, **known}
         return {name: value for name, value in values.items() if value is not None}
-
-    def _total_steps(self) -> int:
-        """The last step. Where the length is given in tokens, a changed batch size keeps the tokens, not the steps."""
-        settings, progress = self.config.training, self.progress
-        if settings.tokens is not None and progress.step:
-            left = settings.tokens - progress.tokens
-            steps = progress.step + max(0, left) // (settings.batch_size * self.config.tokens.context_length)
-        else:
-            steps = self.config.steps
-        fewer = settings.tokens is not None and settings.tokens < progress.tokens and self.config.steps < progress.step
-        if steps < progress.step or fewer:
-            length = "training.steps" if settings.tokens is None else "training.tokens"
-            raise FledgeError(
-                f"The run has done {progress.step} steps already, and {self.config.steps} are asked for. "
-                f"Set {length} to more, or go back with --at."
-            )
-        return steps
 
     def _open(self, resume: Bundle | None) -> Path:
         """Where to write. The main process prepares it before the others look."""

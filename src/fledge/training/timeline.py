@@ -10,9 +10,7 @@ survives a kill at any moment: what was begun is finished at the next start.
 from __future__ import annotations
 
 import os
-import re
 import shutil
-from itertools import pairwise
 from pathlib import Path
 
 from fledge.bundle import Bundle, load_bundle
@@ -21,7 +19,7 @@ from fledge.bundle.manifest import MANIFEST
 from fledge.bundle.origin import begin_again
 from fledge.config import TrainingConfig
 from fledge.errors import FledgeError, command
-from fledge.files import PARTIAL, atomic_write, read_json, require_space, write_json
+from fledge.files import PARTIAL, read_json, require_space, write_json
 from fledge.training.metrics import read_metrics
 
 BRANCH = "branch"
@@ -32,7 +30,6 @@ METRICS = "metrics.csv"
 CONFIG = "config.json"
 SETTINGS = "settings.json"  # of a branch: it is no run of its own, which a config.json would make of it
 EVENTS = "tensorboard"
-SAMPLE_HEADER = "──────── step {step} ────────"
 
 
 def checkpoint_steps(place: Path) -> dict[int, Path]:
@@ -242,37 +239,3 @@ def sweep(place: Path) -> None:
         for path in folder.glob("step-*"):
             if not (path / MANIFEST).is_file():
                 shutil.rmtree(path, ignore_errors=True)
-
-
-class Samples:
-    """`samples.txt`: what the model wrote at some steps, under a line that names the step."""
-
-    def __init__(self, path: Path, until: int) -> None:
-        self.path = path
-        self.steps: set[int] = set()
-        kept = []
-        for step, part in _parts(path):
-            if step <= until:
-                kept.append(part)
-                self.steps.add(step)
-        if path.exists():
-            with atomic_write(path) as file:
-                file.write("".join(kept).encode())
-
-    def add(self, step: int, texts: list[str]) -> None:
-        body = "\n".join(text.strip("\n") for text in texts)
-        with open(self.path, "ab", buffering=0) as file:
-            file.write(f"{SAMPLE_HEADER.format(step=step)}\n{body}\n\n".encode("utf-8", "replace"))
-        self.steps.add(step)
-
-
-def _parts(path: Path) -> list[tuple[int, str]]:
-    """Each step with its header and what follows it; what a kill or a full disk cut short is left out."""
-    if not path.is_file():
-        return []
-    text = path.read_text(encoding="utf-8", errors="replace")
-    text = re.sub(f"(?<=\n\n)[{SAMPLE_HEADER[0]}\ufffd][^\n]*\\Z", "", text)  # a header that was cut short
-    headers = list(re.finditer(f"^{SAMPLE_HEADER.format(step='([0-9]+)')}$", text, re.MULTILINE))
-    bounds = [*(header.start() for header in headers), len(text)]
-    found = [(int(header[1]), text[start:end]) for header, (start, end) in zip(headers, pairwise(bounds), strict=True)]
-    return [(step, part) for step, part in found if part.endswith("\n\n")]
