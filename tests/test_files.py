@@ -12,6 +12,7 @@ import sys
 
 import pytest
 
+from fledge import files
 from fledge.errors import FledgeError
 from fledge.files import alone, atomic_folder, atomic_write, read_json, require_space, sha256, write_json
 
@@ -139,3 +140,16 @@ def test_a_file_system_without_locks_refuses_nobody(tmp_path, monkeypatch) -> No
     monkeypatch.setattr(fcntl, "flock", no_locks)
     with alone(tmp_path, "It is taken."), alone(tmp_path, "It is taken."):
         pass
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_two_folders_change_their_names(tmp_path, monkeypatch, at_once) -> None:
+    """At once, or where the file system has no way to, one after the other."""
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    if not at_once:
+        monkeypatch.setattr(files.ctypes, "CDLL", lambda *_, **__: object())
+    files.exchange(tmp_path / "one", tmp_path / "other")
+    assert [(tmp_path / name / "file").read_text() for name in ("one", "other")] == ["other", "one"]
+    assert len(list(tmp_path.iterdir())) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import hashlib
@@ -20,6 +21,7 @@ from typing import IO, Any
 from fledge.errors import FledgeError
 
 PARTIAL = ".partial"
+AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of Linux's renameat2; macOS' flag has the same value
 COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
 DOCUMENTS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
 
@@ -56,6 +58,24 @@ def atomic_write(path: Path | str) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     sync_folder(path.parent)
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Let two folders change their names at once; in two steps where the file system can't."""
+    library = ctypes.CDLL(None, use_errno=True)
+    names = os.fsencode(one), os.fsencode(other)
+    if swap := getattr(library, "renameat2", None):  # Linux
+        done = swap(AT_FDCWD, names[0], AT_FDCWD, names[1], ctypes.c_uint(RENAME_EXCHANGE)) == 0
+    elif swap := getattr(library, "renamex_np", None):  # macOS
+        done = swap(*names, ctypes.c_uint(RENAME_EXCHANGE)) == 0
+    else:
+        done = False
+    if not done:
+        aside = other.with_name(f"{other.name}.old{PARTIAL}")
+        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(other, aside)
+        os.rename(one, other)
+        os.rename(aside, one)
 
 
 @contextmanager
@@ -103,6 +123,15 @@ def _temporary(path: Path, folder: bool) -> Iterator[Path]:
     finally:
         _remove(temporary)
         os.close(descriptor)
+
+
+def finished_name(name: str) -> str:
+    """What a file or folder is called when it is whole, where the name is of one that is being written.
+
+    >>> finished_name("out/model.zip.e6e03fe5.partial")
+    'out/model.zip'
+    """
+    return re.sub(rf"(\.[0-9a-f]{{8}})?{re.escape(PARTIAL)}(?=/|$)", "", name)
 
 
 def _sweep(path: Path) -> None:
@@ -168,9 +197,13 @@ def _remove(path: Path) -> None:
 
 def write_json(path: Path | str, value: Any) -> None:
     """`value` as indented JSON, atomically."""
-    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
     with atomic_write(path) as file:
-        file.write(text.encode("utf-8", "backslashreplace"))  # bytes of a name that are no text become \udc80 …
+        file.write(json_bytes(value))
+
+
+def json_bytes(value: Any) -> bytes:
+    """Indented JSON as people read it; bytes of a file's name that are no text become \\udc80 and so on."""
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
 
 def read_json(path: Path | str) -> Any:
@@ -203,7 +236,9 @@ def sync_folder(path: Path) -> None:
     sync_file(path)
 
 
-def require_space(folder: Path | str, needed: int, what: str) -> None:
+def require_space(
+    folder: Path | str, needed: int, what: str, advice: str = "Free some space or choose another folder."
+) -> None:
     """Refuse to start work that would fill the disk: `needed` bytes for `what` below `folder`."""
     place = Path(folder).absolute()
     while not place.exists():
@@ -212,7 +247,7 @@ def require_space(folder: Path | str, needed: int, what: str) -> None:
     if free < needed:
         raise FledgeError(
             f"{what} needs about {readable_bytes(needed)} in {folder}, and only {readable_bytes(free)} are free. "
-            "Free some space or choose another folder."
+            f"{advice}"
         )
 
 

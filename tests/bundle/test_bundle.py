@@ -14,12 +14,16 @@ import torch
 from safetensors.torch import load_file
 
 from fledge.bundle import Bundle, TrainingState, load_bundle, save_bundle
+from fledge.bundle.card import CARD
 from fledge.bundle.describe import describe, differences
+from fledge.bundle.save import record_metrics
 from fledge.bundle.weights import read_header, write_tensors
+from fledge.config import CorpusConfig
 from fledge.errors import FledgeError
 from fledge.files import sha256
 from fledge.run import load
 from fledge.tokenizer import CharacterTokenizer, Tokenizer, WordTokenizer
+from tests.accounting.counting import torch_flops
 from tests.bundle.conftest import forge, scores, small_config, small_model
 
 ARCHITECTURES = [
@@ -185,6 +189,16 @@ def test_what_can_not_be_reckoned_does_not_hide_the_rest(bundle: Bundle, change:
     assert "weights" in costs
 
 
+def test_the_cost_that_is_shown_is_what_torch_counts(bundle: Bundle) -> None:
+    forge(bundle.path, lambda values: values["config"]["model"].update(width=256))
+    shape = (small_config(width=256).model, bundle.tokenizer.vocab_size, 16)
+    forward, training = (torch_flops(*shape, backward=backward) / 16 / 1e6 for backward in (False, True))
+    costs = dict(describe(bundle.path)["what it costs"])
+    assert forward > 1
+    assert costs["forward"] == f"{forward:,.1f} MFLOPs a token at the full context"
+    assert costs["training"] == f"{training:,.1f} MFLOPs a token"
+
+
 def test_weights_of_more_than_one_type_are_not_saved(tmp_path: Path, tokenizer: Tokenizer) -> None:
     config = small_config()
     model = small_model(config, tokenizer).bfloat16()
@@ -194,8 +208,24 @@ def test_weights_of_more_than_one_type_are_not_saved(tmp_path: Path, tokenizer: 
     save_bundle(tmp_path / "b", config, tokenizer, model.float())
 
 
+MAPS = Path("/proc/self/maps")
+
+
+@pytest.mark.skipif(not MAPS.exists(), reason="the system does not tell what is mapped")
 def test_weights_are_mapped_not_copied(bundle: Bundle) -> None:
-    """A write to a loaded weight stays in memory, and the file keeps its checksum."""
+    """All but those that join several tensors of the file in one."""
+    path = bundle.path / "model.safetensors"
+    lines = [line for line in MAPS.read_text().splitlines() if line.endswith(f" {path}")]
+    spans = [[int(place, 16) for place in line.split()[0].split("-")] for line in lines]
+    names = read_header(path).keys() & dict(bundle.model.named_parameters()).keys()
+    assert {"token_embeddings.weight", "layers.0.attn.output_proj.weight", "lm_head.weight"} <= names
+    for name in names:
+        place = bundle.model.get_parameter(name).data_ptr()
+        assert any(start <= place < end for start, end in spans), name
+
+
+def test_a_write_to_a_loaded_weight_stays_in_memory(bundle: Bundle) -> None:
+    """The file keeps its checksum."""
     before = sha256(bundle.path / "model.safetensors")
     with torch.no_grad():
         for parameter in bundle.model.parameters():
@@ -238,3 +268,32 @@ def test_what_is_no_path_is_a_sentence(path: Any) -> None:
     for read in (load, load_bundle):
         with pytest.raises(FledgeError, match=r"is no place to load a bundle from\. Give the path"):
             read(path)
+
+
+def test_a_corpus_whose_name_is_no_utf8_is_kept_as_it_is(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    config = small_config().model_copy(update={"corpus": CorpusConfig(source=("te\udcffxt.txt",))})
+    folder = save_bundle(tmp_path / "b", config, tokenizer, small_model(config, tokenizer), metrics={"a": "\udcff"})
+    record_metrics(folder, {"loss": 2.5})
+    found = load_bundle(folder)
+    assert found.config.corpus.source == ("te\udcffxt.txt",)
+    assert found.metrics == {"a": "\udcff", "loss": 2.5}
+    assert "te\\udcffxt.txt" in (folder / CARD).read_text("utf-8")
+
+
+def test_while_a_bundle_is_replaced_one_of_the_two_has_its_name(
+    bundle: Bundle, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill before the older one is removed leaves the newer one in its place."""
+
+    def killed(path: Path, **_: object) -> None:
+        if path.exists():
+            raise KeyboardInterrupt
+
+    other = small_model(bundle.config, tokenizer, seed=1)
+    monkeypatch.setattr("fledge.bundle.save.shutil.rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        save_bundle(bundle.path, bundle.config, tokenizer, other, replace=True)
+    assert torch.equal(scores(load_bundle(bundle.path).model), scores(other))
+    monkeypatch.undo()
+    save_bundle(bundle.path, bundle.config, tokenizer, bundle.model, replace=True)
+    assert [path.name for path in bundle.path.parent.iterdir()] == ["bundle"]

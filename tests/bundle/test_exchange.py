@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from fledge.config import SamplingConfig
 from fledge.errors import FledgeError
 from fledge.generation import generate
 from fledge.generation.generate import Session
+from fledge.model import build_model
 from fledge.run import load
 from fledge.tokenizer import CharacterTokenizer, Tokenizer, train_bpe
-from tests.bundle.conftest import scores, small_config, small_model
+from tests.bundle.conftest import TEXT, scores, small_config, small_model
 
 SHAPES = {
     "llama": {},
@@ -154,6 +156,50 @@ def test_gguf_reads_back_equal(tmp_path: Path, tokenizer: Tokenizer, name: str, 
         assert np.array_equal(found.reshape(ours.shape).astype(np.float32), ours.detach().float().numpy())
 
 
+def test_gguf_describes_the_model(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    gguf = pytest.importorskip("gguf")
+    reader = gguf.GGUFReader(export_bundle(make(tmp_path, tokenizer, "llama-grouped"), tmp_path / "model.gguf"))
+    found = {key: field.contents() for key, field in reader.fields.items() if key.startswith("llama.")}
+    assert found == {
+        "llama.context_length": 16,
+        "llama.embedding_length": 32,
+        "llama.block_count": 2,
+        "llama.feed_forward_length": 48,
+        "llama.attention.head_count": 4,
+        "llama.attention.head_count_kv": 2,
+        "llama.attention.layer_norm_rms_epsilon": pytest.approx(1e-6),
+        "llama.rope.freq_base": 5000.0,
+        "llama.rope.dimension_count": 8,
+        "llama.vocab_size": tokenizer.vocab_size,
+    }
+
+
+def test_gguf_names_every_token_as_transformers_does(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """Special tokens are marked as such, and so are ids that the model has scores for and the tokenizer no token."""
+    gguf = pytest.importorskip("gguf")
+    transformers = pytest.importorskip("transformers")
+    config, size = small_config(), tokenizer.vocab_size
+    model = build_model(config.model, size + 1, config.tokens.context_length)
+    bundle = load_bundle(save_bundle(tmp_path / "bundle", config, tokenizer, model))
+    theirs = transformers.AutoTokenizer.from_pretrained(export_bundle(bundle, tmp_path / "hub"))
+    reader = gguf.GGUFReader(export_bundle(bundle, tmp_path / "model.gguf"))
+    found = {key: field.contents() for key, field in reader.fields.items()}
+    assert found["tokenizer.ggml.tokens"] == [*theirs.convert_ids_to_tokens(range(size)), f"[unused{size}]"]
+    kinds = [gguf.TokenType.NORMAL] * size + [gguf.TokenType.UNUSED]
+    kinds[tokenizer.special_tokens["<|endoftext|>"]] = gguf.TokenType.CONTROL
+    assert found["tokenizer.ggml.token_type"] == kinds
+    merges = json.loads((tmp_path / "hub" / "tokenizer.json").read_text())["model"]["merges"]
+    assert found["tokenizer.ggml.merges"] == merges
+
+
+@pytest.mark.parametrize(("pattern", "name"), [("gpt2", "gpt-2"), ("cl100k", "llama-bpe"), ("o200k", "gpt-4o")])
+def test_gguf_names_the_pattern_as_llama_cpp_does(tmp_path: Path, pattern: str, name: str) -> None:
+    gguf = pytest.importorskip("gguf")
+    bundle = make(tmp_path, train_bpe([TEXT], 260, pattern=pattern), "llama")
+    reader = gguf.GGUFReader(export_bundle(bundle, tmp_path / "model.gguf"))
+    assert reader.fields["tokenizer.ggml.pre"].contents() == name
+
+
 def test_two_gguf_exports_at_once_leave_a_whole_file(
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,14 +223,14 @@ def test_an_export_that_comes_second_names_what_is_in_its_way(
 ) -> None:
     from fledge.bundle import exchange
 
-    bundle, target, usual = make(tmp_path, tokenizer, "llama"), tmp_path / "hub", exchange._name_for_hub
+    bundle, target, usual = make(tmp_path, tokenizer, "llama"), tmp_path / "hub", exchange._write_hub_tokenizer
 
-    def meanwhile(path: Path, context_length: int) -> None:
-        monkeypatch.setattr(exchange, "_name_for_hub", usual)
+    def meanwhile(work: Path, bundle: Bundle) -> None:
+        monkeypatch.setattr(exchange, "_write_hub_tokenizer", usual)
         export_bundle(bundle, target)
-        usual(path, context_length)
+        usual(work, bundle)
 
-    monkeypatch.setattr(exchange, "_name_for_hub", meanwhile)
+    monkeypatch.setattr(exchange, "_write_hub_tokenizer", meanwhile)
     with pytest.raises(FileExistsError) as refused:
         export_bundle(bundle, target)
     assert refused.value.filename == str(target)
@@ -217,8 +263,16 @@ def test_pickled_and_foreign_folders_are_refused(tmp_path: Path) -> None:
     settings = {"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 1, "vocab_size": 10}
     (tmp_path / "config.json").write_text(json.dumps(settings))
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04.")
-    with pytest.raises(FledgeError, match="pickled"):
+    with pytest.raises(FledgeError, match=r"pytorch_model\.bin is a pickled file"):
         import_bundle(tmp_path, tmp_path / "b")
+
+
+def test_a_tokenizer_of_more_ids_than_the_model_is_not_imported(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    folder = export_bundle(make(tmp_path, tokenizer, "llama"), tmp_path / "hub")
+    train_bpe([TEXT], tokenizer.vocab_size + 1, ["<|endoftext|>"]).save(tmp_path / "larger")
+    with pytest.raises(FledgeError, match=r"they do not belong together\. Name the right one with --tokenizer"):
+        import_bundle(folder, tmp_path / "back", tmp_path / "larger")
+    assert not (tmp_path / "back").exists()
 
 
 WRONG: dict[str, list[tuple[str, Any]]] = {
@@ -402,3 +456,117 @@ def test_what_is_not_taken_from_a_generation_config_is_said_in_one_line(tmp_path
         path.write_text(wrong)
         with pytest.raises(FledgeError, match="generation_config.json is not"):
             import_bundle(folder, tmp_path / "again")
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_a_start_token_stands_before_every_text_there_as_here(tmp_path: Path, name: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizer = train_bpe([b"In the beginning was the Word. " * 4], 280, ["<s>", "</s>"])
+    bundle = make(tmp_path, tokenizer, name)
+    folder = export_bundle(bundle, tmp_path / "hub")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    their_tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer.encode("In the")
+    assert their_tokenizer("In the", add_special_tokens=False)["input_ids"] == ids
+    assert their_tokenizer("In the")["input_ids"] == [tokenizer.roles.start, *ids]
+    given = torch.tensor([[tokenizer.roles.start, *ids]])
+    written = theirs.generate(given, max_new_tokens=6, do_sample=False)[0, given.shape[1] :].tolist()
+    ours = generate(bundle.model, tokenizer, ["In the"], SamplingConfig(temperature=0, max_tokens=6))[0].ids
+    assert written[: len(ours)] == ours
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        back = load_bundle(import_bundle(folder, tmp_path / "back"))
+    assert (back.tokenizer.roles, back.tokenizer.fingerprint) == (tokenizer.roles, tokenizer.fingerprint)
+
+
+@pytest.mark.parametrize(("name", "embeddings"), [("llama-tied", "model.embed_tokens"), ("gpt2", "transformer.wte")])
+def test_a_head_that_is_not_the_embeddings_is_not_taken_for_them(
+    tmp_path: Path, tokenizer: Tokenizer, name: str, embeddings: str
+) -> None:
+    folder = export_bundle(make(tmp_path, tokenizer, name), tmp_path / "hub")
+    weights = load_file(folder / "model.safetensors")
+    same = weights[f"{embeddings}.weight"].clone()
+    save_file({**weights, "lm_head.weight": same}, folder / "model.safetensors")
+    import_bundle(folder, tmp_path / "equal")
+    save_file({**weights, "lm_head.weight": same + 1}, folder / "model.safetensors")
+    with pytest.raises(FledgeError, match="lm_head.weight is another matrix than the embeddings. Set"):
+        import_bundle(folder, tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "linear"}}, "rope_scaling.rope_type"),
+        ({"rope_parameters": {"rope_type": "llama3"}}, "rope_parameters.rope_type = 'llama3'"),
+        ({"attention_bias": True}, "attention_bias = True is not supported: it is False"),
+        ({"mlp_bias": True}, "mlp_bias = True"),
+        ({"hidden_act": "gelu"}, "hidden_act = 'gelu' is not supported: it is silu"),
+        ({"num_hidden_layers": 3}, "no tensor model.layers.2."),
+        ({"intermediate_size": 50}, r"model.layers.0.mlp.\w+.weight has the shape"),
+    ],
+)
+def test_what_is_wrong_with_a_folder_is_named_as_it_is_there(
+    tmp_path: Path, tokenizer: Tokenizer, changes: dict[str, Any], sentence: str
+) -> None:
+    folder = export_bundle(make(tmp_path, tokenizer, "llama"), tmp_path / "hub")
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**settings, **changes}))
+    with pytest.raises(FledgeError, match=sentence):
+        import_bundle(folder, tmp_path / "back")
+
+
+def test_numbers_that_a_type_does_not_hold_are_not_exported(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    bundle = make(tmp_path, tokenizer, "llama")
+    with torch.no_grad():
+        next(bundle.model.parameters())[0, 0] = 1e6
+    with pytest.raises(FledgeError, match="holds 1e.06, which is too large for float16"):
+        export_bundle(bundle, tmp_path / "hub", dtype="float16")
+    export_bundle(bundle, tmp_path / "hub", dtype="bfloat16")
+
+
+def test_weights_that_are_not_finite_are_not_imported(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    folder = export_bundle(make(tmp_path, tokenizer, "llama"), tmp_path / "hub")
+    weights = load_file(folder / "model.safetensors")
+    weights["model.norm.weight"][3] = torch.nan
+    save_file(weights, folder / "model.safetensors")
+    with pytest.raises(FledgeError, match="not finite, in what is ln_final.weight here"):
+        import_bundle(folder, tmp_path / "back")
+
+
+def test_every_sampling_setting_that_stays_behind_is_named(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    config = small_config().model_copy(update={"sampling": SamplingConfig(temperature=0, top_k=5, top_p=0.5, seed=3)})
+    bundle = load_bundle(save_bundle(tmp_path / "b", config, tokenizer, small_model(config, tokenizer)))
+    with pytest.warns(UserWarning, match="sampling.seed = 3, sampling.top_k = 5, sampling.top_p = 0.5"):
+        folder = export_bundle(bundle, tmp_path / "hub")
+    values = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps({**values, "max_length": 7}))
+    with pytest.warns(UserWarning, match="max_length = 7 .it counts the prompt, too: set sampling.max_tokens"):
+        import_bundle(folder, tmp_path / "back")
+
+
+def test_a_template_that_adds_nothing_is_passed_over_in_silence(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    folder = export_bundle(make(tmp_path, tokenizer, "llama"), tmp_path / "hub")
+    document = json.loads((folder / "tokenizer.json").read_text())
+    for special, said in ((None, 0), ("<|endoftext|>", 1)):
+        added = [] if special is None else [{"SpecialToken": {"id": special, "type_id": 0}}]
+        single = [*added, {"Sequence": {"id": "A", "type_id": 0}}]
+        after = {"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": {}}
+        (folder / "tokenizer.json").write_text(json.dumps({**document, "post_processor": after}))
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            import_bundle(folder, tmp_path / f"back{said}")
+        assert sum("adds tokens around every text" in str(each.message) for each in told) == said
+
+
+def test_gguf_tells_tokens_that_are_found_in_every_text(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    gguf = pytest.importorskip("gguf")
+    folder = export_bundle(make(tmp_path, tokenizer, "llama"), tmp_path / "hub")
+    document = json.loads((folder / "tokenizer.json").read_text())
+    document["added_tokens"][0]["special"] = False
+    (folder / "tokenizer.json").write_text(json.dumps(document))
+    (folder / "tokenizer_config.json").write_text("{}")
+    bundle = load_bundle(import_bundle(folder, tmp_path / "back"))
+    assert bundle.tokenizer.encode("a<|endoftext|>", special="text")[-1] == 0
+    reader = gguf.GGUFReader(export_bundle(bundle, tmp_path / "model.gguf"))
+    types = reader.get_field("tokenizer.ggml.token_type").contents()
+    assert types[:2] == [gguf.TokenType.USER_DEFINED, gguf.TokenType.NORMAL]

@@ -21,7 +21,7 @@ import torch
 from fledge.bundle import Bundle, load_bundle, save_bundle
 from fledge.bundle.archive import pack
 from fledge.bundle.manifest import MANIFEST, describe_file, read_manifest
-from fledge.bundle.weights import write_tensors
+from fledge.bundle.weights import tensor_files, write_tensors
 from fledge.errors import FledgeError
 from fledge.tokenizer import Tokenizer
 from tests.bundle.conftest import forge, scores, small_config, small_model
@@ -423,6 +423,28 @@ def test_an_index_without_files_is_refused(tmp_path: Path, tokenizer: Tokenizer)
     seal_files(folder)
     with pytest.raises(FledgeError, match=r"index\.json names no files"):
         load_bundle(folder)
+
+
+@pytest.mark.parametrize("place", ["../outside.safetensors", "{outside}", "below/../../outside.safetensors", "x.bin"])
+def test_an_index_names_only_files_beside_it(tmp_path: Path, place: str) -> None:
+    outside, folder = tmp_path / "outside.safetensors", tmp_path / "hub"
+    (folder / "below").mkdir(parents=True)
+    for path in (outside, folder / "x.bin"):
+        write_tensors(path, {"a": torch.ones(8)})
+    index = {"weight_map": {"a": place.format(outside=outside)}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(FledgeError, match=r"index\.json names files that are not beside it"):
+        tensor_files(folder, "model")
+
+
+def test_what_does_not_match_its_checksum_is_not_packed(bundle: Bundle, tmp_path: Path) -> None:
+    path = bundle.path / "training" / "state.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(FledgeError, match=r"state\.safetensors does not match its checksum"):
+        pack(bundle.path, tmp_path / "packed.zip")
+    assert not (tmp_path / "packed.zip").exists()
 
 
 def test_long_headers_of_a_tar_are_not_read(tmp_path: Path) -> None:

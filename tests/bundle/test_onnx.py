@@ -75,6 +75,6 @@ def test_what_no_such_file_holds_is_refused(
     with pytest.raises(FledgeError, match="x.onnx is the name of an ONNX file, and gguf writes another"):
         export_bundle(bundle, tmp_path / "x.onnx", "gguf")
     monkeypatch.setattr(module, "LARGEST", 1000)
-    with pytest.raises(FledgeError, match="holds at most 1.0 kB. Export to huggingface"):
+    with pytest.raises(FledgeError, match="holds at most 1.0 kB. Give --dtype float16 if that is less"):
         export_bundle(bundle, tmp_path / "x.onnx")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]

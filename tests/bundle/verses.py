@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ from fledge.corpus import Corpus
 from fledge.model import build_model
 from fledge.tokenizer import train_bpe
 from fledge.tokens import write_store
+from fledge.training.optimizers import build_optimizer
 from fledge.training.progress import Progress
 
 VERSES = [f"And in the beginning the earth number {number} was without form, and void." for number in range(200)]
@@ -28,7 +30,8 @@ def make_run(folder: Path) -> None:
         model = build_model(config.model, tokenizer.vocab_size, 64)
         place = folder / "other" if name == "other" else folder / "runs" / "verses" / "checkpoints" / "step-00000100"
         counters = Progress(step=100, samples=3_200, tokens=204_800, updates=100)
-        state = TrainingState({"moment": torch.zeros(3)}, counters.values())
+        moments = dict(build_optimizer(copy.deepcopy(model), config.optimizer).named_state())
+        state = TrainingState(moments, counters.values())
         metrics = {"step": 100, "tokens": 204_800, "loss": 5.4, "validation_loss": 5.5, "bits_per_byte": 2.6}
         save_bundle(place, config, tokenizer, model, training=state, metrics=metrics)
         if name == "verses":

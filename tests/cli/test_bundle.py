@@ -9,24 +9,29 @@ import sys
 import warnings
 import zipfile
 from io import BytesIO, TextIOWrapper
+from math import exp
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import fledge.cli
-from fledge.bundle import load_bundle, save_bundle
+from fledge.bundle import find_bundle, load_bundle, save_bundle
 from fledge.bundle.archive import pack
 from fledge.bundle.manifest import describe_file
 from fledge.bundle.migrations import VERSION
 from fledge.config import ModelConfig, RunConfig, SamplingConfig, TokensConfig
 from fledge.corpus import Corpus
-from fledge.generation import generate
+from fledge.evaluation import evaluate, evaluate_texts
+from fledge.generation import Session, generate
 from fledge.model import build_model
 from fledge.tokenizer import train_bpe
-from fledge.tokens import write_store
+from fledge.tokens import TokenStore, write_store
 from tests.bundle.conftest import forge
 from tests.bundle.test_versions import FIXTURES
+from tests.bundle.verses import make_run
 from tests.cli.conftest import Fledge
 
 VERSES = [f"And the earth number {number} was without form, and void." for number in range(40)]
@@ -99,6 +104,60 @@ def test_generate_from_a_file_and_standard_input(folder: Path, monkeypatch: Patc
     monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO("né void".encode())))
     assert fledge_cli(monkeypatch, "generate", folder / "one", "--file", "-", "--max-tokens", 2) == 0
     assert capsys.readouterr().out.startswith("né void")
+
+
+def test_generate_takes_a_file_as_it_is(fledge: Fledge, tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "prompt.txt").write_bytes(b" \tAnd the \r\n\n")
+    found = fledge("generate", folder / "one", "--file", tmp_path / "prompt.txt", "--max-tokens", 1, "--json")
+    assert json.loads(found.out)["prompt"] == " \tAnd the \r\n\n"
+
+
+def test_generate_prints_what_else_was_likely(fledge: Fledge, folder: Path) -> None:
+    options = ("generate", folder / "one", "-p", "And", "--temperature", 0, "--max-tokens", 4, "--alternatives", 2)
+    result = json.loads(fledge(*options, "--json").out)
+    assert [len(others) for others in result["alternatives"]] == [2] * 4
+    bundle, out = load_bundle(folder / "one"), fledge(*options).out
+    text = f"And{result['text']}\n"
+    assert out.startswith(text)
+    chosen = zip(result["ids"], result["logprobs"], strict=True)
+    for line, one, others in zip(out[len(text) :].splitlines(), chosen, result["alternatives"], strict=True):
+        words = [f"{bundle.tokenizer.decode([token])!r} {exp(logprob):.1%}" for token, logprob in (one, *others)]
+        assert line.split() == " ".join(words).split()
+
+
+def test_generate_takes_every_option_and_the_rest_from_the_bundle(
+    fledge: Fledge, folder: Path, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    bundle = load_bundle(folder / "one")
+    own = SamplingConfig(temperature=0.3, stop=("void",), stop_at_end=False, prompt="And")
+    config = bundle.config.model_copy(update={"sampling": own})
+    save_bundle(tmp_path / "b", config, bundle.tokenizer, bundle.model)
+    asked: list[object] = []
+
+    def remember(model: Any, tokenizer: Any, prompts: Any, sampling: Any, *more: Any) -> Session:
+        asked.append((prompts, sampling, more))
+        return Session(model, tokenizer, [], sampling)
+
+    monkeypatch.setattr("fledge.generation.Session", remember)
+    typed = "--temperature 0.5 --top-k 7 --top-p 0.9 --min-p 0.05 --repetition-penalty 1.3 --max-tokens 9 --seed 11"
+    typed += " --stop earth --stop heaven --samples 2 --alternatives 3 --compile"
+    given = {
+        "temperature": 0.5,
+        "top_k": 7,
+        "top_p": 0.9,
+        "min_p": 0.05,
+        "repetition_penalty": 1.3,
+        "max_tokens": 9,
+        "seed": 11,
+        "stop": ("earth", "heaven"),
+        "samples": 2,
+    }
+    assert fledge("generate", tmp_path / "b").code == 0
+    assert fledge("generate", tmp_path / "b", *typed.split()).code == 0
+    assert asked == [
+        (["And"], own, (0, False)),
+        (["And"], own.model_copy(update=given), (3, True)),
+    ]
 
 
 def test_generate_takes_lines_as_an_editor_counts_them(folder: Path, monkeypatch: Patch, capsys: Capture) -> None:
@@ -180,6 +239,32 @@ def test_evaluate_on_tokens(folder: Path, monkeypatch: Patch, capsys: Capture) -
     assert refused.out == ""
 
 
+@pytest.mark.parametrize(
+    ("typed", "options"),
+    [
+        (("--split", "train"), {}),
+        (("--stride", 5), {"stride": 5}),
+        (("--alone",), {"documents": "alone"}),
+        (("--max-tokens", 40), {"max_tokens": 40}),
+    ],
+)
+def test_evaluate_takes_every_option(
+    fledge: Fledge, folder: Path, typed: tuple[object, ...], options: dict[str, Any]
+) -> None:
+    def found(*more: object) -> object:
+        return json.loads(fledge("evaluate", folder / "one", *more, "--json").out)[str(folder / "one")]
+
+    bundle, store = load_bundle(folder / "one"), TokenStore.open(folder / "tokens")
+    split = store.split("train" if "--split" in typed else "validation")
+    expected = evaluate(bundle.model, split, tokenizer=bundle.tokenizer, **options).summary()
+    usual = evaluate(bundle.model, store.split("validation"), tokenizer=bundle.tokenizer).summary()
+    assert found("--tokens", folder / "tokens", *typed) == pytest.approx(expected) != usual
+    if "stride" in options or "documents" in options:
+        expected = evaluate_texts(bundle.model, bundle.tokenizer, VERSES, **options).summary()
+        usual = evaluate_texts(bundle.model, bundle.tokenizer, VERSES).summary()
+        assert found("--text", folder / "text.txt", *typed) == pytest.approx(expected) != usual
+
+
 def test_evaluate_takes_one_text_for_one_document(folder: Path, monkeypatch: Patch, capsys: Capture) -> None:
     text = "\n".join(VERSES) + "\n"
     (folder / "one.txt").write_text(text)
@@ -224,7 +309,9 @@ def test_evaluate_refuses_what_it_would_not_use(
     assert printed.out == ""
 
 
-def test_evaluate_refuses_scores_that_are_not_finite(folder: Path, monkeypatch: Patch, capsys: Capture) -> None:
+def test_evaluate_and_check_refuse_scores_that_are_not_finite(
+    folder: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
     broken = folder / "broken"
     bundle = load_bundle(folder / "one")
     with torch.no_grad():
@@ -234,6 +321,10 @@ def test_evaluate_refuses_scores_that_are_not_finite(folder: Path, monkeypatch: 
     assert fledge_cli(monkeypatch, "evaluate", *places) == 2
     printed = capsys.readouterr()
     assert f"fledge: {broken}: The model's scores are not finite" in printed.err
+    assert printed.out == ""
+    assert fledge_cli(monkeypatch, "bundle", "check", broken) == 2
+    printed = capsys.readouterr()
+    assert f"fledge: {broken} is whole, but token_embeddings.weight holds numbers that are not finite" in printed.err
     assert printed.out == ""
 
 
@@ -370,6 +461,17 @@ def test_bundle_show_says_which_files_are_not_whole(fledge: Fledge, folder: Path
     assert fledge("bundle", "show", packed).out.splitlines()[-1] == last
 
 
+def test_bundle_export_writes_the_type_that_is_asked_for(fledge: Fledge, folder: Path, tmp_path: Path) -> None:
+    for name, options in (("same", ()), ("half", ("--dtype", "bfloat16"))):
+        assert fledge("bundle", "export", folder / "one", tmp_path / name, *options).code == 0
+    same, half = (load_file(tmp_path / name / "model.safetensors") for name in ("same", "half"))
+    assert half.keys() == same.keys()
+    for name, tensor in half.items():
+        assert tensor.dtype == torch.bfloat16
+        assert torch.equal(tensor, same[name].bfloat16())
+    assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == "bfloat16"
+
+
 def test_bundle_export_takes_the_format_from_the_name(fledge: Fledge, folder: Path, tmp_path: Path) -> None:
     assert fledge("bundle", "export", folder / "one", tmp_path / "x.gguf").code == 0
     assert (tmp_path / "x.gguf").read_bytes()[:4] == b"GGUF"
@@ -439,3 +541,96 @@ def test_evaluate_holds_every_tokenizer_against_the_store_first(
     assert found.code == 2
     assert f"{folder / 'two'}: The store" in found.err
     assert "works across tokenizers: --text FILE" in found.err
+
+
+def test_evaluate_finds_the_tokens_that_a_run_was_given(fledge: Fledge, folder: Path, tmp_path: Path) -> None:
+    bundle = load_bundle(folder / "one")
+    store = tmp_path / "store"
+    write_store(
+        Corpus.from_documents([f"void and form {number}" for number in range(200)]),
+        bundle.tokenizer,
+        store,
+        progress=False,
+    )
+    tokens = bundle.config.tokens.model_copy(update={"store": str(store)})
+    save_bundle(tmp_path / "b", bundle.config.model_copy(update={"tokens": tokens}), bundle.tokenizer, bundle.model)
+    found = fledge("evaluate", tmp_path / "b", "--json")
+    assert found.code == 0
+    assert list(json.loads(found.out)) == [str(tmp_path / "b")]
+    shutil.rmtree(store)
+    assert "Say what to evaluate" in fledge("evaluate", tmp_path / "b").err
+
+
+def test_names_and_numbers_of_a_table_are_never_cut(
+    fledge: Fledge, folder: Path, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    names = [tmp_path / f"an-experiment-with-a-rather-long-name-and-seed-{number}" for number in (1, 2)]
+    for name in names:
+        shutil.copytree(folder / "one", name)
+    out = fledge("evaluate", *names, "--text", folder / "text.txt").out
+    assert all(str(name) in out for name in names)
+    assert "…" not in out
+
+
+def test_a_strangers_settings_cannot_steer_the_terminal(fledge: Fledge, folder: Path, tmp_path: Path) -> None:
+    assert fledge("bundle", "export", folder / "one", tmp_path / "hub").code == 0
+    settings = tmp_path / "hub" / "generation_config.json"
+    settings.write_text(json.dumps({"\x1b[2J\nfledge: all is well": 1}))
+    told = fledge("bundle", "import", tmp_path / "hub", tmp_path / "back").err
+    assert "⟨U+001B⟩[2J⟨U+000A⟩fledge: all is well = 1" in told
+    assert "\x1b" not in told
+
+
+def relist(folder: Path, name: str) -> None:
+    """A file as it is now, in the manifest."""
+    forge(folder, lambda values: values["files"].update({name: describe_file(folder / name).model_dump()}))
+
+
+def test_a_card_that_a_manifest_lists_is_packed_once(fledge: Fledge, folder: Path, tmp_path: Path) -> None:
+    listed = shutil.copytree(folder / "one", tmp_path / "listed")
+    relist(listed, "README.md")
+    assert fledge("bundle", "pack", listed, tmp_path / "x.zip").code == 0
+    assert fledge("bundle", "check", tmp_path / "x.zip").code == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda moments: moments.pop(next(iter(moments))), "is missing, and"),
+        (lambda moments: moments.update({name: each[:1] for name, each in moments.items()}), "is of shape"),
+        (lambda moments: moments.update({name: each.long() for name, each in moments.items()}), "torch.int64"),
+    ],
+)
+def test_check_says_what_resuming_would(fledge: Fledge, tmp_path: Path, change: Any, sentence: str) -> None:
+    make_run(tmp_path)
+    checkpoint = find_bundle(tmp_path / "runs" / "verses")
+    assert "with its training state" in fledge("bundle", "check", checkpoint).out
+    kept = checkpoint / "training" / "state.safetensors"
+    moments = load_file(kept)
+    change(moments)
+    save_file(moments, kept)
+    relist(checkpoint, "training/state.safetensors")
+    refused = fledge("bundle", "check", checkpoint)
+    assert refused.code == 2
+    assert sentence in refused.err
+
+
+def test_prompts_and_json_survive_every_encoding(fledge: Fledge, folder: Path, monkeypatch: Patch) -> None:
+    given = ("generate", folder / "one", "--max-tokens", 2, "--json")
+    typed = fledge(*given, "--prompt", "bad \udcff").out
+    assert typed == fledge(*given, "--file", "-", stdin=b"bad \xff").out
+    narrow = TextIOWrapper(BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", narrow)
+    fledge(*given, "--prompt", "é 光")
+    narrow.seek(0)
+    assert json.loads(narrow.read())["prompt"] == "é 光"
+
+
+def test_weights_of_16_bits_are_widened_on_a_cpu(fledge: Fledge, folder: Path, tmp_path: Path) -> None:
+    bundle = load_bundle(folder / "one")
+    save_bundle(tmp_path / "narrow", bundle.config, bundle.tokenizer, bundle.model.bfloat16())
+    save_bundle(tmp_path / "wide", bundle.config, bundle.tokenizer, bundle.model.float())
+    given = ("--prompt", "And", "--json", "--device", "cpu")
+    narrow, wide = (fledge("generate", tmp_path / name, *given) for name in ("narrow", "wide"))
+    assert (narrow.code, narrow.out) == (0, wide.out)

@@ -11,6 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fledge.bundle import find_bundle
+from fledge.bundle.describe import describe
+from fledge.bundle.load import step_of
 from fledge.bundle.manifest import describe_file
 from fledge.cli import build
 from fledge.errors import FledgeError
@@ -70,6 +72,8 @@ def test_a_bundle_is_fine_tuned_with_its_own_model_and_tokenizer(finished: Path,
     out = tmp_path / "tuned"
     fledge("train", "akjv-demo", "--from", str(source), "--out", str(out), "--quiet", *settings)
     tuned = load_checkpoint(out)
+    told = f"akjv-demo, step {step_of(source)}"
+    assert (tuned.metrics["tuned_from"], dict(describe(out)["how it was trained"])["begun from"]) == (told, told)
     assert tuned.config.model.width == 32
     assert tuned.tokenizer.fingerprint == load_checkpoint(finished).tokenizer.fingerprint
     for other in ("model.layers=3", " model.layers=3", "model={layers=3}"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import math
 import os
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +50,19 @@ def make_model(tokenizer: Tokenizer, **options: object) -> Model:
     return build_model(config, tokenizer.vocab_size, CONTEXT).eval()
 
 
+def naive_contexts(ids: list[int], stride: int) -> list[list[int]]:
+    """What every id but the first is predicted from."""
+    windows = [max(0, -(-(place - CONTEXT) // stride)) for place in range(len(ids))]
+    return [ids[windows[place] * stride : place] for place in range(1, len(ids))]
+
+
 def naive_losses(model: Model, ids: list[int], stride: int) -> list[float]:
     """The loss of every id but the first, each from a forward pass of its own over the context the stride gives it."""
-    found = []
     with torch.inference_mode():
-        for place in range(1, len(ids)):
-            windows = max(0, -(-(place - CONTEXT) // stride))
-            context = ids[windows * stride : place]
-            found.append(-float(torch.log_softmax(model(torch.tensor([context]))[0, -1], -1)[ids[place]]))
-    return found
+        return [
+            -float(torch.log_softmax(model(torch.tensor([context]))[0, -1], -1)[token])
+            for context, token in zip(naive_contexts(ids, stride), ids[1:], strict=True)
+        ]
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=6), st.integers(1, 9), st.integers(1, 9))
@@ -132,6 +138,18 @@ def test_loss_by_position_is_the_mean_at_each_context(tokenizer: Tokenizer) -> N
     assert np.nanmean(found.by_position) == pytest.approx(found.loss, abs=0.05)
 
 
+@pytest.mark.parametrize(("text", "stride"), [("; ".join(VERSES[:3]), 5), ("; ".join(VERSES[:3]), CONTEXT), ("And", 8)])
+def test_loss_by_position_groups_one_pass_per_token(tokenizer: Tokenizer, text: str, stride: int) -> None:
+    model = make_model(tokenizer)
+    found = evaluate_texts(model, tokenizer, [text], stride=stride)
+    ids = [0, *tokenizer.encode(text), 0]
+    groups: dict[int, list[float]] = {}
+    for context, loss in zip(naive_contexts(ids, stride), naive_losses(model, ids, stride), strict=True):
+        groups.setdefault(len(context), []).append(loss)
+    expected = [np.mean(groups.get(length, [math.nan])) for length in range(1, CONTEXT + 1)]
+    assert found.by_position == pytest.approx(expected, abs=1e-5, nan_ok=True)
+
+
 def test_characters_have_a_start_and_an_end(tokenizer: Tokenizer) -> None:
     characters = CharacterTokenizer.train(VERSES)
     model = make_model(characters)
@@ -156,6 +174,31 @@ def test_a_plot_is_written(tokenizer: Tokenizer, tmp_path: Path) -> None:
     text = (tmp_path / "positions.svg").read_text()
     assert "tokens of context" in text
     assert "two" in text
+
+
+def drawn(svg: str) -> list[tuple[float, float]]:
+    """The points of the one curve of a plot with a logarithmic x axis, read off its ticks."""
+    label = r'"[^>]*/>\s*</g>\s*</g>\s*<g id="text_\d+">\s*'
+    powers = re.findall(rf'x="([\d.]+)" y="[\d.]+{label}<!-- \$\\mathdefault{{10\^{{(\d+)}}}}\$ -->', svg)
+    values = re.findall(rf'y="([\d.]+){label}<text[^>]*>([\d.]+)</text>', svg)
+    assert len(powers) > 1, "the x axis is not logarithmic"
+    across, up = (np.polyfit(*np.array(ticks, dtype=float).T, 1) for ticks in (powers, values))
+    [curve] = re.findall(r'<path d="([^"]*)" clip-path', svg)
+    points = [(float(x), float(y)) for x, y in re.findall(r"[ML] ([\d.]+) ([\d.]+)", curve)]
+    return [(float(10 ** np.polyval(across, x)), float(np.polyval(up, y))) for x, y in points]
+
+
+def test_a_plot_shows_the_loss_at_each_position(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Far positions in pairs, each pair in its middle; positions where nothing was predicted are left out."""
+    near = [6.0, 5.5, math.nan, 5.2, 5.0, 4.9, 4.7, 4.6]
+    found = evaluate_texts(make_model(tokenizer), tokenizer, VERSES[:1])
+    known = replace(found, by_position=np.array([*near, 4.4, 4.2, math.nan, 4.0]))
+    position_plot({"one": known}, tmp_path / "positions.svg")
+    wanted = [(place, loss) for place, loss in enumerate(near, start=1) if loss == loss]
+    wanted += [(math.sqrt(9 * 10), 4.3), (math.sqrt(11 * 12), 4.0)]
+    points = drawn((tmp_path / "positions.svg").read_text())
+    assert len(points) == len(wanted)
+    assert np.array(points) == pytest.approx(np.array(wanted), abs=1e-3)
 
 
 def test_refusals(tokenizer: Tokenizer) -> None:
@@ -254,3 +297,21 @@ def test_scores_that_are_not_finite_are_refused(tokenizer: Tokenizer, store: Tok
     ):
         with pytest.raises(FledgeError, match="scores are not finite: its training went wrong"):
             measure()
+
+
+def test_every_position_has_its_share_of_tokens_where_that_is_asked(tokenizer: Tokenizer) -> None:
+    """Overlapping windows give one token each to the first half of the context; the figures stay theirs."""
+    torch.manual_seed(0)
+    model = build_model(ModelConfig(layers=1, width=32, heads=2), tokenizer.vocab_size, 16).eval()
+    texts = ["In the beginning God created the heaven and the earth. " * 20]
+    usual = evaluate_texts(model, tokenizer, texts)
+    placed = evaluate_texts(model, tokenizer, texts, positions=True)
+    apart = evaluate_texts(model, tokenizer, texts, stride=16)
+    assert placed.summary() == usual.summary()
+    assert placed.by_position.tolist() == apart.by_position.tolist() != usual.by_position.tolist()
+
+
+def test_what_cannot_be_evaluated_is_one_sentence(tokenizer: Tokenizer) -> None:
+    model = build_model(ModelConfig(layers=1, width=32, heads=2), tokenizer.vocab_size, 16).eval()
+    with pytest.raises(FledgeError, match="The texts are a NoneType: give a list of texts"):
+        evaluate_texts(model, tokenizer, None)  # type: ignore[arg-type]

@@ -12,9 +12,11 @@ import pytest
 import torch
 
 from fledge.bundle import Bundle, load_bundle, save_bundle
-from fledge.config import ModelConfig, RunConfig, TokensConfig
+from fledge.cli.evaluate import write_tasks
+from fledge.config import ModelConfig, RunConfig, SamplingConfig, TokensConfig
 from fledge.errors import FledgeError
 from fledge.evaluation.harness import answers, loglikelihoods, rolling_loglikelihoods, run_tasks, sampling_of, split_ids
+from fledge.generation import generate
 from fledge.model import build_model
 from fledge.tokenizer import train_bpe
 
@@ -39,19 +41,19 @@ def logprob(bundle: Bundle, ids: list[int], count: int) -> float:
 def test_loglikelihood_is_that_of_the_continuation(bundle: Bundle) -> None:
     tokenizer = bundle.tokenizer
     context, continuation = "In the beg", "inning"
-    ids = [0, *tokenizer.encode(context + continuation)]
-    count = len(ids) - 1 - len(tokenizer.encode(context))
+    ids = tokenizer.encode(context + continuation)
+    count = len(ids) - len(tokenizer.encode(context))
     (found, greedy), (spaced, _) = loglikelihoods(bundle, [(context, continuation), ("And ", "the")])
     assert found == pytest.approx(logprob(bundle, ids, count), abs=1e-4)
     assert isinstance(greedy, bool)
-    assert spaced == pytest.approx(logprob(bundle, [0, *tokenizer.encode("And the")], 1), abs=1e-4)
+    assert spaced == pytest.approx(logprob(bundle, tokenizer.encode("And the"), 1), abs=1e-4)
 
 
 def test_a_border_inside_a_token_and_an_empty_continuation_are_scored(bundle: Bundle) -> None:
     tokenizer = bundle.tokenizer
     joined = next(data.decode() for data in tokenizer.vocab.values() if len(data) == 2 and data.isalpha())
     (inside, _), (nothing, greedy) = loglikelihoods(bundle, [(joined[0], joined[1]), ("And the", "")])
-    ids = [0, *tokenizer.encode(joined[0]), *tokenizer.encode(joined[1])]
+    ids = [*tokenizer.encode(joined[0]), *tokenizer.encode(joined[1])]
     assert inside == pytest.approx(logprob(bundle, ids, len(tokenizer.encode(joined[1]))), abs=1e-4)
     assert (nothing, greedy) == (0.0, True)
 
@@ -60,16 +62,42 @@ def test_greedy_is_recognised(bundle: Bundle) -> None:
     tokenizer = bundle.tokenizer
     contexts = [f"And the{number}" for number in range(40)]
     for context in contexts:
-        ids = [0, *tokenizer.encode(context)]
+        ids = tokenizer.encode(context)
         with torch.inference_mode():
             likeliest = int(bundle.model(torch.tensor([ids]))[0, -1].argmax())
         said = tokenizer.decode([likeliest])
-        if [0, *tokenizer.encode(context + said)] != [*ids, likeliest]:
+        if tokenizer.encode(context + said) != [*ids, likeliest]:
             continue
         (_, greedy), (_, other) = loglikelihoods(bundle, [(context, said), (context, "~")])
         assert (greedy, other) == (True, False)
         return
     pytest.fail("no context with a likeliest token that is a text of its own")
+
+
+def test_what_generate_writes_is_greedy(bundle: Bundle) -> None:
+    """Scoring reads a context as writing does; without one, both begin a new document."""
+    tokenizer, greedy = bundle.tokenizer, SamplingConfig(temperature=0, max_tokens=1)
+    contexts = ["", *(f"And the {first}{last}" for first in "abehimnoprst" for last in "abehimnoprst")]
+    found = generate(bundle.model, tokenizer, contexts, greedy)
+    whole = [each for each in found if tokenizer.encode(each.prompt + each.text)[-1:] == each.ids]
+    assert len(whole) > 3
+    assert all(is_greedy for _, is_greedy in loglikelihoods(bundle, [(each.prompt, each.text) for each in whole]))
+
+
+def test_all_likelihoods_are_of_the_whole_vocabulary(tmp_path: Path, bundle: Bundle) -> None:
+    """Where a model has more ids than its tokenizer, as padded vocabularies do: the rest of the scores counts, too."""
+    model = build_model(bundle.config.model, bundle.tokenizer.vocab_size + 50, 16)
+    wide = load_bundle(save_bundle(tmp_path / "wide", bundle.config, bundle.tokenizer, model))
+    (rolling,) = rolling_loglikelihoods(wide, ["And the"])
+    assert loglikelihoods(wide, [("", "And the")])[0][0] == pytest.approx(rolling, abs=1e-4)
+
+
+def test_a_request_that_is_repeated_gets_other_samples(bundle: Bundle) -> None:
+    wish = {"do_sample": True, "temperature": 1.0, "max_gen_toks": 8}
+    found = answers(bundle, [("In", wish)] * 4 + [("And", wish)])
+    assert len(set(found[:4])) == 4
+    assert found == answers(bundle, [("In", wish)] * 4 + [("And", wish)])
+    assert len(set(answers(bundle, [("In", {"max_gen_toks": 8})] * 3))) == 1
 
 
 def test_texts_longer_than_the_context_keep_their_end(bundle: Bundle) -> None:
@@ -114,6 +142,12 @@ def test_a_task_s_wishes_are_followed_or_refused_with_a_sentence() -> None:
     asked = sampling_of({"do_sample": True, "top_k": 5, "top_p": 0.9})
     assert (asked.temperature, asked.top_k, asked.top_p) == (1, 5, 0.9)
     assert sampling_of({"temperature": 0.7, "top_k": 0}).top_k is None
+    more = sampling_of(
+        {"do_sample": True, "min_p": 0.3, "repetition_penalty": 1.5, "max_new_tokens": 3, "num_beams": 1}
+    )
+    assert (more.min_p, more.repetition_penalty, more.max_tokens) == (0.3, 1.5, 3)
+    with pytest.warns(UserWarning, match="no setting for here: num_beams = 4, typo = 'x'"):
+        sampling_of({"num_beams": 4, "typo": "x"})
     assert sampling_of({"do_sample": False, "temperature": 0.7, "top_k": 5}).temperature == 0
     for wrong, sentence in [
         ({"do_sample": True, "top_p": 0}, "top_p = 0 is not allowed"),
@@ -121,6 +155,7 @@ def test_a_task_s_wishes_are_followed_or_refused_with_a_sentence() -> None:
         ({"temperature": "warm"}, "temperature = 'warm' is not allowed"),
         ({"until": 5}, "stop = 5 is not allowed"),
         ({"max_gen_toks": -1}, "max_tokens = -1 is not allowed"),
+        ({"max_gen_toks": 0}, "max_tokens = 0 is not allowed"),
     ]:
         with pytest.raises(FledgeError, match=f"The task's generation_kwargs: {sentence}"):
             sampling_of(wrong)
@@ -150,7 +185,8 @@ def test_a_local_task_from_end_to_end(bundle: Bundle, tmp_path: Path, capsys: py
         "metric_list:\n  - metric: exact_match\n"
     )
     tasks = ["fledge_choice", "fledge_rolling", "fledge_writing"]
-    found = run_tasks({"bundle": bundle}, tasks, tmp_path)["bundle"]
+    whole = run_tasks({"bundle": bundle}, tasks, tmp_path)
+    found = whole["bundle"]["results"]
     assert found["fledge_choice"]["acc,none"] in (0.0, 1.0)
     scores = loglikelihoods(bundle, [(examples[0]["question"], choice) for choice in (" form", " void")])
     assert found["fledge_choice"]["acc,none"] == float(scores[0][0] > scores[1][0])
@@ -158,7 +194,10 @@ def test_a_local_task_from_end_to_end(bundle: Bundle, tmp_path: Path, capsys: py
     bits = -total / torch.log(torch.tensor(2.0)).item() / len(str(examples[0]["question"]).encode())
     assert found["fledge_rolling"]["bits_per_byte,none"] == pytest.approx(bits, rel=1e-4)
     assert "exact_match,none" in found["fledge_writing"]
+    write_tasks(whole, as_json=False)
     assert "fledge_choice" in capsys.readouterr().out
+    write_tasks(whole, as_json=True)
+    assert json.loads(capsys.readouterr().out)["bundle"].keys() == set(tasks)
 
 
 @pytest.fixture
@@ -177,7 +216,6 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
         "lm_eval.api": {},
         "lm_eval.api.model": {"LM": object},
         "lm_eval.tasks": {"TaskManager": TaskManager},
-        "lm_eval.utils": {"make_table": str},
     }
     for name, content in parts.items():
         module = ModuleType(name)
@@ -202,5 +240,22 @@ def test_what_lm_eval_does_not_have_is_one_sentence(
 
 
 @pytest.mark.usefixtures("stand_in")
+def test_a_task_file_that_is_no_yaml_is_named(bundle: Bundle, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("task: mine\n  : [")
+    with pytest.raises(FledgeError, match="mine.yaml is not YAML: .* Mend it"):
+        run_tasks({"bundle": bundle}, ["mine"], tmp_path)
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_what_lm_eval_fails_at_is_one_sentence(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    def simple_evaluate(**options: Any) -> None:
+        raise KeyError("doc_to_text")
+
+    monkeypatch.setattr(sys.modules["lm_eval"], "simple_evaluate", simple_evaluate)
+    with pytest.raises(FledgeError, match="lm_eval could not run wikitext .KeyError: 'doc_to_text'.. Mend the task"):
+        run_tasks({"bundle": bundle}, ["wikitext"])
+
+
+@pytest.mark.usefixtures("stand_in")
 def test_known_tasks_run(bundle: Bundle, tmp_path: Path) -> None:
-    assert run_tasks({"bundle": bundle}, ["wikitext"], tmp_path, as_json=True) == {"bundle": {"wikitext": {"acc": 1.0}}}
+    assert run_tasks({"bundle": bundle}, ["wikitext"], tmp_path) == {"bundle": {"results": {"wikitext": {"acc": 1.0}}}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 
 import pytest
@@ -18,6 +19,8 @@ from fledge.tokenizer import BPETokenizer, Tokenizer
 from tests.generation.conftest import CONTEXT, small_model
 from tests.generation.test_step import SHAPES
 from tests.kernels import on_gpu
+
+loop = sys.modules["fledge.generation.generate"]  # the name of the package is the function's
 
 
 def anywhere(model: Model, state: State, sampling: SamplingConfig, alternatives: int) -> bool:
@@ -87,3 +90,16 @@ def test_on_the_cpu_the_plain_loop_is_taken(tokenizer: Tokenizer) -> None:
     model = small_model("rope", tokenizer)
     assert not Bursts.fit(model, model.init_state(1), SamplingConfig(), 0)
     assert not has_kernels(model, model.init_state(1))
+
+
+def test_numbers_are_refilled_on_the_way(monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer) -> None:
+    """A long text needs no more memory for them than a short one."""
+    model = prepare(small_model("rope", tokenizer))
+    sampling = SamplingConfig(temperature=1.0, max_tokens=60, samples=2, stop_at_end=False)
+    monkeypatch.setattr(Bursts, "fit", staticmethod(anywhere))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        whole = generate(model, tokenizer, ["In"], sampling)
+        monkeypatch.setattr(loop, "ON_DEVICE", 2)
+        monkeypatch.setattr(loop, "LONG", 21)
+        assert generate(model, tokenizer, ["In"], sampling) == whole

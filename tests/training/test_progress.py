@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fledge.errors import FledgeError
 from fledge.training.progress import Incomplete, Progress
+from fledge.training.skipping import present, union
 
 KEPT = Progress(step=7, samples=28, tokens=448, updates=6, skipped=[(4, 8)], mean_loss=3.5, seconds=1.25)
 
@@ -76,3 +81,19 @@ def test_a_state_of_another_program_is_told_from_a_forged_one() -> None:
         with pytest.raises(FledgeError) as refused:
             Progress.restore(forged)
         assert not isinstance(refused.value, Incomplete)
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=8), st.integers(0, 30))
+def test_skipped_samples_are_left_out_and_no_others(pairs: list[tuple[int, int]], count: int) -> None:
+    """In any order, and where one range lies in another, as when a batch that spanned an older one is left out."""
+    ranges = [(first, first + length) for first, length in pairs]
+    kept = [n for n in range(200) if not any(first <= n < after for first, after in ranges)][:count]
+    assert present(np.arange(count), union(ranges)).tolist() == kept
+
+
+def test_many_ranges_cost_no_time() -> None:
+    ranges = union([(2 * n, 2 * n + 1) for n in range(200_000)])
+    start = time.monotonic()
+    for number in range(100):
+        assert present(np.array([number]), ranges).tolist() == [2 * number + 1]
+    assert time.monotonic() - start < 5

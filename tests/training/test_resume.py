@@ -24,6 +24,7 @@ from fledge.training import find_checkpoint, load_checkpoint, read_metrics
 from fledge.training.continuity import notable_changes
 from fledge.training.metrics import TIME_COLUMNS
 from fledge.training.session import Session
+from fledge.training.timeline import sweep
 
 from .support import TextWindows, run, settings
 
@@ -385,3 +386,16 @@ def test_settings_that_came_after_a_step_are_told_with_its_name(unbroken: Path, 
     for name, told in (("best", str(tmp_path / "best")), ("step-00000000", "Step 0")):
         sentences = notable_changes(changed, load_checkpoint(tmp_path / name), [], back=True)
         assert sentences == [f"{told} was trained with optimizer.learning_rate = 0.003 (now 0.0001)."]
+
+
+def test_a_checkpoint_that_a_kill_left_beside_its_name_gets_it_back(unbroken: Path, tmp_path: Path) -> None:
+    """Where a file system can't let two folders change names at once, a kill may come between."""
+    folder = shutil.copytree(unbroken, tmp_path / "run") / "checkpoints"
+    whole = sorted(folder.iterdir())[-1]
+    whole.rename(folder / f"{whole.name}.partial")
+    shutil.copytree(sorted(folder.iterdir())[0], folder / f"{whole.name}.old.partial")
+    sweep(tmp_path / "run")
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        path.name for path in (unbroken / "checkpoints").iterdir()
+    )
+    assert_same(unbroken, tmp_path / "run")

@@ -22,6 +22,7 @@ from fledge.bundle.card import CARD
 from fledge.bundle.manifest import (
     LARGEST_MANIFEST,
     MANIFEST,
+    TRAINING,
     Manifest,
     manifest_bytes,
     read_manifest,
@@ -62,7 +63,7 @@ def _pack_folder(folder: Path, target: Path, training: bool) -> Path:
     manifest = read_manifest(folder)
     verify_files(folder, manifest.files)
     if not training:
-        kept = {name: entry for name, entry in manifest.files.items() if not name.startswith("training/")}
+        kept = {name: entry for name, entry in manifest.files.items() if not name.startswith(f"{TRAINING}/")}
         manifest = manifest.model_copy(update={"files": kept})
     card = folder / CARD
     own_card = card.is_file() and card.resolve().parent == folder.resolve()  # and not a link to a file of the person's
@@ -70,7 +71,7 @@ def _pack_folder(folder: Path, target: Path, training: bool) -> Path:
         raise FledgeError(
             f"{card} is longer than the {LARGEST_CARD:,} bytes that a packed bundle's may have. Shorten it."
         )
-    files = [folder / name for name in [CARD] * own_card + list(manifest.files)]
+    files = [folder / name for name in dict.fromkeys([*[CARD] * own_card, *manifest.files])]
     require_space(target.parent, sum(path.stat().st_size for path in files), f"Packing {folder.name}")
     with atomic_write(target) as file, _writer(target, file) as add:
         add(MANIFEST, io.BytesIO(manifest_bytes(manifest)), len(manifest_bytes(manifest)))
@@ -231,7 +232,7 @@ def copy_limited(stream: IO[bytes], target: Path, limit: int, where: Path) -> No
             copied += len(block)
             if copied > limit:
                 raise FledgeError(
-                    f"{where}: {target.name} is longer than the {limit:,} bytes its manifest allows. Do not trust it."
+                    f"{where}: {target.name} is longer than the {limit:,} bytes that are allowed it. Do not trust it."
                 )
             file.write(block)
 
@@ -243,7 +244,8 @@ def check_total(path: Path, manifest: Manifest, folder: Path) -> None:
             f"{path} claims to unpack from {readable_bytes(path.stat().st_size)} to {readable_bytes(total)}. "
             "Do not trust it."
         )
-    require_space(folder, total, f"Unpacking {path.name}")
+    advice = "Free some space, or set TMPDIR to a folder with more."
+    require_space(folder, total, f"Unpacking {path.name}", advice)
 
 
 def zstandard() -> Any:

@@ -11,18 +11,19 @@ from fledge.bundle.manifest import Manifest
 from fledge.config import RunConfig
 
 CARD = "README.md"
+TUNED = "tuned_from"  # the metric of a model that began with the weights of another one
 IMPORTED = "imported_from"  # the metric of a model that another program trained: its settings do not say how
 
 
-def model_card(config: RunConfig, manifest: Manifest) -> str:
-    """Markdown with a YAML head that model hubs read."""
+def model_card(config: RunConfig, manifest: Manifest) -> bytes:
+    """Markdown with a YAML head that model hubs read; bytes of a file's name that are no text are spelled out."""
     source = imported_from(manifest)
     rows = {**model_rows(config, manifest), **training_rows(config, manifest), **plain_metrics(manifest)}
     tuned = "It was not tuned to follow instructions."
     if source is not None:
         tuned = "What that was, and whether it was tuned to follow instructions, is not known here."
     table = "\n".join(f"| {name} | {cell(value)} |" for name, value in rows.items())
-    return f"""---
+    text = f"""---
 library_name: fledge
 pipeline_tag: text-generation
 tags: [fledge, {config.model.architecture}]
@@ -50,6 +51,7 @@ run = fledge.load(".")
 
 The model repeats what its corpus taught it, mistakes and prejudices included. {tuned}
 """
+    return text.encode("utf-8", "backslashreplace")
 
 
 def model_rows(config: RunConfig, manifest: Manifest) -> dict[str, str]:
@@ -75,7 +77,9 @@ def training_rows(config: RunConfig, manifest: Manifest) -> dict[str, str]:
         return {"imported from": source, "training": "not known: the model was trained elsewhere"}
     tokens, optimizer = config.tokens, config.optimizer
     given = {"corpus": ", ".join(config.corpus.source)} if tokens.store is None else {"token store": tokens.store}
+    origin = manifest.metrics.get(TUNED)
     return {
+        **({"begun from": origin} if isinstance(origin, str) else {}),
         **given,
         "windows": f"{tokens.context_length} tokens, {tokens.policy}, {config.training.batch_size} a step",
         "optimizer": f"{optimizer.name}, learning rate {optimizer.learning_rate:g}, {config.schedule.name}",
@@ -91,7 +95,8 @@ def imported_from(manifest: Manifest) -> str | None:
 
 def plain_metrics(manifest: Manifest) -> dict[str, str]:
     """What was measured, as people read it."""
-    return {n: readable(value) for n, value in manifest.metrics.items() if n != IMPORTED and is_plain(value)}
+    told = (IMPORTED, TUNED)  # elsewhere
+    return {n: readable(value) for n, value in manifest.metrics.items() if n not in told and is_plain(value)}
 
 
 def is_plain(value: Any) -> bool:

@@ -17,7 +17,7 @@ from fledge.bundle.card import (
     training_rows,
 )
 from fledge.bundle.load import find_bundle
-from fledge.bundle.manifest import Manifest, read_manifest, verify_files
+from fledge.bundle.manifest import MODEL, TRAINING, Manifest, read_manifest, verify_files
 from fledge.config import RunConfig, changed, parse
 from fledge.errors import FledgeError
 from fledge.files import readable_bytes
@@ -100,12 +100,13 @@ def _training(manifest: Manifest, config: RunConfig) -> Rows:
     if imported_from(manifest) is not None:
         return rows
     machine = ", ".join(f"{name} {value}" for name, value in manifest.machine.items())
-    resumable = any(name.startswith("training/") for name in manifest.files)
-    return [*rows, ("machine", machine), ("training state", "kept: training can go on" if resumable else "not kept")]
+    resumable = any(name.startswith(f"{TRAINING}/") for name in manifest.files)
+    kept = "kept; bundle check says whether training can go on" if resumable else "not kept"
+    return [*rows, ("machine", machine), ("training state", kept)]
 
 
 def _costs(manifest: Manifest, config: RunConfig) -> Rows:
-    weights = sum(e.size for name, e in manifest.files.items() if name.startswith("model"))
+    weights = sum(e.size for name, e in manifest.files.items() if name.startswith(MODEL))
     rows = [
         ("weights", readable_bytes(weights)),
         ("on disk", readable_bytes(sum(e.size for e in manifest.files.values()))),
@@ -168,8 +169,11 @@ def _groups(place: Path, manifest: Manifest, imported: bool) -> dict[str, dict[s
 
 
 def _with_effect(config: RunConfig) -> dict[str, Any]:
-    """The settings without those that say how to make what was not made: a tokenizer or tokens that were given."""
+    """The settings, derived sizes spelled out, without those that say how to make what was not made: a tokenizer or
+    tokens that were given."""
     values = config.model_dump(mode="json")
+    if config.model.architecture == "transformer":
+        values["model"] |= {"hidden": config.model.inner_size, "kv_heads": config.model.kv_heads or config.model.heads}
     if config.tokens.store is not None:
         del values["corpus"]
     if config.tokens.store is not None or config.tokenizer.path is not None:

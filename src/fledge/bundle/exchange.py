@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from fledge.bundle.archive import is_archive
 from fledge.bundle.card import IMPORTED
 from fledge.bundle.fit import require_fit
 from fledge.bundle.load import Bundle, fill, lay_out_for
+from fledge.bundle.manifest import MODEL
 from fledge.bundle.sampling import GENERATION, hub_sampling, sampling_from_hub
-from fledge.bundle.save import MODEL, save_bundle
+from fledge.bundle.save import save_bundle
 from fledge.bundle.weights import Shape, check_shapes, read_headers, read_tensors, tensor_files, write_sharded
-from fledge.config import RunConfig, TokenizerConfig, TokensConfig
+from fledge.config import ModelConfig, RunConfig, TokenizerConfig, TokensConfig
 from fledge.errors import FledgeError, nearest
 from fledge.files import atomic_folder, read_json, require_space, write_json
 from fledge.model.exchange import config_from_hub, export_weights, format_of, hub_settings, import_weights
 from fledge.tokenizer import load_tokenizer
+from fledge.tokenizer.files import CONFIGURATION, VOCABULARY
+from fledge.tokenizer.huggingface import start_before_texts
+
+if TYPE_CHECKING:
+    from fledge.model import Model
 
 FORMATS = ("huggingface", "gguf", "onnx")
 FILES = {".gguf": "gguf", ".onnx": "onnx"}  # formats of one file, which its name tells
@@ -44,11 +53,16 @@ def export_bundle(bundle: Bundle, target: Path | str, format: str | None = None,
         raise FledgeError(f"{target} exists already. Choose another name, or remove it first.")
     if bundle.tokenizer.kind != "bpe":
         raise FledgeError(
-            f"The bundle has a {bundle.tokenizer.kind} tokenizer, and other programs read BPE only. "
-            "It can't be exported."
+            f"The bundle has a {bundle.tokenizer.kind} tokenizer, and other programs read BPE only. To export a model, "
+            "train it with tokenizer.kind=bpe."
         )
     weights = bundle.model.state_dict()
     kind = DTYPES[dtype] if dtype is not None else next(iter(weights.values())).dtype
+    for name, tensor in weights.items():
+        if (most := tensor.abs().max().item()) > torch.finfo(kind).max:
+            raise FledgeError(
+                f"{name} holds {most:.3g}, which is too large for {dtype}. Export with --dtype bfloat16 or float32."
+            )
     size = sum(tensor.numel() for tensor in weights.values()) * kind.itemsize
     require_space(target.parent, size + 1_000_000, f"The export {target.name}")
     if format == "gguf":
@@ -77,8 +91,7 @@ def _write_hub_folder(target: Path, bundle: Bundle, weights: dict[str, Tensor]) 
     with atomic_folder(target) as work:
         write_json(work / "config.json", {**settings, **tokens, "dtype": precision})
         write_json(work / GENERATION, generation)
-        bundle.tokenizer.save(work)
-        _name_for_hub(work / "tokenizer_config.json", facts.context_length)
+        _write_hub_tokenizer(work, bundle)
         named = export_weights(config, weights)
         if settings.get("tie_word_embeddings"):
             named.pop("lm_head.weight", None)  # it is the embedding matrix, and is said to be
@@ -86,14 +99,34 @@ def _write_hub_folder(target: Path, bundle: Bundle, weights: dict[str, Tensor]) 
     return target
 
 
-def _name_for_hub(path: Path, context_length: int) -> None:
-    values = read_json(path)
-    write_json(path, {**values, "model_max_length": context_length})
+def _write_hub_tokenizer(work: Path, bundle: Bundle) -> None:
+    """The tokenizer's files, with the model's context, and with a start token before every text where `generate` puts
+    one: there the tokenizer's own ids are those without special tokens."""
+    tokenizer, settings = bundle.tokenizer, {"model_max_length": bundle.manifest.model.context_length}
+    tokenizer.save(work)
+    if (start := tokenizer.roles.own_start) is not None:
+        name = next(text for text, token in tokenizer.special_tokens.items() if token == start)
+        document = read_json(work / VOCABULARY)
+        write_json(work / VOCABULARY, {**document, "post_processor": start_before_texts(name, start)})
+        settings |= {"add_bos_token": True}
+    write_json(work / CONFIGURATION, {**read_json(work / CONFIGURATION), **settings})
+
+
+def _check_hub_shapes(config: ModelConfig, model: Model, headers: Mapping[str, Shape], source: Path) -> None:
+    """The file's weights are those of its config.json, by the names that they have there."""
+    wanted = {name: tuple(tensor.shape) for name, tensor in export_weights(config, model.state_dict()).items()}
+    if config.tied:
+        wanted.pop("lm_head.weight", None)
+    short = {name: name.removeprefix("transformer.") for name in wanted}  # as GPT-2's own files have them
+    found = {name: headers[key] for name in wanted if (key := name if name in headers else short[name]) in headers}
+    check_shapes(found, wanted, source)
 
 
 def import_bundle(source: Path | str, target: Path | str, tokenizer: Path | str | None = None) -> Path:
     """A bundle of the model in a Hugging Face folder. Only safetensors are read: pickled weights may run code."""
     source = Path(source)
+    if is_archive(source):
+        raise FledgeError(f"{source} is a packed bundle of fledge's own: use it as it is.")
     if not (source / "config.json").is_file():
         raise FledgeError(f"{source} is not a Hugging Face folder: there is no config.json in it.")
     settings = read_json(source / "config.json")
@@ -115,14 +148,18 @@ def import_bundle(source: Path | str, target: Path | str, tokenizer: Path | str 
     headers = read_headers(paths)
     found = load_tokenizer(source if tokenizer is None else tokenizer)
     require_fit(found.vocab_size, vocabulary_size, advice="Name the right one with --tokenizer.")
-    sampling = sampling_from_hub(source, found)
+    sampling = sampling_from_hub(source, found, context_length)
     model = lay_out_for(headers, config, vocabulary_size, context_length, source / "config.json")
+    _check_hub_shapes(config, model, headers, source)
     try:
         weights = import_weights(config, read_tensors(paths))
     except FledgeError as error:
         raise FledgeError(f"{source}: {error}") from None
     shapes = {name: Shape(tensor.dtype, tuple(tensor.shape)) for name, tensor in weights.items()}
     check_shapes(shapes, {name: tuple(t.shape) for name, t in model.state_dict().items()}, source)
+    for name, tensor in weights.items():
+        if not tensor.isfinite().all():
+            raise FledgeError(f"{source} holds numbers that are not finite, in what is {name} here. Do not use it.")
     # Some folders keep a few weights wider than the others. A bundle's are all of one type: the widest loses nothing.
     widest = reduce(torch.promote_types, (tensor.dtype for tensor in weights.values()))
     fill(model, {name: tensor.to(widest) for name, tensor in weights.items()})

@@ -91,9 +91,10 @@ def _write_tokenizer(writer: Any, bundle: Bundle, gguf: Any) -> None:
     parts = _parts(tokenizer)
     names = {token: text for text, token in write_vocabulary(parts, "the GGUF file").items()}
     names |= {token: text for text, token in tokenizer.special_tokens.items()}
-    special = set(tokenizer.special_tokens.values())
-    size = bundle.manifest.model.vocabulary_size
-    kinds = gguf.TokenType
+    size, types = bundle.manifest.model.vocabulary_size, gguf.TokenType
+    kinds = dict.fromkeys(names, types.NORMAL)
+    for text, token in tokenizer.special_tokens.items():
+        kinds[token] = types.USER_DEFINED if text in parts.always else types.CONTROL
     writer.add_tokenizer_model("gpt2")
     if parts.pattern not in PRE_TOKENIZERS:
         warnings.warn(
@@ -102,12 +103,7 @@ def _write_tokenizer(writer: Any, bundle: Bundle, gguf: Any) -> None:
         )
     writer.add_tokenizer_pre(PRE_TOKENIZERS.get(parts.pattern, "default"))
     writer.add_token_list([names.get(token, f"[unused{token}]") for token in range(size)])
-    writer.add_token_types(
-        [
-            kinds.CONTROL if token in special else kinds.NORMAL if token in names else kinds.UNUSED
-            for token in range(size)
-        ]
-    )
+    writer.add_token_types([kinds.get(token, types.UNUSED) for token in range(size)])
     writer.add_token_merges(write_merges(parts))
     for add, token in (
         (writer.add_bos_token_id, roles.start),
@@ -117,7 +113,7 @@ def _write_tokenizer(writer: Any, bundle: Bundle, gguf: Any) -> None:
     ):
         if token is not None:
             add(token)
-    writer.add_add_bos_token(roles.start is not None and roles.start != roles.separator)  # as `generate` begins a text
+    writer.add_add_bos_token(roles.own_start is not None)  # as `generate` begins a text
 
 
 def _write_tensor(writer: Any, name: str, tensor: Tensor, dtype: torch.dtype, gguf: Any) -> None:

@@ -16,8 +16,8 @@ from torch.overrides import TorchFunctionMode
 
 from fledge.bundle.archive import UNPACKED, is_archive, named_as, unpack
 from fledge.bundle.fit import require_fit
-from fledge.bundle.manifest import MANIFEST, Manifest, read_manifest, verify_files
-from fledge.bundle.save import MODEL, STATE, TRAINING, TrainingState
+from fledge.bundle.manifest import MANIFEST, MODEL, STATE, TRAINING, Manifest, read_manifest, verify_files
+from fledge.bundle.save import TrainingState
 from fledge.bundle.weights import Shape, check_shapes, read_headers, read_tensors, tensor_files, total_bytes
 from fledge.config import ModelConfig, RunConfig, parse
 from fledge.errors import FledgeError
@@ -157,7 +157,7 @@ def lay_out_for(
     if tables > max(LARGEST_TABLES, 4 * total_bytes(shapes)):
         raise FledgeError(
             f"{where} describes a model with tables of {readable_bytes(tables)}, for a context of {context_length:,} "
-            "tokens."
+            "tokens: more than its weights are worth. Do not trust it."
         )
     try:
         return lay_out(config, vocabulary_size, context_length)

@@ -19,10 +19,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fledge.bundle.migrations import VERSION, migrate
 from fledge.errors import FledgeError
-from fledge.files import read_json, readable_bytes, sha256
+from fledge.files import json_bytes, read_json, readable_bytes, sha256
 from fledge.tokenizer.files import CONFIGURATION, VOCABULARY
 
 MANIFEST = "bundle.json"
+MODEL, TRAINING, STATE = "model", "training", "state"  # the beginnings of its files' names
 LARGEST_MANIFEST = 16_000_000
 READABLE_BY = "0.1.0"  # the first release that reads VERSION
 
@@ -74,14 +75,14 @@ class Manifest(BaseModel):
 
     @property
     def weights(self) -> dict[str, str]:
-        """The SHA-256 of every file of weights: the same for equal models, wherever they lie."""
-        return {name: entry.sha256 for name, entry in self.files.items() if name.startswith("model")}
+        """The SHA-256 of every file of weights: the same for equal models in equally many files."""
+        return {name: entry.sha256 for name, entry in self.files.items() if name.startswith(MODEL)}
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
     """The manifest with a checksum over itself, so that a changed setting is noticed like a changed weight."""
     values = manifest.model_dump(mode="json")
-    return (json.dumps({**values, "checksum": checksum(values)}, indent=2, ensure_ascii=False) + "\n").encode()
+    return json_bytes({**values, "checksum": checksum(values)})
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -97,11 +98,13 @@ def read_manifest(folder: Path) -> Manifest:
         raise FledgeError(f"{path} is not a fledge bundle's manifest. Copy the bundle again, or give another.")
     values = migrate(values, str(path), sealed=checksum(without_checksum(values)) == values.get("checksum"))
     try:
-        manifest = Manifest.model_validate_json(json.dumps(without_checksum(values)))
-    except (ValidationError, ValueError) as error:
-        first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
+        manifest = Manifest.model_validate(without_checksum(values))
+    except ValidationError as error:
+        first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise FledgeError(f"{path} is not a usable manifest: {where}: {first['msg']}.") from None
+        raise FledgeError(
+            f"{path} is not a usable manifest: {where}: {first['msg']}. Copy the bundle again, or give another."
+        ) from None
     for name in manifest.files:
         check_name(name, path)
     for name in (VOCABULARY, CONFIGURATION):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fledge import __version__
 from fledge.errors import FledgeError
 
 VERSION = 1
@@ -31,11 +32,11 @@ def migrate(
         raise FledgeError(f"{where} has no format version: it is no bundle, or it was changed.")
     if found > version:
         needs = values.get("readable_by")
-        release = (
-            f"fledge {needs[:20]} or later" if isinstance(needs, str) and needs.isprintable() else "a later fledge"
-        )
+        release = f"a later fledge than {__version__}"
+        if isinstance(needs, str) and needs.isprintable() and needs != __version__:
+            release = f"fledge {needs[:20]} or later"
         raise FledgeError(
-            f"{where} has format version {found}, and this fledge reads up to {version}. It needs {release}: "
+            f"{where} has format version {str(found)[:20]}, and this fledge reads up to {version}. It needs {release}: "
             "pip install --upgrade fledge"
         )
     if not sealed:

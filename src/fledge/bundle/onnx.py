@@ -47,7 +47,7 @@ def write_onnx(path: Path, bundle: Bundle, weights: Mapping[str, Tensor], dtype:
     if size > LARGEST:
         raise FledgeError(
             f"The weights take {readable_bytes(size)}, and an ONNX file holds at most {readable_bytes(LARGEST)}. "
-            "Export to huggingface."
+            "Give --dtype float16 if that is less, or export to another format."
         )
     model = lay_out(config.model, facts.vocabulary_size, facts.context_length)
     fill(model, {name: tensor.to(dtype) for name, tensor in weights.items()})

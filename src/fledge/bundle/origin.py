@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fledge.bundle.card import imported_from
 from fledge.bundle.load import Bundle
 from fledge.config import Settings, parse
 from fledge.errors import command
@@ -17,6 +18,8 @@ class Origin(Settings):
 
     path: str
     weights: dict[str, str]
+    name: str = ""
+    "What its card calls it, and how far it was trained."
 
 
 def keep_origin(run: Path, bundle: Bundle | None) -> None:
@@ -46,7 +49,10 @@ def other_origin(run: Path, bundle: Bundle | None) -> list[str]:
 
 
 def _origin_of(bundle: Bundle) -> Origin:
-    return Origin(path=str(bundle.source.absolute()), weights=bundle.manifest.weights)
+    step = bundle.metrics.get("step")
+    state = ", imported" if imported_from(bundle.manifest) is not None else f", step {step}" if step is not None else ""
+    path = str(bundle.source.absolute())
+    return Origin(path=path, weights=bundle.manifest.weights, name=f"{bundle.config.name}{state}")
 
 
 def begin_again(run: Path, recipe: Path | str) -> str:

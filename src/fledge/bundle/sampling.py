@@ -32,7 +32,6 @@ SILENT = {
     "pad_token_id",
     "eos_token_id",
     "do_sample",
-    "max_length",
     "use_cache",
 }
 
@@ -61,6 +60,8 @@ def hub_sampling(config: RunConfig, context_length: int) -> dict[str, Any]:
         found["top_p"] = sampling.top_p or 1.0
         if sampling.min_p is not None:
             found["min_p"] = sampling.min_p
+    else:
+        left += ["top_k", "top_p", "min_p"]  # without effect there as here, until somebody samples
     if sampling.repetition_penalty != 1:
         found["repetition_penalty"] = sampling.repetition_penalty
     if shown := [f"{name} = {value!r:.40}" for name in left if (value := getattr(sampling, name)) != _USUAL[name]]:
@@ -70,7 +71,7 @@ def hub_sampling(config: RunConfig, context_length: int) -> dict[str, Any]:
     return found
 
 
-def sampling_from_hub(folder: Path, tokenizer: Tokenizer) -> SamplingConfig:
+def sampling_from_hub(folder: Path, tokenizer: Tokenizer, context_length: int) -> SamplingConfig:
     """The sampling settings of a Hugging Face folder, ours where it has none; what is not taken is said in one line."""
     path = folder / GENERATION
     if not path.is_file():
@@ -83,7 +84,10 @@ def sampling_from_hub(folder: Path, tokenizer: Tokenizer) -> SamplingConfig:
     for name, value in values.items():
         if value is None or value is False or name in SILENT or name.startswith("_"):
             continue
-        if name not in OURS:
+        if name == "max_length":
+            if value != context_length and "max_new_tokens" not in values:
+                left[name] = "it counts the prompt, too: set sampling.max_tokens"
+        elif name not in OURS:
             left[name] = "there is no such setting here"
         elif not (name in OFF and value == OFF[name]):
             left |= _take(taken, name, value)

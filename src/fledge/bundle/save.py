@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +13,9 @@ from torch import Tensor
 from fledge.bundle.card import CARD, model_card
 from fledge.bundle.manifest import (
     MANIFEST,
+    MODEL,
+    STATE,
+    TRAINING,
     Entry,
     Manifest,
     ModelFacts,
@@ -28,15 +30,11 @@ from fledge.bundle.manifest import (
 from fledge.bundle.weights import SHARD_BYTES, write_sharded
 from fledge.config import RunConfig, parse
 from fledge.errors import FledgeError
-from fledge.files import PARTIAL, atomic_folder, atomic_write, require_space, write_json
+from fledge.files import PARTIAL, atomic_folder, atomic_write, exchange, require_space, sync_folder, write_json
 
 if TYPE_CHECKING:
     from fledge.model import Model
     from fledge.tokenizer import Tokenizer
-
-MODEL = "model"
-TRAINING = "training"
-STATE = "state"
 
 
 class TrainingState(NamedTuple):
@@ -94,7 +92,7 @@ def save_bundle(
             metrics=dict(metrics or {}),
             files=files,
         )
-        (work / CARD).write_text(model_card(config, manifest), encoding="utf-8")
+        (work / CARD).write_bytes(model_card(config, manifest))
         (work / MANIFEST).write_bytes(manifest_bytes(manifest))
     return folder
 
@@ -104,7 +102,7 @@ def record_metrics(folder: Path, metrics: Mapping[str, Any]) -> None:
     manifest = read_manifest(folder)
     manifest = manifest.model_copy(update={"metrics": {**manifest.metrics, **metrics}})
     with atomic_write(folder / CARD) as file:
-        file.write(model_card(parse(RunConfig, manifest.config), manifest).encode())
+        file.write(model_card(parse(RunConfig, manifest.config), manifest))
     with atomic_write(folder / MANIFEST) as file:
         file.write(manifest_bytes(manifest))
 
@@ -120,16 +118,15 @@ def _write_training(work: Path, training: TrainingState, shard_bytes: int) -> di
 
 @contextmanager
 def put_in_place(folder: Path, replace: bool) -> Iterator[Path]:
-    """A folder to fill, which then takes its name; the one it replaces is moved aside first and removed last."""
+    """A folder to fill, which then takes its name; the one that had it changes places with it, and is removed last."""
     if not (replace and folder.exists()):
         with atomic_folder(folder) as work:
             yield work
         return
-    fresh, former = (folder.with_name(f"{folder.name}.{what}{PARTIAL}") for what in ("new", "old"))
+    fresh = folder.with_name(f"{folder.name}{PARTIAL}")
     shutil.rmtree(fresh, ignore_errors=True)
-    shutil.rmtree(former, ignore_errors=True)
     with atomic_folder(fresh) as work:
         yield work
-    os.rename(folder, former)
-    os.rename(fresh, folder)
-    shutil.rmtree(former)
+    exchange(fresh, folder)
+    sync_folder(folder.parent)
+    shutil.rmtree(fresh)

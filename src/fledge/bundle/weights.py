@@ -182,6 +182,8 @@ def read_tensors(paths: Iterable[Path], device: str | torch.device = "cpu") -> d
     """All tensors of the files, memory-mapped: pages are read when used, and a write never reaches the file."""
     tensors: dict[str, Tensor] = {}
     for path in paths:
+        if "\udc80" <= max(str(path)) <= "\udcff":  # bytes that are no UTF-8, as Python spells them
+            raise FledgeError(f"{path} lies below a name that is not UTF-8, which safetensors does not read. Move it.")
         try:
             with safe_open(path, framework="pt", device=str(device)) as file:
                 for name in file.keys():  # noqa: SIM118  (safe_open is no mapping)
@@ -197,14 +199,15 @@ def check_shapes(found: Mapping[str, Shape], wanted: Mapping[str, tuple[int, ...
     for name, shape in wanted.items():
         if name not in found:
             raise FledgeError(
-                f"{where} has no tensor {name}: these weights are of another model than its settings say."
+                f"{where} has no tensor {name}: these weights are of another model than its settings say. Copy both "
+                "from the same place."
             )
         if not found[name].dtype.is_floating_point:
             raise FledgeError(f"{where}: {name} holds {found[name].dtype}, and weights are floating-point numbers.")
         if found[name].shape != shape:
             raise FledgeError(
                 f"{where}: {name} has the shape {list(found[name].shape)} where the settings ask for {list(shape)}: "
-                "these weights are of another model."
+                "these weights are of another model. Copy both from the same place."
             )
     if surplus := sorted(set(found) - set(wanted)):
         raise FledgeError(f"{where} holds {surplus[0]}, which the model of these settings does not have.")

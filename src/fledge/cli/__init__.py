@@ -17,6 +17,7 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
 
 from fledge.errors import FledgeError, harmless, out_of_memory
+from fledge.files import finished_name
 
 if TYPE_CHECKING:
     import typer
@@ -44,11 +45,19 @@ VERBS = (
     "doctor",
 )
 
-OUT_OF_MEMORY = (
+MODEL_OUT_OF_MEMORY = (
     "memory ran out: the model, the batch or the context is too large for this machine. Set model.width, "
     "training.batch_size or tokens.context_length lower; fledge account shows what a recipe needs."
 )
+TEXTS_OUT_OF_MEMORY = (
+    "memory ran out: the model, or the texts that are written at once, are too large for this machine. Give fewer "
+    "prompts or samples, or a smaller --max-tokens."
+)
 TEXT_OUT_OF_MEMORY = "memory ran out: the text, or one document of it, is too large for this machine. Give less of it."
+OUT_OF_MEMORY = {
+    **dict.fromkeys(("corpus", "tokenizer", "tokenize"), TEXT_OUT_OF_MEMORY),
+    "generate": TEXTS_OUT_OF_MEMORY,
+}
 STOPPED = "stopped. What is whole stays so; the same command goes on where it can, and else begins again."
 
 
@@ -98,8 +107,7 @@ def main() -> None:
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
-        of_text = arguments[:1] in (["corpus"], ["tokenizer"], ["tokenize"])
-        fail(error, TEXT_OUT_OF_MEMORY if of_text else OUT_OF_MEMORY, debug)
+        fail(error, OUT_OF_MEMORY.get(next(iter(arguments), ""), MODEL_OUT_OF_MEMORY), debug)
     except OSError as error:
         if isinstance(error, BrokenPipeError) and nobody_reads():
             sys.exit(141)  # as every program does whose reader is gone
@@ -128,7 +136,7 @@ def prepare_threads() -> None:
 
 def warn(message: Warning | str, category: type[Warning], *where: object, **more: object) -> None:
     """A warning as a person reads it: the sentence, without the line of code it came from."""
-    print(f"fledge: {message}", file=sys.stderr)
+    print(f"fledge: {harmless(str(message))}", file=sys.stderr)
 
 
 def fail(error: BaseException, sentence: str, debug: bool, code: int = 2) -> NoReturn:
@@ -157,8 +165,10 @@ def nobody_reads() -> bool:
 
 def os_sentence(error: OSError) -> str:
     """What the system refused, as a sentence with a way out."""
-    where = f" {error.filename}" if error.filename else ""
+    where = f" {finished_name(str(error.filename))}" if error.filename else ""
     match error.errno:
+        case errno.EROFS:
+            return f"{where.strip()} can't be written: the file system is read-only. Choose another place."
         case errno.ENOSPC:
             return f"the disk is full{where and ' at'}{where}. What was whole still is; free some space and go on."
         case errno.ENOENT:

@@ -51,26 +51,25 @@ def show(bundle: Place) -> None:
 @app.command()
 def check(bundle: Place) -> None:
     """Verify every checksum, then load the model, the tokenizer and the training state."""
-    import torch
-
     from fledge.bundle import load_bundle
-    from fledge.bundle.archive import is_archive
-    from fledge.training.progress import Incomplete, Progress
+    from fledge.training.continuity import check_training_state
+    from fledge.training.progress import Incomplete
 
     loaded = load_bundle(bundle)
     state = "without training state"
     if loaded.training is not None:
         try:
-            Progress.of(loaded)
+            check_training_state(loaded)
             state = "with its training state"
         except Incomplete:
             state = "with a training state that lacks counters of fledge train: it can be used, not resumed"
-    ids = torch.zeros(1, 1, dtype=torch.long)
-    with torch.inference_mode():
-        if not loaded.model(ids).isfinite().all():
-            raise FledgeError(f"{bundle} is whole, but its model's scores are not finite: the training went wrong.")
-    checked = bundle if is_archive(bundle) else loaded.path  # of an archive, not where it was unpacked
-    print(f"{checked} is whole: {loaded.manifest.model.parameters:,} parameters, {state}.")
+    for name, weight in loaded.model.state_dict().items():
+        if not weight.isfinite().all():
+            raise FledgeError(
+                f"{loaded.source} is whole, but {name} holds numbers that are not finite: its training went wrong. Use "
+                "an earlier checkpoint."
+            )
+    print(f"{loaded.source} is whole: {loaded.manifest.model.parameters:,} parameters, {state}.")
 
 
 @app.command()

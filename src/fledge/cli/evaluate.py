@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from fledge.cli.places import device_named, trained, writable
+from fledge.cli.places import device_named, refuse, trained, writable
 from fledge.errors import FledgeError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from fledge.bundle import Bundle
     from fledge.evaluation import Evaluation
     from fledge.evaluation.evaluate import Documents
+
+
+WIDE = 400  # columns of a table in a file or a pipe: nothing is folded there
 
 
 def drawing(file: Path | None) -> Path | None:
@@ -80,7 +82,7 @@ def evaluate(
     if tasks:
         from fledge.evaluation.harness import run_tasks
 
-        run_tasks(loaded, tasks, task_folder, limit, as_json=json_)
+        write_tasks(run_tasks(loaded, tasks, task_folder, limit), json_)
         return
     documents: Documents = "alone" if alone else "stream"
     if text:
@@ -90,14 +92,11 @@ def evaluate(
         texts = list(Corpus.open(*text, validation_fraction=0.0).documents())
         if not texts:
             raise FledgeError(f"--text {' '.join(text)} holds no text but white space.")
-        found = compare_on_texts(loaded, texts, stride, documents, progress=True)
+        found = compare_on_texts(loaded, texts, stride, documents, positions=plot is not None, progress=True)
     else:
-        store = tokens if tokens is not None else bundles[0] / "tokens"
-        if tokens is None and not store.is_dir():
-            raise FledgeError(f"Say what to evaluate {bundles[0]} on: --text FILE, or --tokens STORE.")
-        found = compare_on_store(
-            loaded, TokenStore.open(store), split or "validation", stride, documents, max_tokens, progress=True
-        )
+        store = TokenStore.open(tokens or own_tokens(bundles[0], loaded[str(bundles[0])]))
+        part, positions = split or "validation", plot is not None
+        found = compare_on_store(loaded, store, part, stride, documents, max_tokens, positions, progress=True)
     if json_:
         write_json(found, worst)
     else:
@@ -108,11 +107,29 @@ def evaluate(
         print(f"Loss against position: {plot}", file=sys.stderr if json_ else sys.stdout)
 
 
-def refuse(options: Mapping[str, object], why: str) -> None:
-    """Refuse what was given in vain, rather than leave it out without a word."""
-    for name, value in options.items():
-        if value:
-            raise FledgeError(f"{name} {why}.")
+def own_tokens(place: Path, bundle: Bundle) -> Path:
+    """The token store of a run: in its folder, or where its settings say that one was given."""
+    given = bundle.config.tokens.store
+    own = place / "tokens"
+    if own.is_dir():
+        return own
+    if given is not None and Path(given).is_dir():
+        return Path(given)
+    raise FledgeError(f"Say what to evaluate {place} on: --text FILE, or --tokens STORE.")
+
+
+def write_tasks(found: dict[str, Any], as_json: bool) -> None:
+    """The tables of lm_eval, a bundle after the other; or the figures alone as one JSON object."""
+    import json
+
+    from lm_eval.utils import make_table
+
+    if as_json:
+        print(json.dumps({name: one["results"] for name, one in found.items()}, indent=2, default=str))
+        return
+    for name, one in found.items():
+        print(name)
+        print(make_table(one))
 
 
 def write_json(found: dict[str, Evaluation], worst: int) -> None:
@@ -133,18 +150,24 @@ def write_table(found: dict[str, Evaluation]) -> None:
     from rich.table import Table
 
     headings = ("bits per byte", "bits per character", "loss", "perplexity", "tokens", "mean context")
-    table = Table("", *headings, box=None, padding=(0, 2, 0, 0))
-    for name, evaluation in sorted(found.items(), key=lambda item: item[1].bits_per_byte or item[1].loss):
-        table.add_row(
-            escape(name),
-            number(evaluation.bits_per_byte),
-            number(evaluation.bits_per_character),
-            number(evaluation.loss),
-            f"{evaluation.perplexity:,.2f}",
-            f"{evaluation.tokens:,}",
-            f"{evaluation.mean_context:,.0f} of {evaluation.context_length:,}",
+    rows = {
+        name: (
+            number(one.bits_per_byte),
+            number(one.bits_per_character),
+            number(one.loss),
+            f"{one.perplexity:,.2f}",
+            f"{one.tokens:,}",
+            f"{one.mean_context:,.0f} of {one.context_length:,}",
         )
-    Console().print(table)
+        for name, one in sorted(found.items(), key=lambda item: item[1].bits_per_byte or item[1].loss)
+    }
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("", overflow="fold")  # a name is never cut: that of a checkpoint differs at its end
+    for heading, values in zip(headings, zip(*rows.values(), strict=True), strict=True):
+        table.add_column(heading, min_width=max(map(len, values)))
+    for name, values in rows.items():
+        table.add_row(escape(name), *values)
+    Console(width=None if sys.stdout.isatty() else WIDE).print(table)
 
 
 def write_worst(found: dict[str, Evaluation], count: int) -> None:

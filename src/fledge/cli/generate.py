@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
+import itertools
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -9,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fledge.cli.evaluate import refuse
-from fledge.cli.places import device_named, trained
+from fledge.cli.places import device_named, refuse, trained
 from fledge.errors import FledgeError
 
 if TYPE_CHECKING:
@@ -88,6 +90,9 @@ def generate(
             for_prompts, "is not for --interactive, which asks for one prompt after the other and shows one text each"
         )
     loaded = load_bundle(bundle, device=device_named(device))
+    weight = next(loaded.model.parameters())
+    if weight.device.type == "cpu" and weight.element_size() == 2:
+        loaded.model.float()  # the same numbers: a CPU is slow with 16 bits
     prepare(loaded.model)
     settings = parse(SamplingConfig, {**loaded.config.sampling.model_dump(), **given})
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
@@ -106,7 +111,7 @@ def read_prompts(
     if file is None:
         if not prompts and input_waits():
             warnings.warn("standard input is not read: add --file - to go on from it.")
-        return [*prompts] if prompts else [settings.prompt]
+        return [text_or_bytes(os.fsencode(prompt)) for prompt in prompts] if prompts else [settings.prompt]
     data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     if not lines:
         return [text_or_bytes(data)]
@@ -126,7 +131,6 @@ def input_waits() -> bool:
     """Whether standard input is a pipe or a file with something in it. Nothing is read, and nothing waited for."""
     import array
     import fcntl
-    import os
     import stat
     import termios
 
@@ -152,33 +156,34 @@ def write(
     as_json: bool,
     compiled: bool,
 ) -> None:
-    from fledge.generation import generate
+    from fledge.generation import Session
     from fledge.generation.text import as_text
     from fledge.progress import streaming
 
+    session = Session(loaded.model, loaded.tokenizer, prompts, settings, alternatives, compiled)
     if len(prompts) * settings.samples == 1 and not as_json and not alternatives:
         with streaming() as show:
             show(as_text(prompts[0]))
-            generate(
-                loaded.model,
-                loaded.tokenizer,
-                prompts,
-                settings,
-                lambda piece: show(piece.text),
-                compiled=compiled,
-            )
+            for piece in session.pieces():
+                show(piece.text)
         print()
         return
-    results = generate(loaded.model, loaded.tokenizer, prompts, settings, alternatives=alternatives, compiled=compiled)
-    for number, result in enumerate(results):
-        if as_json:
-            write_json_line(result)
-            continue
-        if number:
-            print("-" * 20)
-        print(result.prompt + result.text)
-        if alternatives:
-            write_alternatives(loaded, result)
+    written = 0
+    for _ in itertools.chain(session.pieces(), [None]):  # once more after the last piece
+        for result in session.results[written : session.finished]:
+            write_result(loaded, result, alternatives, as_json, first=not written)
+            written += 1
+
+
+def write_result(loaded: Bundle, result: Generation, alternatives: int, as_json: bool, first: bool) -> None:
+    if as_json:
+        write_json_line(result)
+        return
+    if not first:
+        print("-" * 20)
+    print(result.prompt + result.text)
+    if alternatives:
+        write_alternatives(loaded, result)
 
 
 def write_json_line(result: Generation) -> None:
@@ -187,7 +192,8 @@ def write_json_line(result: Generation) -> None:
 
     values: dict[str, Any] = dataclasses.asdict(result)
     values["prompt"] = result.prompt.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # JSON is UTF-8
-    print(json.dumps(values, ensure_ascii=False))
+    utf8 = codecs.lookup(sys.stdout.encoding).name == "utf-8"
+    print(json.dumps(values, ensure_ascii=not utf8))
 
 
 def write_alternatives(loaded: Bundle, result: Generation) -> None:

@@ -1,7 +1,8 @@
-"""What several verbs take: a model to use, a device to use it on, and a place to write to."""
+"""What several verbs take: a model to use, a device to use it on, a place to write to; and options given in vain."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from fledge.errors import FledgeError
@@ -39,3 +40,10 @@ def writable(file: Path | None) -> Path | None:
         if file.is_dir() or not above.is_dir():
             raise FledgeError(f"{file} can't be written: {file if file.is_dir() else above} is in its place.")
     return file
+
+
+def refuse(options: Mapping[str, object], why: str) -> None:
+    """Refuse what was given in vain, rather than leave it out without a word."""
+    for name, value in options.items():
+        if value:
+            raise FledgeError(f"{name} {why}.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fledge.errors import FledgeError
-from fledge.evaluation.evaluate import Documents, Evaluation, evaluate, evaluate_texts
+from fledge.evaluation.evaluate import Documents, Evaluation, evaluate, evaluate_texts, require_stride
 from fledge.files import atomic_write
 from fledge.plot import curves
 
@@ -26,14 +26,22 @@ def compare_on_texts(
     texts: Sequence[str | bytes],
     stride: int | None = None,
     documents: Documents = "stream",
+    positions: bool = False,
     progress: bool = False,
 ) -> dict[str, Evaluation]:
     """Every bundle on the same documents, each with its own tokenizer."""
+    _require_strides(bundles, stride)
     found = {}
     for name, bundle in bundles.items():
         with _about(name):
             found[name] = evaluate_texts(
-                bundle.model, bundle.tokenizer, texts, stride=stride, documents=documents, progress=progress
+                bundle.model,
+                bundle.tokenizer,
+                texts,
+                stride=stride,
+                documents=documents,
+                positions=positions,
+                progress=progress,
             )
     return found
 
@@ -45,12 +53,14 @@ def compare_on_store(
     stride: int | None = None,
     documents: Documents = "stream",
     max_tokens: int | None = None,
+    positions: bool = False,
     progress: bool = False,
 ) -> dict[str, Evaluation]:
     """Every bundle on a split of a token store, which must have been made with its tokenizer."""
     for name, bundle in bundles.items():  # all of them, before the first is evaluated
         with _about(name, "Or evaluate on a text, which works across tokenizers: --text FILE"):
             store.require(bundle.tokenizer)
+    _require_strides(bundles, stride)
     found = {}
     for name, bundle in bundles.items():
         with _about(name):
@@ -61,9 +71,16 @@ def compare_on_store(
                 stride=stride,
                 documents=documents,
                 max_tokens=max_tokens,
+                positions=positions,
                 progress=progress,
             )
     return found
+
+
+def _require_strides(bundles: Mapping[str, Bundle], stride: int | None) -> None:
+    for name, bundle in bundles.items() if stride is not None else ():
+        with _about(name):
+            require_stride(stride, bundle.model.context_length)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,13 +74,15 @@ def evaluate(
     stride: int | None = None,
     documents: Documents = "stream",
     max_tokens: int | None = None,
+    positions: bool = False,
     batch_tokens: int = 16_384,
     progress: bool = False,
 ) -> Evaluation:
     """A split of a token store, as one stream or each document alone; windows move by `stride` (half the context).
 
     With the tokenizer, characters are counted too; with it or its `roles`, the first document follows a separator,
-    as all others do. `max_tokens` evaluates the beginning only.
+    as all others do. `max_tokens` evaluates the beginning only. Where windows overlap, few tokens have little context:
+    with `positions`, `by_position` is measured again on windows that do not.
     """
     if max_tokens is not None and max_tokens < 1:
         raise FledgeError(f"max_tokens = {max_tokens} is not allowed: at least one token is evaluated.")
@@ -99,6 +101,7 @@ def evaluate(
     stretches = _stretches(tokens, starts, separator)
     source_bytes, characters = (split.source_bytes if whole else None), None
     if tokenizer is not None:
+        require_fit(int(tokens.max()) + 1, tokenizer.vocab_size, "The split", "Give the one that made the tokens.")
         sizes, symbols = _sizes(tokenizer)
         characters = int(symbols[tokens].sum())
         source_bytes = split.source_bytes if whole else int(sizes[tokens].sum())
@@ -106,7 +109,7 @@ def evaluate(
         source_bytes, characters = source_bytes - int(sizes[firsts].sum()), characters - int(symbols[firsts].sum())
     elif not whole:
         source_bytes = round(split.source_bytes * len(tokens) / len(split.tokens))
-    return _measure(model, stretches, documents, stride, source_bytes, characters, batch_tokens, progress)
+    return _measure(model, stretches, documents, stride, positions, source_bytes, characters, batch_tokens, progress)
 
 
 def evaluate_texts(
@@ -116,12 +119,14 @@ def evaluate_texts(
     *,
     stride: int | None = None,
     documents: Documents = "stream",
+    positions: bool = False,
     batch_tokens: int = 16_384,
     progress: bool = False,
 ) -> Evaluation:
     """Plain texts, one document each; the text of a special token in them does not become that token."""
-    if isinstance(texts, str | bytes):
-        raise FledgeError("The texts are one text: give a list of texts, such as ['Once upon a time'].")
+    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
+        what = "one text" if isinstance(texts, str | bytes) else f"a {type(texts).__name__}"
+        raise FledgeError(f"The texts are {what}: give a list of texts, such as ['Once upon a time'].")
     require_fit(tokenizer.vocab_size, model.vocabulary_size)
     roles = tokenizer.roles
     bounded = layout_of(roles) == "bounded"
@@ -146,7 +151,7 @@ def evaluate_texts(
     if len(firsts := tokens[stretches.unpredicted(documents)]) and not bounded:
         sizes, symbols = _sizes(tokenizer)
         source_bytes, characters = source_bytes - int(sizes[firsts].sum()), characters - int(symbols[firsts].sum())
-    return _measure(model, stretches, documents, stride, source_bytes, characters, batch_tokens, progress)
+    return _measure(model, stretches, documents, stride, positions, source_bytes, characters, batch_tokens, progress)
 
 
 @dataclass(frozen=True)
@@ -184,6 +189,7 @@ def _measure(
     stretches: _Stretches,
     documents: Documents,
     stride: int | None,
+    positions: bool,
     source_bytes: int | None,
     characters: int | None,
     batch_tokens: int,
@@ -193,16 +199,18 @@ def _measure(
         raise FledgeError(f"documents = {documents!r} is not allowed: choose {' or '.join(get_args(Documents))}.")
     context = model.context_length
     stride = max(1, context // 2) if stride is None else stride
-    if not isinstance(stride, Integral) or not 1 <= stride <= context:
-        raise FledgeError(
-            f"A stride of {stride!r} does not fit a context of {context}: choose a whole number from 1 to {context}."
-        )
+    require_stride(stride, context)
     if documents == "alone":
         starts, ends = stretches.starts.tolist(), stretches.ends.tolist()
     else:
         starts, ends = [0], [len(stretches.tokens)]
-    windows = list(windows_over(starts, ends, context, stride))
-    found = token_losses(model, stretches.tokens, windows, batch_tokens, progress)
+
+    def losses(stride: int) -> TokenLosses:
+        windows = list(windows_over(starts, ends, context, stride))
+        return token_losses(model, stretches.tokens, windows, batch_tokens, progress)
+
+    found = losses(stride)
+    placed = losses(context) if positions and stride < context else found
     total = float(found.nats.sum(dtype=np.float64))
     return Evaluation(
         loss=total / len(found.nats),
@@ -213,10 +221,17 @@ def _measure(
         characters=characters,
         stride=stride,
         context_length=context,
-        by_position=_means(found.contexts - 1, found, context),
+        by_position=_means(placed.contexts - 1, placed, context),
         by_document=_means(stretches.owners(found.places), found, len(stretches.starts)),
         mean_context=float(found.contexts.mean()),
     )
+
+
+def require_stride(stride: Any, context: int) -> None:
+    if not isinstance(stride, Integral) or not 1 <= int(stride) <= context:
+        raise FledgeError(
+            f"A stride of {stride!r} does not fit a context of {context}: choose a whole number from 1 to {context}."
+        )
 
 
 def _means(groups: NDArray[np.integer], found: TokenLosses, count: int) -> NDArray[np.float64]:

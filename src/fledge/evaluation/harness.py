@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import difflib
 import json
+import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from pathlib import Path
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from fledge.bundle import Bundle
 
 ANSWERS_AT_ONCE = 32
+PLAIN = {"num_beams": 1, "num_return_sequences": 1}  # wishes that everybody fulfils
 
 
 def harness_model(bundle: Bundle, progress: bool = True) -> Any:
@@ -81,22 +84,28 @@ def score(bundle: Bundle, ids: Sequence[int], first: int) -> tuple[float, bool]:
             scored = max(first, window.scored)
             inputs = torch.tensor([ids[window.start : window.end - 1]], device=device)
             hidden = model.hidden(inputs)[0][0, scored - window.start - 1 :]
-            logits = model.head(hidden)[:, : bundle.tokenizer.vocab_size].float()
+            logits = model.head(hidden).float()
             targets = torch.tensor(ids[scored : window.end], device=device)
             total += float(torch.log_softmax(logits, -1).gather(1, targets[:, None]).sum())
-            greedy = greedy and bool((logits.argmax(-1) == targets).all())
+            likeliest = logits[:, : bundle.tokenizer.vocab_size].argmax(-1)  # what has no token is never written
+            greedy = greedy and bool((likeliest == targets).all())
     if not isfinite(total):
         raise FledgeError(NOT_FINITE)
     return total, greedy
 
 
 def split_ids(bundle: Bundle, context: str, continuation: str) -> tuple[list[int], list[int]]:
-    """The ids of both parts as they are in the joined text; spaces at the border belong to the continuation."""
+    """The ids of both parts as they are in the joined text; spaces at the border belong to the continuation.
+
+    A context is read as `generate` reads a prompt: after the start token of a tokenizer with one of its own. What
+    follows nothing follows the separator of the document before.
+    """
     spaces = len(context) - len(context.rstrip())
     if spaces:
         context, continuation = context[:-spaces], context[-spaces:] + continuation
     tokenizer = bundle.tokenizer
-    start = beginning(bundle)
+    own = tokenizer.roles.own_start
+    start = beginning(bundle) if not context else [] if own is None else [own]
     before = tokenizer.encode(context, special="text")
     whole = tokenizer.encode(context + continuation, special="text")
     if len(whole) <= len(before):  # the border lies in the middle of a token
@@ -129,12 +138,16 @@ def rolling_loglikelihoods(bundle: Bundle, texts: Sequence[str], progress: bool 
 def answers(bundle: Bundle, requests: Sequence[tuple[str, dict[str, Any]]], progress: bool = False) -> list[str]:
     """What the model writes after each context, up to the texts at which the task wants it to stop."""
     found = [""] * len(requests)
-    groups: dict[str, list[int]] = {}
-    for number, (_, options) in enumerate(requests):
-        groups.setdefault(json.dumps(options, sort_keys=True, default=str), []).append(number)
+    asked: Counter[tuple[str, str]] = Counter()
+    groups: dict[tuple[str, int], list[int]] = {}
+    for number, (context, options) in enumerate(requests):
+        wishes = json.dumps(options, sort_keys=True, default=str)
+        groups.setdefault((wishes, asked[wishes, context]), []).append(number)
+        asked[wishes, context] += 1
     with progress_bar("Writing", len(requests), unit="answers", scale=1, shown=progress) as bar:
-        for numbers in groups.values():
-            sampling = sampling_of(requests[numbers[0]][1])
+        for (_, again), numbers in groups.items():
+            # A task that asks the same thing several times wants several samples.
+            sampling = sampling_of(requests[numbers[0]][1]).model_copy(update={"seed": again})
             for first in range(0, len(numbers), ANSWERS_AT_ONCE):
                 part = numbers[first : first + ANSWERS_AT_ONCE]
                 contexts = [requests[number][0] for number in part]
@@ -148,14 +161,23 @@ def answers(bundle: Bundle, requests: Sequence[tuple[str, dict[str, Any]]], prog
 
 def sampling_of(options: Mapping[str, Any]) -> SamplingConfig:
     """A task's wishes as our settings; it means greedy text unless it asks for samples."""
-    until, temperature = options.get("until") or (), options.get("temperature")
+    given = {name: value for name, value in options.items() if value is not None}
+    until, temperature = given.pop("until", ()), given.pop("temperature", None)
     stops = [stop for stop in until if stop] if isinstance(until, list | tuple) else until
-    values = {"max_tokens": options.get("max_gen_toks") or 256, "stop": stops}
-    if options.get("do_sample", bool(temperature)):
-        values |= {"temperature": 1.0 if temperature is None else temperature, "top_p": options.get("top_p")}
-        values["top_k"] = options.get("top_k") or None  # 0 is all of them, as transformers has it
+    lengths = [given.pop(name) for name in ("max_gen_toks", "max_new_tokens") if name in given]
+    values = {"max_tokens": lengths[0] if lengths else 256, "stop": stops}
+    values["repetition_penalty"] = given.pop("repetition_penalty", 1.0)
+    filters = {name: given.pop(name, None) for name in ("top_k", "top_p", "min_p")}
+    if given.pop("do_sample", bool(temperature)):
+        values |= {**filters, "temperature": 1.0 if temperature is None else temperature}
+        values["top_k"] = filters["top_k"] or None  # 0 is all of them, as transformers has it
+        values["min_p"] = filters["min_p"] or None
     else:
         values["temperature"] = 0.0
+    given = {name: value for name, value in given.items() if PLAIN.get(name, ...) != value}
+    if given:
+        shown = ", ".join(f"{name} = {value!r:.40}" for name, value in given.items())
+        warnings.warn(f"The task's generation_kwargs hold what there is no setting for here: {shown}.")
     return parse(SamplingConfig, values, where="The task's generation_kwargs")
 
 
@@ -164,30 +186,45 @@ def run_tasks(
     tasks: Sequence[str],
     folder: Path | None = None,
     limit: int | None = None,
-    as_json: bool = False,
 ) -> dict[str, Any]:
-    """Run tasks of `lm_eval` on every bundle and print its tables; `folder` holds further task descriptions."""
+    """What `lm_eval` finds for every bundle on its tasks; `folder` holds further task descriptions."""
     if folder is not None and not folder.is_dir():
         raise FledgeError(f"--task-folder {folder} is no folder. Name the one that holds the tasks' YAML files.")
     models = {name: harness_model(bundle) for name, bundle in bundles.items()}
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
-    from lm_eval.utils import make_table
 
     manager = TaskManager(include_path=str(folder) if folder is not None else None)
     known = set(manager.all_tasks)
     for task in tasks:
         if task not in known:
+            require_yaml(folder)
             close = difflib.get_close_matches(task, known, n=3)  # they are thousands: not all of them are named
             hint = f"Did you mean {' or '.join(close)}?" if close else "lm_eval's own command lists what it has."
             raise FledgeError(f"lm_eval has no task {task!r}. {hint} Your own are found with --task-folder.")
     results = {}
     for name, model in models.items():
-        found = simple_evaluate(model=model, tasks=list(tasks), task_manager=manager, limit=limit, bootstrap_iters=1000)
-        results[name] = found["results"]
-        if not as_json:
-            print(name)
-            print(make_table(found))
-    if as_json:
-        print(json.dumps(results, indent=2, default=str))
+        try:
+            results[name] = simple_evaluate(
+                model=model, tasks=list(tasks), task_manager=manager, limit=limit, bootstrap_iters=1000
+            )
+        except (FledgeError, OSError, MemoryError):
+            raise
+        except Exception as error:  # a library of others, on a description that may be wrong in any way
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise FledgeError(
+                f"lm_eval could not run {', '.join(tasks)} ({type(error).__name__}: {reason:.300}). Mend the task's "
+                "description; --debug shows where it failed."
+            ) from error
     return results
+
+
+def require_yaml(folder: Path | None) -> None:
+    """Name the file with a mistake in its YAML, which lm_eval passes over without a word."""
+    import yaml
+
+    for path in sorted(folder.rglob("*.yaml")) if folder is not None else ():
+        try:
+            yaml.compose(path.read_bytes())
+        except yaml.YAMLError as error:
+            raise FledgeError(f"{path} is not YAML: {' '.join(str(error).split()):.300}. Mend it.") from None

@@ -3,7 +3,7 @@
 At one token a step a GPU spends most of its time waiting for the next launch. Here the whole step, the draw included,
 is a CUDA graph whose inputs (token, place, count) advance on the device, so that the processor only says "again", and
 reads a burst of tokens at once. For a few rows the step is made of our own kernels (`decode_step.py`); else it is the
-plain formula below, which `compiled` fuses by torch.compile: the first use then takes longer.
+plain formula of `block.py`, which `compiled` fuses by torch.compile: the first use then takes longer.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from fledge.config import ModelConfig, SamplingConfig
+from fledge.config import SamplingConfig
+from fledge.generation.block import Place, Shape, block_step, block_weights, compiled_parts, head_step, norm_weights
 from fledge.generation.decode_step import DecodeStep
 from fledge.generation.sampling import choose
 from fledge.model.base import capability
-from fledge.model.layers import LayerNorm, RMSNorm, sinusoids
+from fledge.model.layers import sinusoids
 from fledge.model.transformer import Block, Transformer
 
 if TYPE_CHECKING:
@@ -32,66 +33,6 @@ STEPS = 4  # in a graph, for long texts: starting one costs a large model 60 µs
 LONG = 512  # tokens
 MOST_ROWS = 8  # for our own kernels; beyond, matrix units pay
 LARGEST_HEAD, LARGEST_MATRIX = 256, 16_384  # what they hold in registers: entries of a head, columns of a matrix
-
-
-class Shape(NamedTuple):
-    """What of the settings a block's mathematics depends on, as plain values that a compiler can take for constants."""
-
-    heads: int
-    kv_heads: int
-    head_size: int
-    norm: str
-    epsilon: float
-    pre_norm: bool
-    qk_norm: bool
-    feed_forward: str
-
-    @staticmethod
-    def of(config: ModelConfig) -> Shape:
-        return Shape(
-            config.heads,
-            config.kv_heads or config.heads,
-            config.width // config.heads,
-            config.norm,
-            config.norm_epsilon,
-            config.norm_place == "pre",
-            config.qk_norm,
-            config.feed_forward,
-        )
-
-
-class Norm(NamedTuple):
-    """The weights of one norm; none at all for no norm."""
-
-    weight: Tensor | None
-    bias: Tensor | None
-
-
-class Product(NamedTuple):
-    weight: Tensor
-    bias: Tensor | None
-
-
-class Weights(NamedTuple):
-    """One block as plain tensors: equal for all blocks but for their values, so that one compilation serves all."""
-
-    norm1: Norm
-    qkv: Product
-    query_norm: Norm
-    key_norm: Norm
-    output: Product
-    norm2: Norm
-    inner: Product
-    outer: Product
-
-
-class Place(NamedTuple):
-    """Where the next token stands: its slot in the ring, which slots hold keys, and its rotary angles."""
-
-    slot: Tensor
-    held: Tensor
-    cosines: Tensor | None
-    sines: Tensor | None
 
 
 class Bursts:
@@ -113,9 +54,9 @@ class Bursts:
         self.capacity, self.holes = state.capacity, holes
         self.shape = Shape.of(model.config)
         self.device = state.lengths.device
-        self.weights = [_weights(cast(Block, block)) for block in model.layers]
-        self.final = _norm_weights(model.ln_final)
-        self.numbers_BN = numbers_BN
+        self.weights = [block_weights(cast(Block, block)) for block in model.layers]
+        self.final = norm_weights(model.ln_final)
+        self.numbers_BN, self.ready = numbers_BN, numbers_BN.shape[1]
         batch = state.batch_size
         self.tokens_B = torch.zeros(batch, dtype=torch.long, device=self.device)
         self.place_B, self.count_B = torch.zeros_like(self.tokens_B), torch.zeros_like(self.tokens_B)
@@ -123,8 +64,8 @@ class Bursts:
         self.found_BN = torch.zeros_like(numbers_BN, dtype=torch.long)
         self.logprobs_BN = torch.zeros_like(numbers_BN, dtype=torch.float32)
         self.slots = torch.arange(self.capacity, device=self.device)
-        self.block: Callable[..., Tensor] = _block
-        self.finish: Callable[..., Tensor] = _finish
+        self.block: Callable[..., Tensor] = block_step
+        self.finish: Callable[..., Tensor] = head_step
         self.kernels: DecodeStep | None = None
         if has_kernels(model, state):
             early = capability(self.device) >= (9, 0)
@@ -153,6 +94,17 @@ class Bursts:
             with torch.cuda.device(self.device):
                 self._record()
             self._reset(tokens_B, count)
+
+    @property
+    def left(self) -> int:
+        """Tokens of each row that numbers lie ready for."""
+        return self.ready - self.done
+
+    def refill(self, numbers_BN: Tensor) -> None:
+        """Go on with the next numbers, at most as many as the first were: what was found by those has been fetched."""
+        self.ready, self.done = numbers_BN.shape[1], 0
+        self.numbers_BN[:, : self.ready].copy_(numbers_BN)
+        self.count_B.fill_(0)
 
     def burst(self, length: int) -> tuple[Tensor, Tensor]:
         """The next `length` tokens of each row and their log-probabilities, on the processor."""
@@ -258,116 +210,3 @@ def _has_triton() -> bool:
     from triton.language.extra import cuda  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     return hasattr(cuda, "gdc_wait")
-
-
-@cache
-def compiled_parts() -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
-    """A block and the head, fused. So tuned, a product with one vector becomes a kernel that streams the matrix."""
-    options: dict[str, Any] = {"coordinate_descent_tuning": True}
-    return (
-        torch.compile(_block, dynamic=False, options=options),
-        torch.compile(_finish, dynamic=False, options=options),
-    )
-
-
-def _weights(block: Block) -> Weights:
-    attention, feed_forward = block.attn, block.ffn
-    none = Norm(None, None)
-    inner = feed_forward.w13 if feed_forward.kind == "swiglu" else feed_forward.w1
-    return Weights(
-        norm1=_norm_weights(block.ln1),
-        qkv=_product(attention.qkv),
-        query_norm=_norm_weights(attention.q_norm) if attention.qk_norm else none,
-        key_norm=_norm_weights(attention.k_norm) if attention.qk_norm else none,
-        output=_product(attention.output_proj),
-        norm2=_norm_weights(block.ln2),
-        inner=_product(inner),
-        outer=_product(feed_forward.w2),
-    )
-
-
-def _norm_weights(module: nn.Module) -> Norm:
-    if isinstance(module, RMSNorm):
-        return Norm(module.weight.detach(), None)
-    if isinstance(module, LayerNorm):
-        return Norm(module.weight.detach(), None if module.bias is None else module.bias.detach())
-    return Norm(None, None)
-
-
-def _product(module: Any) -> Product:
-    return Product(module.weight.detach(), None if module.bias is None else module.bias.detach())
-
-
-def _block(x_BD: Tensor, w: Weights, keys: Tensor, values: Tensor, place: Place, shape: Shape) -> Tensor:
-    """One block for one token a row: see `Block` in the model, whose mathematics this is."""
-    if shape.pre_norm:
-        x_BD = x_BD + _attend(_norm(x_BD, w.norm1, shape), w, keys, values, place, shape)
-        return x_BD + _feed_forward(_norm(x_BD, w.norm2, shape), w, shape)
-    x_BD = _norm(x_BD + _attend(x_BD, w, keys, values, place, shape), w.norm1, shape)
-    return _norm(x_BD + _feed_forward(x_BD, w, shape), w.norm2, shape)
-
-
-def _finish(x_BD: Tensor, norm: Norm, head: Tensor, shape: Shape) -> Tensor:
-    if shape.pre_norm:
-        x_BD = _norm(x_BD, norm, shape)
-    return functional.linear(x_BD, head)
-
-
-def _norm(x: Tensor, norm: Norm, shape: Shape) -> Tensor:
-    if norm.weight is None:
-        return x
-    wide, size = x.float(), x.shape[-1:]
-    if shape.norm == "rms":
-        return functional.rms_norm(wide, size, norm.weight.float(), shape.epsilon).to(x.dtype)
-    bias = None if norm.bias is None else norm.bias.float()
-    return functional.layer_norm(wide, size, norm.weight.float(), bias, shape.epsilon).to(x.dtype)
-
-
-def _attend(x_BD: Tensor, w: Weights, keys: Tensor, values: Tensor, place: Place, shape: Shape) -> Tensor:
-    heads, kv_heads, size = shape.heads, shape.kv_heads, shape.head_size
-    batch, groups, capacity = x_BD.shape[0], heads // kv_heads, place.held.shape[0]
-    heads_BHK = functional.linear(x_BD, *w.qkv).view(batch, -1, size)
-    q, k, v = torch.split(heads_BHK, [heads, kv_heads, kv_heads], dim=1)
-    if shape.qk_norm:
-        q, k = _head_norm(q, w.query_norm, shape), _head_norm(k, w.key_norm, shape)
-    if place.cosines is not None and place.sines is not None:
-        q, k = _turn(q, place.cosines, place.sines), _turn(k, place.cosines, place.sines)
-    keys.index_copy_(2, place.slot, k[:, :, None].to(keys.dtype))
-    values.index_copy_(2, place.slot, v[:, :, None].to(values.dtype))
-    q = q.reshape(batch, kv_heads, groups, size) * size**-0.5
-    if torch.compiler.is_compiling():
-        # Sums of products become one pass over the keys each, spread over the whole GPU.
-        scores = (q[:, :, :, None].float() * keys[:, :, None, :capacity].float()).sum(-1)
-        scores = scores.masked_fill(~place.held, -torch.inf)
-        weights = torch.softmax(scores, dim=-1)
-        mixed = (weights[..., None] * values[:, :, None, :capacity].float()).sum(-2)
-    else:
-        scores = torch.matmul(q, keys[:, :, :capacity].transpose(-1, -2).to(q.dtype)).float()
-        weights = torch.softmax(scores.masked_fill(~place.held, -torch.inf), dim=-1)
-        mixed = torch.matmul(weights.to(q.dtype), values[:, :, :capacity].to(q.dtype))
-    return functional.linear(mixed.to(x_BD.dtype).reshape(batch, -1), *w.output)
-
-
-def _head_norm(x: Tensor, norm: Norm, shape: Shape) -> Tensor:
-    assert norm.weight is not None
-    return functional.rms_norm(x.float(), x.shape[-1:], norm.weight.float(), shape.epsilon).to(x.dtype)
-
-
-def _turn(x_BHK: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    even, odd = x_BHK.float().view(*x_BHK.shape[:-1], -1, 2).unbind(-1)
-    turned = torch.stack((even * cosines - odd * sines, even * sines + odd * cosines), dim=-1)
-    return turned.flatten(-2).to(x_BHK.dtype)
-
-
-def _feed_forward(x_BD: Tensor, w: Weights, shape: Shape) -> Tensor:
-    inner = functional.linear(x_BD, *w.inner)
-    if shape.feed_forward == "swiglu":
-        gate, up = inner.chunk(2, dim=-1)
-        inner = functional.silu(gate) * up
-    elif shape.feed_forward == "silu":
-        inner = functional.silu(inner)
-    elif shape.feed_forward == "relu2":
-        inner = functional.relu(inner).square()
-    else:
-        inner = functional.gelu(inner, approximate="tanh" if shape.feed_forward == "gelu_tanh" else "none")
-    return functional.linear(inner, *w.outer)

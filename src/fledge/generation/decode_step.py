@@ -15,7 +15,7 @@ from torch import Tensor
 from fledge.model.layers import sinusoids
 
 if TYPE_CHECKING:
-    from fledge.generation.burst import Norm, Product, Shape, Weights
+    from fledge.generation.block import Norm, Product, Shape, Weights
     from fledge.model import State
     from fledge.model.transformer import Transformer
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from fledge.bundle.fit import NOT_FINITE, require_fit
 from fledge.config import SamplingConfig
 from fledge.errors import FledgeError
-from fledge.generation.burst import Bursts
+from fledge.generation.burst import LONG, Bursts
 from fledge.generation.prepare import is_prepared
 from fledge.generation.sampling import choose, row_by_row, uniforms
 from fledge.generation.step import NativeStep
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from fledge.tokenizer import Tokenizer
 
 NUMBERS = 256  # steps whose random numbers are drawn at once: a limit that is never reached costs nothing
+ON_DEVICE = 1 << 20  # random numbers that lie ready on a GPU at once
+ROOM = 1 << 30  # bytes for the states and scores of texts that are written together; on a GPU, a quarter of the free
 BURST = 16  # tokens between two looks at what a GPU has written
 Stopped = Literal["end", "stop", "length"]
 
@@ -87,7 +89,7 @@ def generate(
 
 
 class Session:
-    """One call of `generate` while it runs; `pieces` drives it, and `results` fill up as it goes."""
+    """One call of `generate` while it runs; `pieces` drives it, and the first `finished` of `results` are whole."""
 
     def __init__(
         self,
@@ -100,6 +102,8 @@ class Session:
     ) -> None:
         if isinstance(prompts, str | bytes):
             raise FledgeError("The prompts are one text: give a list of texts, such as ['Once upon a time'].")
+        if type(alternatives) is not int or alternatives < 0:
+            raise FledgeError(f"alternatives = {alternatives!r:.40} is not allowed: it is a whole number, 0 or more.")
         require_fit(tokenizer.vocab_size, model.vocabulary_size)
         self.model, self.tokenizer, self.sampling, self.alternatives = (
             model,
@@ -115,6 +119,7 @@ class Session:
         holes = holes_of(tokenizer)
         self.holes = torch.tensor(holes, device=self.device) if holes else None
         self.compiled = compiled
+        self.finished = 0
         self.said: set[str] = set()
 
     @cached_property
@@ -126,40 +131,69 @@ class Session:
         """A prompt as the model meets it: after the start token where the tokenizer has one of its own."""
         roles = self.tokenizer.roles
         ids: list[int] = self.tokenizer.encode(prompt, special="text")
-        if not ids or (roles.start is not None and roles.start != roles.separator):
-            start = roles.start if roles.start is not None else roles.separator
-            if start is None and not ids:
+        start = roles.own_start
+        if start is None and not ids:
+            start = roles.separator
+            if start is None:
                 raise FledgeError(
                     "The prompt is empty, and this tokenizer has no token that begins a text. Give a prompt."
                 )
-            ids = ids if start is None else [start, *ids]
-        return ids
+        return ids if start is None else [start, *ids]
 
     @torch.inference_mode()
     def pieces(self) -> Iterator[Piece]:
         """Decode until every row has ended, giving out text as it becomes certain."""
-        if not self.results:
-            return
-        rows = list(range(len(self.results)))
         was_training = self.model.training
         self.model.eval()
         try:
-            yield from self._decode(rows)
+            for rows, share in self._groups():
+                yield from self._decode(rows, share)
+                self.finished = rows[-1] + 1
         finally:
             self.model.train(was_training)
 
-    def _decode(self, rows: list[int]) -> Iterator[Piece]:
-        sampling = self.sampling
-        state, logits = self._read(rows, share=sampling.samples)
-        if (self.compiled or is_prepared(self.model)) and Bursts.fit(self.model, state, sampling, self.alternatives):
-            numbers = self._numbers(rows, 0, sampling.max_tokens)
-            yield from self._decode_in_bursts(rows, state, logits, numbers)
+    def _groups(self) -> Iterator[tuple[list[int], int]]:
+        """Rows to write together, as many as memory holds with ease, and how many neighbours among them have the same
+        prompt."""
+        count, samples = len(self.results), self.sampling.samples
+        most = self._most_rows() if count > 1 else 1
+        if samples <= most:
+            size = most // samples * samples
+            yield from ((list(range(first, min(first + size, count))), samples) for first in range(0, count, size))
+            return
+        for prompt in range(0, count, samples):
+            for first in range(prompt, prompt + samples, most):
+                rows = list(range(first, min(first + most, prompt + samples)))
+                yield rows, len(rows)
+
+    def _most_rows(self) -> int:
+        capacity = min(max(map(len, self.histories)) + self.sampling.max_tokens, self.model.context_length)
+        state = self.model.init_state(1, device="meta", capacity=capacity)
+        one = sum(tensor.nbytes for tensor in state.tensors.values()) + 64 * self.model.vocabulary_size
+        room = torch.cuda.mem_get_info(self.device)[0] // 4 if self.device.type == "cuda" else ROOM
+        return max(1, room // one)
+
+    def _decode(self, rows: list[int], share: int) -> Iterator[Piece]:
+        state, logits = self._read(rows, share)
+        if (self.compiled or is_prepared(self.model)) and Bursts.fit(
+            self.model, state, self.sampling, self.alternatives
+        ):
+            yield from self._decode_in_bursts(rows, state, logits)
         else:
+            if self.compiled:
+                self._say(
+                    "compiled has no effect here: it is for Transformers on a GPU, without alternatives or a "
+                    "repetition penalty, and with learned positions only as far as these go."
+                )
             yield from self._decode_singly(rows, state, logits)
         for row in rows:
-            if self.results[row].stopped == "length" and (text := self.streams[row].finish()):
-                yield Piece(row, text)
-            self.results[row].text = self.streams[row].text
+            result, stream = self.results[row], self.streams[row]
+            if result.stopped == "length":
+                if text := stream.finish():
+                    yield Piece(row, text)
+                if stream.stopped:
+                    result.stopped = "stop"
+            result.text = stream.text
 
     def _numbers(self, rows: list[int], start: int, count: int) -> Tensor:
         """What the rows' tokens are drawn by, from the step `start` on."""
@@ -169,9 +203,11 @@ class Session:
         numbers = numbers.to(self.device)
         return numbers[[row % self.sampling.samples for row in rows]]
 
-    def _decode_in_bursts(self, rows: list[int], state: State, logits: Tensor, numbers: Tensor) -> Iterator[Piece]:
+    def _decode_in_bursts(self, rows: list[int], state: State, logits: Tensor) -> Iterator[Piece]:
         """On a GPU: some tokens of every row at once, before their ends are looked for."""
         sampling = self.sampling
+        ahead = max(LONG, ON_DEVICE // len(rows))
+        numbers = self._numbers(rows, 0, min(ahead, sampling.max_tokens))
         usable = self._usable(logits)
         chosen = choose(usable, sampling, numbers[:, 0])
         logprobs = (usable.gather(1, chosen[:, None])[:, 0] - usable.logsumexp(dim=-1)).cpu()
@@ -187,9 +223,8 @@ class Session:
                         text, _ = self._take(row, token)
                         if text:
                             yield Piece(row, text)
-            length = min(BURST, sampling.max_tokens - done)
             running = [row for row in rows if self.results[row].stopped == "length"]
-            if not length or not running:
+            if done == sampling.max_tokens or not running:
                 return
             self._say_outgrown([row for row in running if len(self.histories[row]) > self.model.context_length])
             if bursts is None:
@@ -197,6 +232,9 @@ class Session:
                 transformer = cast("Transformer", self.model)
                 bursts = Bursts(transformer, state, sampling, numbers, size, self.compiled, self.holes)
                 bursts.start(chosen, 1)
+            if not bursts.left:
+                bursts.refill(self._numbers(rows, done, min(ahead, sampling.max_tokens - done)))
+            length = min(BURST, bursts.left)
             tokens_BN, logprobs_BN = bursts.burst(length)
             done += length
 
@@ -331,8 +369,8 @@ class Session:
         """Of texts that are longer than the context of a model that goes on without what falls out of it."""
         if rows:
             self._say(
-                f"The text outgrows the context of {self.model.context_length:,} tokens: from here on, only the last "
-                "ones are seen."
+                f"The text outgrows the context of {self.model.context_length:,} tokens: from here on, each token "
+                "looks back at no more than these."
             )
 
     def _say(self, sentence: str) -> None:

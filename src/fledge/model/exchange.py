@@ -151,6 +151,7 @@ def _from_gpt2(config: ModelConfig, weights: Weights) -> dict[str, Tensor]:
     for full_name, tensor in weights.items():
         name = full_name.removeprefix("transformer.")
         if name == "lm_head.weight" and config.tied:
+            _require_tied(tensor, weights.get("transformer.wte.weight", weights.get("wte.weight")))
             continue
         if name in back:
             found[back[name]] = tensor
@@ -180,6 +181,15 @@ def _from_gpt2(config: ModelConfig, weights: Weights) -> dict[str, Tensor]:
     return found
 
 
+def _require_tied(head: Tensor, embeddings: Tensor | None) -> None:
+    """A head beside embeddings that it is said to be one with must be so: some programs would use it, others not."""
+    if embeddings is not None and not torch.equal(head, embeddings):
+        raise FledgeError(
+            "tie_word_embeddings is true, and lm_head.weight is another matrix than the embeddings. Set "
+            "tie_word_embeddings to false in config.json to import it as it is, or remove lm_head.weight."
+        )
+
+
 def _to_llama(config: ModelConfig, weights: Weights) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for name, tensor in weights.items():
@@ -198,7 +208,10 @@ def _from_llama(config: ModelConfig, weights: Weights) -> dict[str, Tensor]:
     layer_back = {foreign: own for own, foreign in _LLAMA_LAYER.items()}
     found: dict[str, Tensor] = {}
     for name, tensor in weights.items():
-        if name.endswith("rotary_emb.inv_freq") or (name == "lm_head.weight" and config.tied):
+        if name.endswith("rotary_emb.inv_freq"):
+            continue
+        if name == "lm_head.weight" and config.tied:
+            _require_tied(tensor, weights.get("model.embed_tokens.weight"))
             continue
         if name in back:
             found[back[name]] = tensor
@@ -289,11 +302,7 @@ def config_from_hub(settings: Mapping[str, Any]) -> tuple[ModelConfig, int, int]
             )
         # `reorder_and_upcast_attn` changes precision only.
         for key, usual in (("scale_attn_weights", True), ("scale_attn_by_inverse_layer_idx", False)):
-            if settings.get(key, usual) is not usual:
-                raise FledgeError(
-                    f"GPT-2 with {key} = {settings[key]!r:.40} is not supported: it is {usual} in a model that can be "
-                    "imported."
-                )
+            _require_usual("GPT-2", key, settings.get(key, usual), usual)
         config = ModelConfig(
             **_GPT2_SHAPE,
             layers=settings["n_layer"],
@@ -309,15 +318,23 @@ def config_from_hub(settings: Mapping[str, Any]) -> tuple[ModelConfig, int, int]
     return _config_from_llama(settings)
 
 
+def _require_usual(model: str, key: str, value: Any, usual: Any) -> None:
+    """Refuse a model that would be another one here."""
+    if value != usual:
+        raise FledgeError(
+            f"{model} with {key} = {value!r:.40} is not supported: it is {usual} in a model that can be imported."
+        )
+
+
 def _config_from_llama(settings: Mapping[str, Any]) -> tuple[ModelConfig, int, int]:
     width, heads = settings["hidden_size"], settings["num_attention_heads"]
-    rope = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
-    if rope.get("rope_type", rope.get("type", "default")) != "default":
-        raise FledgeError(f"Llama with rope type {rope.get('rope_type', rope.get('type'))!r:.40} is not supported.")
-    if settings.get("attention_bias") or settings.get("mlp_bias") or settings.get("hidden_act", "silu") != "silu":
-        raise FledgeError("Llama with biases or another activation than silu is not supported.")
-    if (settings.get("head_dim") or width // heads) != width // heads:
-        raise FledgeError(f"Llama with head_dim = {settings['head_dim']} instead of {width // heads} is not supported.")
+    for key in ("rope_parameters", "rope_scaling"):
+        table = settings.get(key) or {}
+        _require_usual("Llama", f"{key}.rope_type", table.get("rope_type", table.get("type", "default")), "default")
+    for key, usual in (("attention_bias", False), ("mlp_bias", False), ("hidden_act", "silu")):
+        _require_usual("Llama", key, settings.get(key, usual), usual)
+    _require_usual("Llama", "head_dim", settings.get("head_dim") or width // heads, width // heads)
+    rope = {**(settings.get("rope_scaling") or {}), **(settings.get("rope_parameters") or {})}
     kv_heads = settings.get("num_key_value_heads") or heads
     config = ModelConfig(
         **_LLAMA_SHAPE,

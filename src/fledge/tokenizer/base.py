@@ -37,6 +37,11 @@ class Roles(NamedTuple):
     pad: int | None = None
     separator: int | None = None
 
+    @property
+    def own_start(self) -> int | None:
+        """The start token, where it is not the separator, too: then every text begins with it."""
+        return None if self.start == self.separator else self.start
+
 
 class FileReport(NamedTuple):
     """What `encode_file` did: ids written, bytes of text (decompressed), and how many of these are not valid UTF-8."""

@@ -72,7 +72,8 @@ def load_tokenizer(
         raise FledgeError(f"{source} says itself what its pattern and special tokens are; leave them out.")
     from fledge.tokenizer.huggingface import OLDER_CL100K, read_document
 
-    parts = read_document(document, str(source))
+    start = configuration.get(ROLE_NAMES["start"])
+    parts = read_document(document, str(source), None if start == configuration.get(ROLE_NAMES["end"]) else start)
     if parts.pattern in OLDER_CL100K and configuration.get("pattern") == "cl100k":
         parts = parts._replace(pattern="cl100k")  # which our own folders were always read as; their fingerprint tells
     return _verified(_build(parts, _read_roles(configuration, beside, parts)), configuration, source)

@@ -127,8 +127,30 @@ def write_document(parts: Parts, where: str) -> dict[str, Any]:
     }
 
 
-def read_document(document: Any, where: str) -> Parts:
-    """The parts of a byte-level BPE out of the contents of a `tokenizer.json`."""
+def start_before_texts(start: str, token: int) -> dict[str, Any]:
+    """The post-processor of a `tokenizer.json` that puts one special token before every text."""
+    first, sequence = {"SpecialToken": {"id": start, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+    return {
+        "type": "TemplateProcessing",
+        "single": [first, sequence],
+        "pair": [first, sequence, {"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {start: {"id": start, "ids": [token], "tokens": [start]}},
+    }
+
+
+def _adds_to_texts(post_processor: Any, start: str | None) -> bool:
+    """Whether every text gets tokens besides its own; the `start` token in front is what `generate` adds, too."""
+    if _type(post_processor) != "TemplateProcessing":
+        return _type(post_processor) not in (None, "ByteLevel")
+    single = post_processor.get("single")
+    steps = [step.get("SpecialToken") for step in single if isinstance(step, dict)] if isinstance(single, list) else []
+    added = [step["id"] if isinstance(step, dict) else None for step in steps if step is not None]
+    return bool(added) and single != start_before_texts(str(start), 0)["single"]
+
+
+def read_document(document: Any, where: str, start: str | None = None) -> Parts:
+    """The parts of a byte-level BPE out of the contents of a `tokenizer.json`; `start` is its start token, if it has
+    one that is not its end token, too."""
     if not isinstance(document, dict) or not isinstance(document.get("model"), dict):
         raise FledgeError(f"{where} is not a tokenizer: a tokenizer.json has a section named model.")
     model = document["model"]
@@ -153,7 +175,7 @@ def read_document(document: Any, where: str) -> Parts:
     for ignored in ("truncation", "padding"):
         if document.get(ignored):
             warnings.warn(f"{where} sets {ignored}; fledge leaves that to those who use the ids.")
-    if _type(document.get("post_processor")) not in (None, "ByteLevel"):
+    if _adds_to_texts(document.get("post_processor"), start):
         warnings.warn(f"{where} adds tokens around every text; fledge does so only where it is asked.")
     special_tokens, always = _read_added_tokens(document.get("added_tokens") or [], where)
     parts = read_vocabulary(model.get("vocab"), model.get("merges"), special_tokens, expression, where)

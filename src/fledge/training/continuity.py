@@ -8,11 +8,21 @@ from typing import TYPE_CHECKING
 from fledge.bundle.load import step_of
 from fledge.config import RunConfig, changed
 from fledge.errors import FledgeError
+from fledge.training.optimizers import build_optimizer
+from fledge.training.progress import Progress
 
 if TYPE_CHECKING:
     from fledge.bundle import Bundle
 
 LENGTH = ("training.steps", "training.tokens")
+
+
+def check_training_state(checkpoint: Bundle) -> None:
+    """Hold a checkpoint's counters and the optimizer's tensors against its model and settings, as resuming does."""
+    assert checkpoint.training is not None
+    progress = Progress.of(checkpoint)
+    optimizer = build_optimizer(checkpoint.model.float(), checkpoint.config.optimizer)
+    optimizer.load_state(checkpoint.training.tensors, progress.updates)
 
 
 def check_same_model(config: RunConfig, resume: Bundle) -> None:

@@ -140,11 +140,12 @@ class Optimizer:
             for piece, tensor in zip(self.layout.pieces(rule), pieces, strict=True):
                 for name, shape in piece.shapes.items():
                     saved = tensors.get(f"{kind}/{name}")
-                    if saved is None or tuple(saved.shape) != tuple(shape):
-                        found = "missing" if saved is None else f"of shape {tuple(saved.shape)}"
+                    if saved is None or tuple(saved.shape) != tuple(shape) or not saved.is_floating_point():
+                        found = "missing" if saved is None else f"of shape {tuple(saved.shape)} and {saved.dtype}"
                         raise FledgeError(
-                            f"The checkpoint's optimizer state {kind}/{name} is {found}, and {tuple(shape)} is needed: "
-                            "it was written by another optimizer or model. Start from its weights with --from."
+                            f"The checkpoint's optimizer state {kind}/{name} is {found}, and {tuple(shape)} is needed, "
+                            "of floating-point numbers: it was written by another optimizer or model. Start from its "
+                            "weights with --from."
                         )
                     piece.fill(tensor, name, saved)
 

@@ -87,9 +87,11 @@ class Progress:
         """How far the run was that saved this checkpoint: its counters, which agree with its manifest."""
         assert checkpoint.training is not None
         where = f"{checkpoint.source}'s training/state.json"
-        progress, said = cls.restore(checkpoint.training.values, where), checkpoint.metrics.get("step")
-        if said is not None and said != progress.step:
-            raise _refused(f"{where} says step = {progress.step}, and bundle.json step = {said!r:.40}")
+        progress = cls.restore(checkpoint.training.values, where)
+        for name in ("step", "tokens"):
+            kept, said = getattr(progress, name), checkpoint.metrics.get(name)
+            if said is not None and said != kept:
+                raise _refused(f"{where} says {name} = {kept}, and bundle.json {name} = {said!r:.40}")
         return progress
 
 

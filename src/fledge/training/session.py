@@ -13,7 +13,9 @@ from torch import Tensor
 
 from fledge import memory
 from fledge.accounting import usual_speed
+from fledge.bundle.card import TUNED
 from fledge.bundle.load import checkpoint_name
+from fledge.bundle.origin import read_origin
 from fledge.config import RunConfig
 from fledge.errors import FledgeError, command
 from fledge.tokens import Batch, Loader
@@ -428,9 +430,11 @@ class Session:
 
     def _summary(self) -> dict[str, Any]:
         """What is known of this step; an evaluation of an earlier one says nothing of it."""
+        origin = read_origin(self.folder)
+        begun = {} if origin is None else {TUNED: origin.name or origin.path}
         names = ["loss", *(("validation_loss", "bits_per_byte") if self._evaluated_at == self.progress.step else ())]
         known = {name: self._last.get(name) for name in names}
-        values = {"step": self.progress.step, "tokens": self.progress.tokens, **known}
+        values = {"step": self.progress.step, "tokens": self.progress.tokens, **known, **begun}
         return {name: value for name, value in values.items() if value is not None}
 
     def _open(self, resume: Bundle | None) -> Path:

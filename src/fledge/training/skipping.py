@@ -12,15 +12,33 @@ if TYPE_CHECKING:
     from fledge.tokens import Batch, Windows
 
 
-def present(numbers: npt.NDArray[np.int64], skipped: Sequence[tuple[int, int]]) -> npt.NDArray[np.int64]:
-    """The n-th sample that is not skipped, for each n: ranges are [first, after), in the samples' own numbers.
+Numbers = npt.NDArray[np.int64]
 
-    >>> present(np.arange(6), [(2, 4)]).tolist()
+
+def union(ranges: Sequence[tuple[int, int]]) -> Numbers:
+    """Ranges [first, after) in order, those that touch as one: a batch's range may enclose an older one.
+
+    >>> union([(6, 8), (1, 2), (5, 9)]).tolist()
+    [[1, 2], [5, 9]]
+    """
+    found: list[tuple[int, int]] = []
+    for first, after in sorted(ranges):
+        if found and first <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], after))
+        else:
+            found.append((first, after))
+    return np.array(found, dtype=np.int64).reshape(-1, 2)
+
+
+def present(numbers: Numbers, skipped: Numbers) -> Numbers:
+    """The n-th sample that is not skipped, for each n, in the samples' own numbers.
+
+    >>> present(np.arange(6), union([(2, 4)])).tolist()
     [0, 1, 4, 5, 6, 7]
     """
-    found = numbers.copy()
-    for first, after in sorted(skipped):
-        found = np.where(found >= first, found + (after - first), found)
+    lengths = np.cumsum(skipped[:, 1] - skipped[:, 0])
+    begins = skipped[:, 0] - np.append(0, lengths[:-1])[: len(lengths)]  # where each would stand if none were there
+    found: Numbers = numbers + np.append(0, lengths)[np.searchsorted(begins, numbers, side="right")]
     return found
 
 
@@ -28,7 +46,7 @@ class Skipping:
     """The windows behind it, numbered on without the skipped samples."""
 
     def __init__(self, windows: Windows, skipped: Sequence[tuple[int, int]]) -> None:
-        self.windows, self.skipped = windows, list(skipped)
+        self.windows, self.skipped = windows, union(skipped)
         self.context_length = windows.context_length
 
     def __len__(self) -> int:
@@ -52,9 +70,9 @@ class Skipping:
         found: list[Batch] = make(own)
         return found
 
-    def _own(self, samples: range) -> range | npt.NDArray[np.int64]:
+    def _own(self, samples: range) -> range | Numbers:
         """The samples' own numbers: a range too, unless samples within it are skipped."""
-        if not self.skipped:
+        if not len(self.skipped):
             return samples
         first, after = self.range(samples.start, len(samples))
         if after - first == len(samples):

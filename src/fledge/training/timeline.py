@@ -233,9 +233,12 @@ def remove(checkpoint: Path) -> None:
 
 
 def sweep(place: Path) -> None:
-    """Clear what a killed process left half written or half removed."""
+    """Clear what a killed process left half written, half replaced or half removed."""
     folder = place / "checkpoints"
-    if folder.is_dir():
-        for path in folder.glob("step-*"):
-            if not (path / MANIFEST).is_file():
-                shutil.rmtree(path, ignore_errors=True)
+    for path in folder.glob(f"step-*{PARTIAL}"):
+        home = path.with_suffix("")
+        if step_of(home) is not None and not home.exists() and (path / MANIFEST).is_file():
+            os.rename(path, home)  # it was about to take the place of an older one
+    for path in folder.glob("step-*"):
+        if path.suffix == PARTIAL or not (path / MANIFEST).is_file():
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,189 @@
+"""One block of a Transformer for one token a row, as plain tensors and formulas: what torch.compile can fuse, and what
+our own kernels read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fledge.config import ModelConfig
+from fledge.model.layers import LayerNorm, RMSNorm
+from fledge.model.transformer import Block
+
+
+class Shape(NamedTuple):
+    """What of the settings a block's mathematics depends on, as plain values that a compiler can take for constants."""
+
+    heads: int
+    kv_heads: int
+    head_size: int
+    norm: str
+    epsilon: float
+    pre_norm: bool
+    qk_norm: bool
+    feed_forward: str
+
+    @staticmethod
+    def of(config: ModelConfig) -> Shape:
+        return Shape(
+            config.heads,
+            config.kv_heads or config.heads,
+            config.width // config.heads,
+            config.norm,
+            config.norm_epsilon,
+            config.norm_place == "pre",
+            config.qk_norm,
+            config.feed_forward,
+        )
+
+
+class Norm(NamedTuple):
+    """The weights of one norm; none at all for no norm."""
+
+    weight: Tensor | None
+    bias: Tensor | None
+
+
+class Product(NamedTuple):
+    weight: Tensor
+    bias: Tensor | None
+
+
+class Weights(NamedTuple):
+    """One block as plain tensors: equal for all blocks but for their values, so that one compilation serves all."""
+
+    norm1: Norm
+    qkv: Product
+    query_norm: Norm
+    key_norm: Norm
+    output: Product
+    norm2: Norm
+    inner: Product
+    outer: Product
+
+
+class Place(NamedTuple):
+    """Where the next token stands: its slot in the ring, which slots hold keys, and its rotary angles."""
+
+    slot: Tensor
+    held: Tensor
+    cosines: Tensor | None
+    sines: Tensor | None
+
+
+@cache
+def compiled_parts() -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+    """A block and the head, fused. So tuned, a product with one vector becomes a kernel that streams the matrix."""
+    options: dict[str, Any] = {"coordinate_descent_tuning": True}
+    return (
+        torch.compile(block_step, dynamic=False, options=options),
+        torch.compile(head_step, dynamic=False, options=options),
+    )
+
+
+def block_weights(block: Block) -> Weights:
+    attention, feed_forward = block.attn, block.ffn
+    none = Norm(None, None)
+    inner = feed_forward.w13 if feed_forward.kind == "swiglu" else feed_forward.w1
+    return Weights(
+        norm1=norm_weights(block.ln1),
+        qkv=_product(attention.qkv),
+        query_norm=norm_weights(attention.q_norm) if attention.qk_norm else none,
+        key_norm=norm_weights(attention.k_norm) if attention.qk_norm else none,
+        output=_product(attention.output_proj),
+        norm2=norm_weights(block.ln2),
+        inner=_product(inner),
+        outer=_product(feed_forward.w2),
+    )
+
+
+def norm_weights(module: nn.Module) -> Norm:
+    if isinstance(module, RMSNorm):
+        return Norm(module.weight.detach(), None)
+    if isinstance(module, LayerNorm):
+        return Norm(module.weight.detach(), None if module.bias is None else module.bias.detach())
+    return Norm(None, None)
+
+
+def _product(module: Any) -> Product:
+    return Product(module.weight.detach(), None if module.bias is None else module.bias.detach())
+
+
+def block_step(x_BD: Tensor, w: Weights, keys: Tensor, values: Tensor, place: Place, shape: Shape) -> Tensor:
+    """One block for one token a row: see `Block` in the model, whose mathematics this is."""
+    if shape.pre_norm:
+        x_BD = x_BD + _attend(_norm(x_BD, w.norm1, shape), w, keys, values, place, shape)
+        return x_BD + _feed_forward(_norm(x_BD, w.norm2, shape), w, shape)
+    x_BD = _norm(x_BD + _attend(x_BD, w, keys, values, place, shape), w.norm1, shape)
+    return _norm(x_BD + _feed_forward(x_BD, w, shape), w.norm2, shape)
+
+
+def head_step(x_BD: Tensor, norm: Norm, head: Tensor, shape: Shape) -> Tensor:
+    if shape.pre_norm:
+        x_BD = _norm(x_BD, norm, shape)
+    return functional.linear(x_BD, head)
+
+
+def _norm(x: Tensor, norm: Norm, shape: Shape) -> Tensor:
+    if norm.weight is None:
+        return x
+    wide, size = x.float(), x.shape[-1:]
+    if shape.norm == "rms":
+        return functional.rms_norm(wide, size, norm.weight.float(), shape.epsilon).to(x.dtype)
+    bias = None if norm.bias is None else norm.bias.float()
+    return functional.layer_norm(wide, size, norm.weight.float(), bias, shape.epsilon).to(x.dtype)
+
+
+def _attend(x_BD: Tensor, w: Weights, keys: Tensor, values: Tensor, place: Place, shape: Shape) -> Tensor:
+    heads, kv_heads, size = shape.heads, shape.kv_heads, shape.head_size
+    batch, groups, capacity = x_BD.shape[0], heads // kv_heads, place.held.shape[0]
+    heads_BHK = functional.linear(x_BD, *w.qkv).view(batch, -1, size)
+    q, k, v = torch.split(heads_BHK, [heads, kv_heads, kv_heads], dim=1)
+    if shape.qk_norm:
+        q, k = _head_norm(q, w.query_norm, shape), _head_norm(k, w.key_norm, shape)
+    if place.cosines is not None and place.sines is not None:
+        q, k = _turn(q, place.cosines, place.sines), _turn(k, place.cosines, place.sines)
+    keys.index_copy_(2, place.slot, k[:, :, None].to(keys.dtype))
+    values.index_copy_(2, place.slot, v[:, :, None].to(values.dtype))
+    q = q.reshape(batch, kv_heads, groups, size) * size**-0.5
+    if torch.compiler.is_compiling():
+        # Sums of products become one pass over the keys each, spread over the whole GPU.
+        scores = (q[:, :, :, None].float() * keys[:, :, None, :capacity].float()).sum(-1)
+        scores = scores.masked_fill(~place.held, -torch.inf)
+        weights = torch.softmax(scores, dim=-1)
+        mixed = (weights[..., None] * values[:, :, None, :capacity].float()).sum(-2)
+    else:
+        scores = torch.matmul(q, keys[:, :, :capacity].transpose(-1, -2).to(q.dtype)).float()
+        weights = torch.softmax(scores.masked_fill(~place.held, -torch.inf), dim=-1)
+        mixed = torch.matmul(weights.to(q.dtype), values[:, :, :capacity].to(q.dtype))
+    return functional.linear(mixed.to(x_BD.dtype).reshape(batch, -1), *w.output)
+
+
+def _head_norm(x: Tensor, norm: Norm, shape: Shape) -> Tensor:
+    assert norm.weight is not None
+    return functional.rms_norm(x.float(), x.shape[-1:], norm.weight.float(), shape.epsilon).to(x.dtype)
+
+
+def _turn(x_BHK: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    even, odd = x_BHK.float().view(*x_BHK.shape[:-1], -1, 2).unbind(-1)
+    turned = torch.stack((even * cosines - odd * sines, even * sines + odd * cosines), dim=-1)
+    return turned.flatten(-2).to(x_BHK.dtype)
+
+
+def _feed_forward(x_BD: Tensor, w: Weights, shape: Shape) -> Tensor:
+    inner = functional.linear(x_BD, *w.inner)
+    if shape.feed_forward == "swiglu":
+        gate, up = inner.chunk(2, dim=-1)
+        inner = functional.silu(gate) * up
+    elif shape.feed_forward == "silu":
+        inner = functional.silu(inner)
+    elif shape.feed_forward == "relu2":
+        inner = functional.relu(inner).square()
+    else:
+        inner = functional.gelu(inner, approximate="tanh" if shape.feed_forward == "gelu_tanh" else "none")
+    return functional.linear(inner, *w.outer)
