@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from fledge.config import SamplingConfig
 from fledge.errors import FledgeError
 from fledge.generation.burst import LONG, Bursts
 from fledge.generation.prepare import is_prepared
+from fledge.generation.results import Alternative, Generation, Piece
 from fledge.generation.sampling import choose, row_by_row, uniforms
 from fledge.generation.step import NativeStep
 from fledge.generation.text import TextStream, as_text
@@ -32,36 +32,6 @@ NUMBERS = 256  # steps whose random numbers are drawn at once: a limit that is n
 ON_DEVICE = 1 << 20  # random numbers that lie ready on a GPU at once
 ROOM = 1 << 30  # bytes for the states and scores of texts that are written together; on a GPU, a quarter of the free
 BURST = 16  # tokens between two looks at what a GPU has written
-Stopped = Literal["end", "stop", "length"]
-
-
-class Alternative(NamedTuple):
-    """A token the model could have chosen, and its log-probability."""
-
-    id: int
-    logprob: float
-
-
-@dataclass
-class Generation:
-    """One generated text: what follows the prompt, up to but without the end token or stop text that ended it."""
-
-    prompt: str
-    "As it was given; of bytes, those that are no UTF-8 are surrogates, which are printed as the same bytes again."
-    text: str = ""
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    "Log-probability of each id under the model itself, before temperature, penalties and filters."
-    alternatives: list[list[Alternative]] = field(default_factory=list)
-    "For each id the likeliest tokens at its place, where they were asked for."
-    stopped: Stopped = "length"
-
-
-class Piece(NamedTuple):
-    """Text that one row can show now."""
-
-    row: int
-    text: str
 
 
 def generate(
