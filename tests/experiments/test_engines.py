@@ -135,6 +135,7 @@ def test_training_tells_of_each_evaluation_and_what_it_raises_ends_the_run(confi
     assert [step for step, _ in told] == [2, 4]
 
 
+@pytest.mark.slow
 def test_two_at_once_give_the_numbers_of_one_after_the_other(config, tmp_path: Path) -> None:
     """Outcomes, what is pruned and the report are the same; only clocks differ."""
     pytest.importorskip("optuna")

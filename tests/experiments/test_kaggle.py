@@ -78,6 +78,7 @@ def execute(notebook: Path, python: Path, environment: dict[str, str]) -> str:
     )
 
 
+@pytest.mark.slow
 def test_the_notebook_installs_offline_trains_and_goes_on_in_the_next_version(text, tmp_path, elsewhere) -> None:
     """Run twice with a kernel that has no fledge: the second version takes up the first one's output and trains on."""
     packed = pack(recipe(text), tmp_path / "first")
