@@ -247,3 +247,9 @@ def test_drawing_and_threads_leave_the_process_as_it_was(tmp_path, text) -> None
     small_run(tmp_path / "one", text, f"training.threads={threads + 1}").train()
     small_run(tmp_path / "two", text).train()
     assert (matplotlib.get_backend(), torch.get_num_threads()) == (before, threads)
+
+
+def test_a_folder_that_no_bundle_could_be_loaded_from_is_refused_before_training(tmp_path, text) -> None:
+    with pytest.raises(FledgeError, match="lies below a name that is not UTF-8, .* Choose another place"):
+        small_run(tmp_path / "nu\udcfe", text).train()
+    assert not list(tmp_path.glob("nu*"))

@@ -60,6 +60,16 @@ def atomic_write(path: Path | str) -> Iterator[IO[bytes]]:
     sync_folder(path.parent)
 
 
+def require_utf8(path: Path, what: str) -> None:
+    """Refuse a place that safetensors could not read from, before anything is written there."""
+    try:
+        str(path.absolute()).encode()
+    except UnicodeEncodeError:
+        raise FledgeError(
+            f"{path} lies below a name that is not UTF-8, from which {what} can't be read. Choose another place."
+        ) from None
+
+
 def exchange(one: Path, other: Path) -> None:
     """Let two folders change their names at once; in two steps where the file system can't."""
     library = ctypes.CDLL(None, use_errno=True)

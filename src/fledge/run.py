@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from fledge.config import RunConfig, changed, load_recipe, override_config, parse
 from fledge.errors import FledgeError, command
-from fledge.files import read_json, write_json
+from fledge.files import read_json, require_utf8, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -267,6 +267,7 @@ class Run:
         if self.bundle is not None and self.folder.absolute() in self.bundle.path.absolute().parents:
             return
         find_architecture(self.config.model.architecture)  # a mistyped one is refused before there is a folder
+        require_utf8(self.folder, "a bundle")
         kept, values = self.folder / CONFIG, self.config.model_dump(mode="json")
         if kept.is_file():
             origin = other_origin(self.folder, self.bundle)

@@ -223,14 +223,14 @@ def test_an_export_that_comes_second_names_what_is_in_its_way(
 ) -> None:
     from fledge.bundle import exchange
 
-    bundle, target, usual = make(tmp_path, tokenizer, "llama"), tmp_path / "hub", exchange._write_hub_tokenizer
+    bundle, target, usual = make(tmp_path, tokenizer, "llama"), tmp_path / "hub", exchange.write_hub_tokenizer
 
     def meanwhile(work: Path, bundle: Bundle) -> None:
-        monkeypatch.setattr(exchange, "_write_hub_tokenizer", usual)
+        monkeypatch.setattr(exchange, "write_hub_tokenizer", usual)
         export_bundle(bundle, target)
         usual(work, bundle)
 
-    monkeypatch.setattr(exchange, "_write_hub_tokenizer", meanwhile)
+    monkeypatch.setattr(exchange, "write_hub_tokenizer", meanwhile)
     with pytest.raises(FileExistsError) as refused:
         export_bundle(bundle, target)
     assert refused.value.filename == str(target)
@@ -496,7 +496,9 @@ def test_a_head_that_is_not_the_embeddings_is_not_taken_for_them(
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "linear"}}, "rope_scaling.rope_type"),
+        ({"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "linear"}}, "rope_scaling.type"),
+        ({"rope_parameters": {"rope_theta": 500}, "rope_scaling": {"rope_type": "default"}}, "another rope_theta each"),
+        ({"num_hidden_layers": 1}, "holds model.layers.1.*, which a model of its config.json does not have"),
         ({"rope_parameters": {"rope_type": "llama3"}}, "rope_parameters.rope_type = 'llama3'"),
         ({"attention_bias": True}, "attention_bias = True is not supported: it is False"),
         ({"mlp_bias": True}, "mlp_bias = True"),
@@ -522,6 +524,11 @@ def test_numbers_that_a_type_does_not_hold_are_not_exported(tmp_path: Path, toke
     with pytest.raises(FledgeError, match="holds 1e.06, which is too large for float16"):
         export_bundle(bundle, tmp_path / "hub", dtype="float16")
     export_bundle(bundle, tmp_path / "hub", dtype="bfloat16")
+    with torch.no_grad():
+        next(bundle.model.parameters())[0, 0] = torch.inf
+    for name in ("other", "x.gguf", "x.onnx"):
+        with pytest.raises(FledgeError, match="token_embeddings.weight holds numbers that are not finite"):
+            export_bundle(bundle, tmp_path / name)
 
 
 def test_weights_that_are_not_finite_are_not_imported(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -547,15 +554,15 @@ def test_every_sampling_setting_that_stays_behind_is_named(tmp_path: Path, token
 def test_a_template_that_adds_nothing_is_passed_over_in_silence(tmp_path: Path, tokenizer: Tokenizer) -> None:
     folder = export_bundle(make(tmp_path, tokenizer, "llama"), tmp_path / "hub")
     document = json.loads((folder / "tokenizer.json").read_text())
-    for special, said in ((None, 0), ("<|endoftext|>", 1)):
-        added = [] if special is None else [{"SpecialToken": {"id": special, "type_id": 0}}]
-        single = [*added, {"Sequence": {"id": "A", "type_id": 0}}]
+    text, end = {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}
+    for number, (single, said) in enumerate([([text], 0), ([end, text], 1), ([text, text], 1), ([], 1)]):
         after = {"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": {}}
-        (folder / "tokenizer.json").write_text(json.dumps({**document, "post_processor": after}))
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            import_bundle(folder, tmp_path / f"back{said}")
-        assert sum("adds tokens around every text" in str(each.message) for each in told) == said
+        for processor in (after, {"type": "Sequence", "processors": [{"type": "ByteLevel"}, after]}):
+            (folder / "tokenizer.json").write_text(json.dumps({**document, "post_processor": processor}))
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                import_bundle(folder, tmp_path / f"back-{number}-{processor['type']}")
+            assert sum("adds tokens around every text" in str(each.message) for each in told) == said
 
 
 def test_gguf_tells_tokens_that_are_found_in_every_text(tmp_path: Path, tokenizer: Tokenizer) -> None:

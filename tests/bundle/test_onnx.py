@@ -13,7 +13,7 @@ from fledge.bundle import onnx as module
 from fledge.bundle.exchange import export_bundle
 from fledge.config import TokensConfig
 from fledge.errors import FledgeError
-from fledge.tokenizer import Tokenizer
+from fledge.tokenizer import Tokenizer, train_bpe
 from tests.bundle.conftest import small_config, small_model
 from tests.bundle.test_exchange import SHAPES
 
@@ -61,6 +61,15 @@ def test_the_tokenizer_travels_inside(tmp_path: Path, tokenizer: Tokenizer) -> N
     assert theirs.from_str(facts["tokenizer.json"]).encode(text).ids == tokenizer.encode(text)
     assert facts["context_length"] == "1"
     assert session.get_outputs()[0].type == "tensor(float16)"
+
+
+@pytest.mark.slow
+def test_a_start_token_stands_before_every_text_there_too(tmp_path: Path) -> None:
+    theirs = pytest.importorskip("tokenizers").Tokenizer
+    tokenizer = train_bpe([b"In the beginning was the Word. " * 4], 280, ["<s>", "</s>"])
+    session = opened(export_bundle(make(tmp_path, tokenizer), tmp_path / "model.onnx"))
+    inside = theirs.from_str(session.get_modelmeta().custom_metadata_map["tokenizer.json"])
+    assert inside.encode("In the").ids == [tokenizer.roles.start, *tokenizer.encode("In the")]
 
 
 def test_what_no_such_file_holds_is_refused(

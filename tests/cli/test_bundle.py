@@ -597,9 +597,11 @@ def test_a_card_that_a_manifest_lists_is_packed_once(fledge: Fledge, folder: Pat
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda moments: moments.pop(next(iter(moments))), "is missing, and"),
-        (lambda moments: moments.update({name: each[:1] for name, each in moments.items()}), "is of shape"),
-        (lambda moments: moments.update({name: each.long() for name, each in moments.items()}), "torch.int64"),
+        (lambda moments: dict([*moments.items()][1:]), "is missing, and"),
+        (lambda moments: {name: each[:1] for name, each in moments.items()}, "is of shape"),
+        (lambda moments: {name: each.long() for name, each in moments.items()}, "torch.int64"),
+        (lambda moments: {name: each - 1 for name, each in moments.items()}, "no training leaves there"),
+        (lambda moments: {name: each * torch.nan for name, each in moments.items()}, "no training leaves there"),
     ],
 )
 def test_check_says_what_resuming_would(fledge: Fledge, tmp_path: Path, change: Any, sentence: str) -> None:
@@ -607,9 +609,7 @@ def test_check_says_what_resuming_would(fledge: Fledge, tmp_path: Path, change: 
     checkpoint = find_bundle(tmp_path / "runs" / "verses")
     assert "with its training state" in fledge("bundle", "check", checkpoint).out
     kept = checkpoint / "training" / "state.safetensors"
-    moments = load_file(kept)
-    change(moments)
-    save_file(moments, kept)
+    save_file(change(load_file(kept)), kept)
     relist(checkpoint, "training/state.safetensors")
     refused = fledge("bundle", "check", checkpoint)
     assert refused.code == 2
@@ -634,3 +634,11 @@ def test_weights_of_16_bits_are_widened_on_a_cpu(fledge: Fledge, folder: Path, t
     given = ("--prompt", "And", "--json", "--device", "cpu")
     narrow, wide = (fledge("generate", tmp_path / name, *given) for name in ("narrow", "wide"))
     assert (narrow.code, narrow.out) == (0, wide.out)
+
+
+def test_a_checkpoint_named_for_another_step_is_refused(fledge: Fledge, tmp_path: Path) -> None:
+    make_run(tmp_path)
+    checkpoint = find_bundle(tmp_path / "runs" / "verses")
+    other = checkpoint.rename(checkpoint.with_name("step-00000090"))
+    assert "says step = 100, and the folder's name another" in fledge("bundle", "check", other).err
+    assert fledge("bundle", "check", other.rename(tmp_path / "mine")).code == 0

@@ -72,7 +72,7 @@ def test_a_bundle_is_fine_tuned_with_its_own_model_and_tokenizer(finished: Path,
     out = tmp_path / "tuned"
     fledge("train", "akjv-demo", "--from", str(source), "--out", str(out), "--quiet", *settings)
     tuned = load_checkpoint(out)
-    told = f"akjv-demo, step {step_of(source)}"
+    told = f"{finished.name}, step {step_of(source)}"
     assert (tuned.metrics["tuned_from"], dict(describe(out)["how it was trained"])["begun from"]) == (told, told)
     assert tuned.config.model.width == 32
     assert tuned.tokenizer.fingerprint == load_checkpoint(finished).tokenizer.fingerprint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
@@ -59,10 +60,13 @@ def export_bundle(bundle: Bundle, target: Path | str, format: str | None = None,
     weights = bundle.model.state_dict()
     kind = DTYPES[dtype] if dtype is not None else next(iter(weights.values())).dtype
     for name, tensor in weights.items():
-        if (most := tensor.abs().max().item()) > torch.finfo(kind).max:
+        if not tensor.isfinite().all():
             raise FledgeError(
-                f"{name} holds {most:.3g}, which is too large for {dtype}. Export with --dtype bfloat16 or float32."
+                f"{bundle.source}: {name} holds numbers that are not finite: its training went wrong. Export an "
+                "earlier checkpoint."
             )
+        if (most := tensor.abs().max().item()) > torch.finfo(kind).max:
+            raise FledgeError(f"{name} holds {most:.3g}, which is too large for {dtype}. Export with --dtype float32.")
     size = sum(tensor.numel() for tensor in weights.values()) * kind.itemsize
     require_space(target.parent, size + 1_000_000, f"The export {target.name}")
     if format == "gguf":
@@ -91,7 +95,7 @@ def _write_hub_folder(target: Path, bundle: Bundle, weights: dict[str, Tensor]) 
     with atomic_folder(target) as work:
         write_json(work / "config.json", {**settings, **tokens, "dtype": precision})
         write_json(work / GENERATION, generation)
-        _write_hub_tokenizer(work, bundle)
+        write_hub_tokenizer(work, bundle)
         named = export_weights(config, weights)
         if settings.get("tie_word_embeddings"):
             named.pop("lm_head.weight", None)  # it is the embedding matrix, and is said to be
@@ -99,7 +103,7 @@ def _write_hub_folder(target: Path, bundle: Bundle, weights: dict[str, Tensor]) 
     return target
 
 
-def _write_hub_tokenizer(work: Path, bundle: Bundle) -> None:
+def write_hub_tokenizer(work: Path, bundle: Bundle) -> None:
     """The tokenizer's files, with the model's context, and with a start token before every text where `generate` puts
     one: there the tokenizer's own ids are those without special tokens."""
     tokenizer, settings = bundle.tokenizer, {"model_max_length": bundle.manifest.model.context_length}
@@ -122,13 +126,23 @@ def _check_hub_shapes(config: ModelConfig, model: Model, headers: Mapping[str, S
     check_shapes(found, wanted, source)
 
 
+def _refuse_surplus(config: ModelConfig, headers: Mapping[str, Shape], source: Path) -> None:
+    """A layer too many, or a bias, by the name that it has there."""
+    for name in headers:
+        number = re.search(r"(?:^|\.)(?:layers|h)\.(\d+)\.", name)
+        unknown = name.endswith("_proj.bias") and format_of(config) == "llama"
+        if unknown or (number is not None and int(number[1]) >= config.layers):
+            raise FledgeError(f"{source} holds {name}, which a model of its config.json does not have.")
+
+
 def import_bundle(source: Path | str, target: Path | str, tokenizer: Path | str | None = None) -> Path:
     """A bundle of the model in a Hugging Face folder. Only safetensors are read: pickled weights may run code."""
     source = Path(source)
     if is_archive(source):
         raise FledgeError(f"{source} is a packed bundle of fledge's own: use it as it is.")
     if not (source / "config.json").is_file():
-        raise FledgeError(f"{source} is not a Hugging Face folder: there is no config.json in it.")
+        why = "there is no config.json in it" if source.exists() else "there is nothing at that path"
+        raise FledgeError(f"{source} is not a Hugging Face folder: {why}.")
     settings = read_json(source / "config.json")
     if not isinstance(settings, dict):
         raise FledgeError(f"{source / 'config.json'} is not the description of a model.")
@@ -156,6 +170,7 @@ def import_bundle(source: Path | str, target: Path | str, tokenizer: Path | str 
     except FledgeError as error:
         raise FledgeError(f"{source}: {error}") from None
     shapes = {name: Shape(tensor.dtype, tuple(tensor.shape)) for name, tensor in weights.items()}
+    _refuse_surplus(config, headers, source)
     check_shapes(shapes, {name: tuple(t.shape) for name, t in model.state_dict().items()}, source)
     for name, tensor in weights.items():
         if not tensor.isfinite().all():

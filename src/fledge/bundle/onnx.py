@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fledge.bundle.exchange import write_hub_tokenizer
 from fledge.bundle.load import fill, lay_out
 from fledge.errors import FledgeError
 from fledge.extras import missing
@@ -49,7 +50,8 @@ def write_onnx(path: Path, bundle: Bundle, weights: Mapping[str, Tensor], dtype:
             f"The weights take {readable_bytes(size)}, and an ONNX file holds at most {readable_bytes(LARGEST)}. "
             "Give --dtype float16 if that is less, or export to another format."
         )
-    model = lay_out(config.model, facts.vocabulary_size, facts.context_length)
+    with _quiet():
+        model = lay_out(config.model, facts.vocabulary_size, facts.context_length)
     fill(model, {name: tensor.to(dtype) for name, tensor in weights.items()})
     program = _graph(model.eval())
     program.model.metadata_props.update(
@@ -84,13 +86,13 @@ def _graph(model: Model) -> Any:
 
 def _tokenizer_files(bundle: Bundle) -> dict[str, str]:
     with temporary_folder("fledge-tokenizer-") as folder:
-        bundle.tokenizer.save(folder)
+        write_hub_tokenizer(Path(folder), bundle)
         return {name: (Path(folder) / name).read_text("utf-8") for name in (VOCABULARY, CONFIGURATION)}
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """torch's exporter tells of packages that it does not need here."""
+    """torch's exporter tells of packages that it does not need here, and what the settings lack was said on loading."""
     log = logging.getLogger("torch.onnx")
     before = log.level
     log.setLevel(logging.ERROR)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fledge.bundle.card import imported_from
-from fledge.bundle.load import Bundle
+from fledge.bundle.card import TUNED, imported_from
+from fledge.bundle.load import Bundle, step_of
 from fledge.config import Settings, parse
 from fledge.errors import command
 from fledge.files import read_json, write_json
@@ -49,10 +49,15 @@ def other_origin(run: Path, bundle: Bundle | None) -> list[str]:
 
 
 def _origin_of(bundle: Bundle) -> Origin:
-    step = bundle.metrics.get("step")
-    state = ", imported" if imported_from(bundle.manifest) is not None else f", step {step}" if step is not None else ""
-    path = str(bundle.source.absolute())
-    return Origin(path=path, weights=bundle.manifest.weights, name=f"{bundle.config.name}{state}")
+    path, metrics = bundle.source.absolute(), bundle.metrics
+    told = [path.parents[1].name if step_of(path) is not None else path.name]
+    if imported_from(bundle.manifest) is not None:
+        told.append("imported")
+    elif "step" in metrics:
+        told.append(f"step {metrics['step']}")
+    if TUNED in metrics:
+        told.append(f"which began from {metrics[TUNED]}")
+    return Origin(path=str(path), weights=bundle.manifest.weights, name=", ".join(told)[:400])
 
 
 def begin_again(run: Path, recipe: Path | str) -> str:

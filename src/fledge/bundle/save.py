@@ -30,7 +30,16 @@ from fledge.bundle.manifest import (
 from fledge.bundle.weights import SHARD_BYTES, write_sharded
 from fledge.config import RunConfig, parse
 from fledge.errors import FledgeError
-from fledge.files import PARTIAL, atomic_folder, atomic_write, exchange, require_space, sync_folder, write_json
+from fledge.files import (
+    PARTIAL,
+    atomic_folder,
+    atomic_write,
+    exchange,
+    require_space,
+    require_utf8,
+    sync_folder,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from fledge.model import Model
@@ -59,6 +68,7 @@ def save_bundle(
     folder = Path(folder)
     if folder.exists() and not replace:
         raise FledgeError(f"{folder} exists already. Choose another name, or remove it first.")
+    require_utf8(folder, "a bundle")
     weights = model.state_dict()
     kinds = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in weights.values()})
     if len(kinds) != 1:

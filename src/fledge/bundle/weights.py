@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fledge.bundle.manifest import Entry
 from fledge.errors import FledgeError
+from fledge.files import require_utf8
 
 LARGEST_HEADER = 100_000_000
 SHARD_BYTES = 5_000_000_000
@@ -182,8 +183,7 @@ def read_tensors(paths: Iterable[Path], device: str | torch.device = "cpu") -> d
     """All tensors of the files, memory-mapped: pages are read when used, and a write never reaches the file."""
     tensors: dict[str, Tensor] = {}
     for path in paths:
-        if "\udc80" <= max(str(path)) <= "\udcff":  # bytes that are no UTF-8, as Python spells them
-            raise FledgeError(f"{path} lies below a name that is not UTF-8, which safetensors does not read. Move it.")
+        require_utf8(path, "weights")
         try:
             with safe_open(path, framework="pt", device=str(device)) as file:
                 for name in file.keys():  # noqa: SIM118  (safe_open is no mapping)

@@ -115,7 +115,8 @@ def own_tokens(place: Path, bundle: Bundle) -> Path:
         return own
     if given is not None and Path(given).is_dir():
         return Path(given)
-    raise FledgeError(f"Say what to evaluate {place} on: --text FILE, or --tokens STORE.")
+    lost = f" Its own token store, {given}, is not here." if given is not None else ""
+    raise FledgeError(f"Say what to evaluate {place} on: --text FILE, or --tokens STORE.{lost}")
 
 
 def write_tasks(found: dict[str, Any], as_json: bool) -> None:

@@ -152,8 +152,8 @@ class Session:
         else:
             if self.compiled:
                 self._say(
-                    "compiled has no effect here: it is for Transformers on a GPU, without alternatives or a "
-                    "repetition penalty, and with learned positions only as far as these go."
+                    "compiled (--compile) has no effect here: it is for Transformers on a GPU, without alternatives or "
+                    "a repetition penalty, and with learned positions only as far as these go."
                 )
             yield from self._decode_singly(rows, state, logits)
         for row in rows:

@@ -328,13 +328,17 @@ def _require_usual(model: str, key: str, value: Any, usual: Any) -> None:
 
 def _config_from_llama(settings: Mapping[str, Any]) -> tuple[ModelConfig, int, int]:
     width, heads = settings["hidden_size"], settings["num_attention_heads"]
+    rope = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
     for key in ("rope_parameters", "rope_scaling"):
-        table = settings.get(key) or {}
-        _require_usual("Llama", f"{key}.rope_type", table.get("rope_type", table.get("type", "default")), "default")
+        table = settings.get(key) or rope
+        for name in ("rope_type", "type"):
+            _require_usual("Llama", f"{key}.{name}", table.get(name, "default"), "default")
+        if table.get("rope_theta") != rope.get("rope_theta"):
+            raise FledgeError("rope_parameters and rope_scaling have another rope_theta each: keep one of the two.")
     for key, usual in (("attention_bias", False), ("mlp_bias", False), ("hidden_act", "silu")):
-        _require_usual("Llama", key, settings.get(key, usual), usual)
+        value = settings.get(key)
+        _require_usual("Llama", key, usual if value is None else value, usual)
     _require_usual("Llama", "head_dim", settings.get("head_dim") or width // heads, width // heads)
-    rope = {**(settings.get("rope_scaling") or {}), **(settings.get("rope_parameters") or {})}
     kv_heads = settings.get("num_key_value_heads") or heads
     config = ModelConfig(
         **_LLAMA_SHAPE,

@@ -140,12 +140,20 @@ def start_before_texts(start: str, token: int) -> dict[str, Any]:
 
 def _adds_to_texts(post_processor: Any, start: str | None) -> bool:
     """Whether every text gets tokens besides its own; the `start` token in front is what `generate` adds, too."""
-    if _type(post_processor) != "TemplateProcessing":
-        return _type(post_processor) not in (None, "ByteLevel")
+    kind = _type(post_processor)
+    if kind == "Sequence":
+        return any(_adds_to_texts(each, start) for each in post_processor.get("processors") or ())
+    if kind != "TemplateProcessing":
+        return kind not in (None, "ByteLevel")
     single = post_processor.get("single")
-    steps = [step.get("SpecialToken") for step in single if isinstance(step, dict)] if isinstance(single, list) else []
-    added = [step["id"] if isinstance(step, dict) else None for step in steps if step is not None]
-    return bool(added) and single != start_before_texts(str(start), 0)["single"]
+    steps = [_step(step) for step in single] if isinstance(single, list) else []
+    return steps not in ([("Sequence", "A")], [("SpecialToken", start), ("Sequence", "A")])
+
+
+def _step(step: Any) -> tuple[Any, Any]:
+    """A step of a template: what it is, and of which name."""
+    kind, content = next(iter(step.items()), (None, None)) if isinstance(step, dict) else (None, None)
+    return kind, content.get("id") if isinstance(content, dict) else None
 
 
 def read_document(document: Any, where: str, start: str | None = None) -> Parts:

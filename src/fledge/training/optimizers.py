@@ -147,6 +147,11 @@ class Optimizer:
                             "of floating-point numbers: it was written by another optimizer or model. Start from its "
                             "weights with --from."
                         )
+                    if not saved.isfinite().all() or (kind == "square" and (saved < 0).any()):
+                        raise FledgeError(
+                            f"The checkpoint's optimizer state {kind}/{name} holds numbers that no training leaves "
+                            "there. Go on from an earlier checkpoint with --at STEP, or from its weights with --from."
+                        )
                     piece.fill(tensor, name, saved)
 
 

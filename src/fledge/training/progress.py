@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fledge.bundle.load import step_of
 from fledge.config import RunConfig
 from fledge.errors import FledgeError
 
@@ -92,6 +93,8 @@ class Progress:
             kept, said = getattr(progress, name), checkpoint.metrics.get(name)
             if said is not None and said != kept:
                 raise _refused(f"{where} says {name} = {kept}, and bundle.json {name} = {said!r:.40}")
+        if step_of(checkpoint.path) not in (None, progress.step):
+            raise _refused(f"{where} says step = {progress.step}, and the folder's name another")
         return progress
 
 
