@@ -22,7 +22,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "post-norm": {"norm_place": "post", "qk_norm": True, "feed_forward": "relu2", "position": "sinusoidal"},
     "bare": {"norm": "none", "position": "none", "feed_forward": "silu"},
 }
-QUICK = ["gpt2", "bdh"]
+QUICK = ["gpt2"]
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in {**SHAPES, **OTHERS} if name not in QUICK]
 
 

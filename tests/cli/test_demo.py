@@ -67,6 +67,7 @@ def test_the_walk_ends_with_a_report_and_three_commands_that_work(tmp_path: Path
     assert result(again.stdout) == result(done.stdout)
 
 
+@pytest.mark.slow
 def test_an_interrupted_demo_leaves_a_usable_bundle_and_goes_on(tmp_path: Path) -> None:
     command = demo(tmp_path, "--set=training.steps=150", "--set=training.log_every=1")
     output = interrupt(command, tmp_path, tmp_path / "runs" / "akjv-demo" / "metrics.csv")

@@ -33,6 +33,7 @@ def stories(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_text_becomes_a_model_with_reasons(stories: Path) -> None:
     began = time.monotonic()
     done = fledge(stories, "start", "My stories.txt", "--time", "25s")
