@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -149,12 +150,30 @@ def test_the_way_to_an_extra_is_that_of_the_installation(monkeypatch, tmp_path) 
     from fledge import extras
 
     monkeypatch.setattr(extras, "source_folder", lambda: None)
-    assert extras.install_command("web") == "pip install 'fledge[web]'"
+    assert extras.install_command("web") == "pip install 'fledge-lm[web]'"
     monkeypatch.setattr(extras, "source_folder", lambda: tmp_path)
     assert extras.install_command("web") == f"pip install '{tmp_path}[web]'"
     (tmp_path / "constraints.txt").touch()
     monkeypatch.chdir(tmp_path)
     assert extras.install_command("web") == "pip install -c constraints.txt '.[web]'"  # as the README has it
+
+
+def test_every_name_that_pip_is_given_is_that_of_the_package() -> None:
+    """`fledge` on PyPI is another project: nothing of ours may tell a person to install it."""
+    from fledge.extras import DISTRIBUTION, own_distribution
+
+    root = Path(__file__).parents[2]
+    assert f'name = "{DISTRIBUTION}"' in (root / "pyproject.toml").read_text()
+    found = own_distribution()
+    assert found is not None
+    assert any("fledge" in str(file) for file in found.files or [])
+    texts = [*root.glob("*.md"), *root.glob("docs/**/*.md"), *root.glob("src/**/*.py"), root / "pyproject.toml"]
+    wrong = [
+        path
+        for path in texts
+        if re.search(r"""pip install[^\n]*['" ]fledge\b(?!-lm|_lm)|\bfledge\[""", path.read_text())
+    ]
+    assert wrong == []
 
 
 @pytest.mark.parametrize(

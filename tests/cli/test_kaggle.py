@@ -20,7 +20,7 @@ def test_the_page_s_command_packs_a_folder(tmp_path: Path) -> None:
     packed = tmp_path / "kaggle" / "akjv-demo"
     assert (packed / "dataset" / "recipe.json").is_file()
     assert list((packed / "notebook").glob("*.ipynb"))
-    assert {path.suffix for path in (packed / "dataset").glob("fledge-*")} & {".whl", ".sdist"}
+    assert {path.suffix for path in (packed / "dataset").glob("fledge_lm-*")} & {".whl", ".sdist"}
     assert list((packed / "dataset").glob("pythonbible_akjv-*.whl"))  # the text itself
     assert "kaggle kernels push" in (packed / "README.md").read_text()
 

@@ -166,7 +166,7 @@ def test_random_and_tpe_choose_the_same_points_however_many_run_at_once(config, 
 
 @pytest.mark.slow
 def test_ray_gives_the_same_numbers(config, tmp_path: Path) -> None:
-    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'fledge[ray]'")
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'fledge-lm[ray]'")
     arms = [Arm("hot", ("optimizer.learning_rate=2e-3",)), Arm("deep", ("model.layers=2",))]
     _, alone, _ = ablate(config, tmp_path / "alone", [], arms)
     try:

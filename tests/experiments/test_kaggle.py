@@ -137,7 +137,9 @@ def test_pip_builds_the_source_without_a_network(tmp_path: Path, elsewhere: Path
         pytest.skip("this needs a clone and what builds it")
     distribution.source_archive(tmp_path)
     pip = [elsewhere, "-m", "pip", "install", "--no-index", "--no-deps", "--no-build-isolation", "--force-reinstall"]
-    done = subprocess.run([*pip, "--find-links", tmp_path, "fledge"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*pip, "--find-links", tmp_path, distribution.own().name], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     where = subprocess.run(
         [elsewhere, "-c", "import fledge._core as core; print(core.__file__)"],
@@ -161,10 +163,10 @@ def test_a_repacked_wheel_lists_what_it_holds(tmp_path: Path) -> None:
 
 
 def test_what_fledge_needs_is_carried_but_not_what_kaggle_has() -> None:
-    carried, left = distribution.needed(["fledge"])
+    carried, left = distribution.needed(["fledge-lm"])
     names = {found.name for found in carried}
     assert {"typer", "rich"} <= names
-    assert not names & {"torch", "numpy", "fledge"}
+    assert not names & {"torch", "numpy", "fledge-lm"}
     assert not set(left) & distribution.THERE
 
 

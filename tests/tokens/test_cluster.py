@@ -12,7 +12,7 @@ from fledge.tokens import write_store
 from tests.tokens.helpers import ByteTokenizer
 
 fsspec = pytest.importorskip("fsspec")
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'fledge[ray]'")
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'fledge-lm[ray]'")
 
 TEXTS = [b"text %d" % i for i in range(100)]
 

@@ -14,7 +14,7 @@ from fledge.errors import FledgeError
 from fledge.tokens import write_store
 from tests.tokens.helpers import ByteTokenizer
 
-ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'fledge[ray]'")
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'fledge-lm[ray]'")
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
 

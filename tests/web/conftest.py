@@ -18,7 +18,7 @@ from tests.web.world import make_world
 MISSING = [name for name in ("fastapi", "httpx", "uvicorn") if importlib.util.find_spec(name) is None]
 if MISSING:
     collect_ignore_glob = ["test_*.py"]
-    warnings.warn(f"The page's tests are left out: install {' and '.join(MISSING)}, as fledge[web] and [dev] do.")
+    warnings.warn(f"The page's tests are left out: install {' and '.join(MISSING)}, as fledge-lm[web] and [dev] do.")
 
 
 @pytest.fixture(scope="session")

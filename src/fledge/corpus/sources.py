@@ -24,7 +24,12 @@ from fledge.files import documents_format, without_query
 
 Special = Literal["recognise", "text"]
 STANDARD_INPUT = "-"
-DRIVERS = {"http": "'fledge[data]'", "https": "'fledge[data]'", "sftp": "paramiko", "ssh": "paramiko"}  # else by fsspec
+DRIVERS = {
+    "http": "'fledge-lm[data]'",
+    "https": "'fledge-lm[data]'",
+    "sftp": "paramiko",
+    "ssh": "paramiko",
+}  # else by fsspec
 STAMPS = ("ETag", "etag", "mtime", "LastModified", "Last-Modified", "last_modified", "updated", "created")
 
 

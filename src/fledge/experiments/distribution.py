@@ -17,6 +17,7 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 from fledge.errors import FledgeError
+from fledge.extras import DISTRIBUTION, own_distribution
 from fledge.files import atomic_write
 
 THERE = frozenset({"torch", "numpy", "matplotlib", "pydantic", "safetensors"})
@@ -37,7 +38,7 @@ def installed(name: str) -> Distribution | None:
 
 
 def own() -> Distribution:
-    found = installed("fledge")
+    found = own_distribution()
     if found is None:
         raise FledgeError("fledge is not installed here, only importable: pip install . in its folder, then try again.")
     return found
@@ -111,17 +112,17 @@ def needed(names: Sequence[str], extras: Sequence[str] = ()) -> tuple[list[Distr
         name = canonicalize_name(waiting.pop(0))
         if name in carried or name in left or name in THERE:
             continue
-        found = installed(name)
-        if found is None or (name != "fledge" and not is_pure(found)):
+        found = own_distribution() if name == DISTRIBUTION else installed(name)
+        if found is None or (name != DISTRIBUTION and not is_pure(found)):
             left.append(name)
             continue
         carried[name] = found
-        chosen = ["", *extras] if name == "fledge" else [""]
+        chosen = ["", *extras] if name == DISTRIBUTION else [""]
         for text in found.requires or []:
             requirement = Requirement(text)
             if requirement.marker is None or any(requirement.marker.evaluate({"extra": extra}) for extra in chosen):
                 waiting.append(requirement.name)
-    carried.pop("fledge", None)
+    carried.pop(DISTRIBUTION, None)
     return list(carried.values()), left
 
 
@@ -144,7 +145,7 @@ def source_archive(folder: Path, suffix: str = ".tar.gz") -> Path | None:
     if root is None:
         return None
     found = own()
-    name = f"fledge-{found.version}"
+    name = f"{found.name.replace('-', '_')}-{found.version}"
     members = {"PKG-INFO": (found.read_text("METADATA") or "").encode()}
     for entry in SOURCE:
         for path in [root / entry] if (root / entry).is_file() else _files(root / entry):

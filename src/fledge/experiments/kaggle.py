@@ -19,6 +19,7 @@ from fledge.config import CorpusConfig, RunConfig
 from fledge.errors import FledgeError
 from fledge.experiments import distribution
 from fledge.experiments.notebook import notebook
+from fledge.extras import DISTRIBUTION
 from fledge.files import atomic_write, read_json, require_space, sha256, write_json
 
 RECIPE = "recipe.json"
@@ -91,7 +92,7 @@ def pack(config: RunConfig, folder: Path, time: str = "8h50m", user: str = "") -
             asked = distribution.requirements(extras)
             wheels = [packed.wheel, *packed.wheels]
             add_metadata(dataset, notebooks, slug, owner, packed, former)
-            content = notebook(config.name, slug, time, asked, MANIFEST, packed.network)
+            content = notebook(config.name, slug, time, distribution.own().name, asked, MANIFEST, packed.network)
             (notebooks / f"{slug}.ipynb").write_bytes(content)
             manifest = {"name": config.name, "wheels": wheels, "source": packed.source}
             manifest |= {"files": checksums(dataset), "notebook": checksums(notebooks)}
@@ -259,7 +260,7 @@ def add_program(dataset: Path, packed: Packed, extras: list[str]) -> None:
             f"fledge was installed from a wheel for {platform}, and goes along as that: the notebook needs the same "
             "Python and a system no older than this one. From a clone, the source would go along too."
         )
-    roots = ["fledge", *(distribution.BUILD if packed.source else ())]
+    roots = [DISTRIBUTION, *(distribution.BUILD if packed.source else ())]
     found, left = distribution.needed(roots, extras)
     packed.wheels += [distribution.repack(one, dataset).name for one in found]
     missing = [name for name in left if name in distribution.BUILD]

@@ -56,10 +56,10 @@ def works():
 
 
 ours = ["--force-reinstall", "--no-deps"]
-if not (pip(*ours, "--only-binary=fledge", "fledge") and works()):
+if not (pip(*ours, "--only-binary", PROGRAM, PROGRAM) and works()):
     print("No wheel fits this machine: compiling the source, a minute or two.")
     pip("scikit-build-core", "nanobind")
-    pip(*ours, "--no-build-isolation", "--no-binary=fledge", "fledge")
+    pip(*ours, "--no-build-isolation", "--no-binary", PROGRAM, PROGRAM)
 needed = REQUIREMENTS
 if not pip(*needed):
     print("Not everything is as new as fledge asks for; what there is may do:")
@@ -119,8 +119,10 @@ for path in collect(RUN, WORKING):
 """
 
 
-def notebook(name: str, slug: str, time: str, requirements: list[str], manifest: str, network: str = "") -> bytes:
-    """The whole notebook as a file; `network` says what it needs one for."""
+def notebook(
+    name: str, slug: str, time: str, program: str, requirements: list[str], manifest: str, network: str = ""
+) -> bytes:
+    """The whole notebook as a file: `program` is the name that pip knows fledge by, `network` what it needs one for."""
     settings = SETTINGS.format(name=name, slug=slug, time=time, manifest=manifest)
     parts = [
         (
@@ -131,7 +133,7 @@ def notebook(name: str, slug: str, time: str, requirements: list[str], manifest:
         ),
         ("code", settings),
         ("markdown", "## Install fledge, without a network"),
-        ("code", INSTALL.replace("REQUIREMENTS", repr(requirements))),
+        ("code", INSTALL.replace("REQUIREMENTS", repr(requirements)).replace("PROGRAM", repr(program))),
         ("markdown", "## Take up the previous version's run, if its output is attached"),
         ("code", TAKE_UP),
         ("markdown", "## Text to tokens"),
