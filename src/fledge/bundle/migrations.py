@@ -37,7 +37,7 @@ def migrate(
             release = f"fledge {needs[:20]} or later"
         raise FledgeError(
             f"{where} has format version {str(found)[:20]}, and this fledge reads up to {version}. It needs {release}: "
-            "pip install --upgrade fledge"
+            "pip install --upgrade fledge-lm"
         )
     if not sealed:
         raise FledgeError(f"{where} does not match its own checksum: it was cut or changed after it was written.")
