@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from typer.testing import CliRunner
 
 from fledge.cli import build
+from fledge.errors import FledgeError
 from fledge.training.device import choose_device
 
 SETTINGS = ["model.layers=1", "model.width=32", "tokens.context_length=16", "training.threads=1"]
@@ -26,3 +28,10 @@ def test_the_table_names_the_device_that_auto_chose() -> None:
     outcome = CliRunner().invoke(build(), command, catch_exceptions=False, env={"COLUMNS": "120"})
     assert "auto" not in outcome.output
     assert f"│ {choose_device('auto')} " in outcome.output
+
+
+@pytest.mark.parametrize("seconds", ["1e18", "nan", "0", "-1"])
+def test_a_time_that_never_ends_or_never_begins_is_refused(seconds: str) -> None:
+    command = ["bench", "device", "--device", "cpu", "--batch", "2", "--seconds", seconds]
+    with pytest.raises(FledgeError, match="is not possible: give more than 0"):
+        CliRunner().invoke(build(), command, catch_exceptions=False)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fledge.config import load_recipe, override_config
+from fledge.config import ModelConfig, load_recipe, override_config
 from fledge.errors import FledgeError
 from fledge.experiments import distribution
 from fledge.experiments.kaggle import pack, slug_of
@@ -253,6 +253,8 @@ def test_mistakes_are_answered_with_a_sentence(text: Path, tmp_path: Path) -> No
         pack(load_recipe("akjv-demo", ["corpus.source=-"]), tmp_path / "out")
     with pytest.raises(FledgeError, match=r"nowhere\.txt"):
         pack(load_recipe("akjv-demo", ["corpus.source=./nowhere.txt"]), tmp_path / "out")
+    with pytest.raises(FledgeError, match=r"model\.architecture = ''\. Known: bdh"):
+        pack(recipe(text).model_copy(update={"model": ModelConfig(architecture="")}), tmp_path / "out")
     assert not (tmp_path / "out").exists()
     with pytest.raises(FledgeError, match="was not made by fledge kaggle"):
         pack(recipe(text), tmp_path)

@@ -11,6 +11,7 @@ from fledge.accounting import Account
 from fledge.config import ModelConfig, RunConfig, load_recipe, override_config, recipe_names
 from fledge.errors import FledgeError
 from fledge.experiments.compare import ARCHITECTURES, Work, arm_config, compare, moved
+from fledge.experiments.findings import without_budget
 from fledge.experiments.match import TOLERANCE, same_parameters, same_work, spread
 from fledge.experiments.plan import Arm, Plan, make_plan, warm_up
 from fledge.experiments.ranking import how_matched
@@ -155,6 +156,15 @@ def test_a_warm_up_that_was_set_stays_and_one_that_is_cut_is_said(
     plan = make_plan("ablate", "?", config, [Arm("a")], 1, tmp_path / "recipe")
     assert plan.config["schedule"]["warmup_steps"] == 0
     assert plan.facts["notes"] == warm_up(config, 4)[1]
+    own = tmp_path / "own.toml"
+    own.write_text('name = "own"\n[schedule]\nwarmup_steps = 3\n')
+    mine = override_config(load_recipe(own), ["training.steps=20"])
+    assert warm_up(mine, 20) == (3, []), "set in a recipe of one's own"
+    assert warm_up(mine, 3)[1] == [
+        "The warm-up of 3 steps that was set is not over within the 3 steps: the learning rate never reaches its peak."
+    ]
+    own.write_text('name = "own"\n')
+    assert warm_up(load_recipe(own), 20)[0] == 2, "a default is cut"
     assert "warm-up of 100 steps that the recipe has was cut to 0" in capsys.readouterr().out
 
 
@@ -164,6 +174,14 @@ def test_a_budget_says_that_it_decides_the_length(
     chosen = override_config(config, ["schedule.warmup_steps=0", "training.steps=7"])
     make_plan("ablate", "?", chosen, [Arm("a")], 1, tmp_path / "plan", lambda config: Pace(12, 4), "1m")
     assert capsys.readouterr().out == "--budget 1m decides: 12 steps, not the 7 of training.steps.\n"
+
+
+def test_the_command_for_as_many_steps_has_no_budget_and_no_other_length() -> None:
+    same = "--set training.steps=60 --set training.tokens=none --set training.evaluate_windows=32"
+    for budget in ("--budget 15m", "--budget=15m"):
+        said = without_budget(f"fledge ablate akjv {budget} --set=training.steps=9 --set model.layers=2", 60, 32)
+        assert said == f"fledge ablate akjv {same} --set model.layers=2"
+    assert without_budget("don't split this", 60, 32) == "don't split this"
 
 
 def test_another_experiment_is_told_apart_in_a_few_words(config: RunConfig, tmp_path: Path) -> None:

@@ -280,6 +280,49 @@ def test_a_batch_with_too_few_steps_is_refused_before_anything_is_planned(config
     assert equal_windows(3, 2, [1], 10) == 6, "who asks for few steps gets them"
 
 
+def test_tokens_hold_for_every_point_and_the_report_says_how_many_each_saw(config, tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    config = override_config(config, ["training.steps=none", "training.tokens=768", "schedule.warmup_steps=4"])
+    axes = [parse_axis("tokens.context_length=8,16"), parse_axis("training.batch_size=4,8")]
+    _, outcomes, report = sweep(config, tmp_path / "e", axes, prune=False)
+    assert {each.tokens for each in outcomes} == {768}
+    assert sorted(each.step for each in outcomes) == [6, 12, 12, 24]
+    warm = [load_recipe(p).schedule.warmup_steps for p in sorted((tmp_path / "e" / "trials").glob("*/config.json"))]
+    assert sorted(warm) == [2, 4, 4, 8], "the same share of every trial"
+    assert "after 768 tokens" in report.read_text()
+    assert "768 tokens for each arm" in report.read_text()
+    assert sweep(config, tmp_path / "e", axes, prune=False)[1] == outcomes
+    _, outcomes, report = ablate(config, tmp_path / "a", [], [parse_arm("long: tokens.context_length=32")])
+    assert [each.tokens for each in outcomes] == [768, 768]
+    assert "768 tokens for each arm" in report.read_text()
+
+
+def test_a_plan_of_fixed_steps_is_taken_up_where_tokens_are_the_same_for_all(config, tmp_path: Path) -> None:
+    """Plans were once written with the steps of the recipe: what cannot differ goes on, and the rest is refused."""
+    tokens = override_config(config, ["training.steps=none", "training.tokens=256"])
+    arms = [parse_arm("wide: model.width=32")]
+    _, outcomes, _ = ablate(config, tmp_path / "e", [], arms)
+    assert ablate(tokens, tmp_path / "e", [], arms)[1] == outcomes
+    arms = [parse_arm("long: tokens.context_length=32")]
+    ablate(config, tmp_path / "f", [], arms)
+    with pytest.raises(FledgeError, match=r"another experiment.*training\.steps = 4 there, None here"):
+        ablate(tokens, tmp_path / "f", [], arms)
+
+
+def test_unequal_tokens_are_said_with_what_would_make_them_equal(config, tmp_path: Path) -> None:
+    runs, axes = [outcome("a", tokens=128), outcome("b", tokens=256)], [Axis("tokens.context_length", (8, 16))]
+    points = {"a": {"tokens.context_length": 8}, "b": {"tokens.context_length": 16}}
+    given = landscape.answer(runs, axes, points, "validation_loss", whole=True, equal_samples=True)
+    assert "on 128 to 256: --equal-samples gives them equally many windows, and these differ in length" in given
+    assert "with --equal-samples" not in given
+    batches = findings.unequal_tokens([outcome("a", tokens=64), outcome("b", tokens=640)], [BATCH, RATE])
+    assert batches.endswith("with --equal-samples all would see as many.")
+    _, _, report = ablate(config, tmp_path / "a", [], [parse_arm("long: tokens.context_length=32")])
+    text = report.with_suffix(".md").read_text()
+    assert "not all were trained on equally many tokens, but on 256 to 512" in text.lower()
+    assert "| 512 |" in text
+
+
 def test_what_is_said_of_samples_is_what_the_trials_saw() -> None:
     unequal = [outcome("a", tokens=28672), outcome("b", tokens=16384)]
     assert "between 16,384 and 28,672" in samples_sentence(unequal)

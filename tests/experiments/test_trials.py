@@ -16,6 +16,7 @@ from fledge.config import load_recipe, override_config
 from fledge.errors import FledgeError
 from fledge.experiments.ablate import ablate, parse_arm
 from fledge.experiments.compare import arm_config, compare
+from fledge.experiments.finished import result_of
 from fledge.experiments.match import same_parameters, spread
 from fledge.experiments.plan import Arm
 from fledge.experiments.ranking import lost_sentences, verdict
@@ -23,6 +24,8 @@ from fledge.experiments.space import grid, parse_axis
 from fledge.experiments.statistics import apart, estimate, paired_difference, seeds_needed, t95
 from fledge.experiments.sweep import sweep
 from fledge.experiments.trials import Outcome
+from fledge.run import Run
+from fledge.training import load_checkpoint
 
 TEXT = Path(__file__).parents[2] / "CONTRIBUTING.md"
 SMALL = [
@@ -180,6 +183,20 @@ def test_a_comparison_tunes_every_arm_alike(config, tmp_path) -> None:
     assert "transformer, 1 layer" not in setup, "what one arm has is not told as if all had it"
     arms = text.partition("<h2>Arms</h2>")[2].partition("<h2>Set-up</h2>")[0]
     assert "model.architecture=gru" in arms
+
+
+def test_a_run_that_went_on_with_another_batch_size_is_reported_with_what_it_saw(config, tmp_path) -> None:
+    config = override_config(config, ["training.steps=none", "training.tokens=512", "training.save_every=2"])
+    half = Run(override_config(config, ["training.tokens=256"]), tmp_path / "run", quiet=True).train()
+    larger = Run(override_config(config, ["training.batch_size=8"]), tmp_path / "run", quiet=True)
+    done = larger.train(resume=load_checkpoint(tmp_path / "run"))
+    found = result_of(Run.open(tmp_path / "run"))
+    assert (half.step, half.tokens, done.step, done.tokens) == (4, 256, 6, 512)
+    assert (found.step, found.steps, found.tokens, found.stopped) == (6, 6, 512, None)
+    longer = Run.open(tmp_path / "run")
+    longer.config = override_config(longer.config, ["training.tokens=1024"])
+    assert result_of(longer).steps == 10
+    assert "does not record" in (result_of(longer).stopped or ""), "nobody knows why it ended"
 
 
 def outcome(arm: str, seed: int, loss: float) -> Outcome:

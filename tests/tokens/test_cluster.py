@@ -37,6 +37,21 @@ def again(address: str, texts: list[bytes] = TEXTS, shift: int = 0, restart: boo
     return write_store_on_ray(corpus, tokenizer, address, progress=False, restart=restart)
 
 
+def test_a_store_is_staged_where_nobody_else_can_have_put_one(tmp_path, address, monkeypatch):
+    """The temporary folder belongs to everybody: a folder of a name that can be guessed may be somebody else's."""
+    from fledge.tokens.cluster import _staging
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    place = _staging(address)
+    assert place == _staging(address), "an interrupted run finds its journal"
+    assert place.parent.stat().st_mode & 0o777 == 0o700
+    place.parent.rmdir()
+    (tmp_path / "theirs").mkdir()
+    place.parent.symlink_to(tmp_path / "theirs")
+    with pytest.raises(FledgeError, match="is not a folder of yours"):
+        _staging(address)
+
+
 def test_the_same_store_is_whole_and_another_one_is_refused(tmp_path, address):
     copied(tmp_path / "staged", address)
     assert not (tmp_path / "staged").exists()

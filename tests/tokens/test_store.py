@@ -391,3 +391,11 @@ def test_open_is_quick_and_silent(tmp_path: Path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         TokenStore.open(str(tmp_path / "store"))
+
+
+def test_a_number_of_threads_is_refused_as_it_was_given(tmp_path: Path):
+    """It is divided among batches that are encoded side by side, and the sentence must not name a half of it."""
+    many = 99999999999999999999999
+    with pytest.raises(FledgeError, match=f"threads = {many} must be a whole number"):
+        write_store(Corpus.from_documents(TEXTS), ByteTokenizer(), tmp_path / "store", many, progress=False)
+    assert not (tmp_path / "store").exists()

@@ -79,8 +79,11 @@ def recipe_values(recipe: str) -> dict[str, Any]:
 
 
 def override_config(config: RunConfig, overrides: Iterable[str]) -> RunConfig:
-    """The same settings with `a.b=c` overrides applied and everything checked again."""
-    values = config.model_dump(mode="json")
+    """The same settings with `a.b=c` overrides applied and everything checked again.
+
+    A default stays a default: `model_fields_set` names what somebody set.
+    """
+    values = config.model_dump(mode="json", exclude_unset=True)
     for override in overrides:
         _apply(values, override)
     return parse(RunConfig, values)

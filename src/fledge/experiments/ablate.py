@@ -12,7 +12,16 @@ from fledge.errors import FledgeError, nearest
 from fledge.experiments import findings
 from fledge.experiments.engines import ONE_BY_ONE, Engine, alone_in, run_trials
 from fledge.experiments.page import Page
-from fledge.experiments.plan import Arm, Plan, check_folder, make_plan, with_shared_data, with_windows
+from fledge.experiments.plan import (
+    Arm,
+    Plan,
+    check_folder,
+    key_of,
+    make_plan,
+    tokens_differ,
+    with_shared_data,
+    with_windows,
+)
 from fledge.experiments.statistics import Estimate, apart, estimate
 from fledge.experiments.timing import Clock, Cost, pacer
 from fledge.experiments.trials import (
@@ -93,7 +102,7 @@ def architecture_arms(config: RunConfig) -> list[Arm]:
         Arm("SiLU", ("model.feed_forward=silu", silu)): config.model.feed_forward != "silu",
     }
     known = {f"model.{name}" for name in find_architecture(config.model.architecture).settings}
-    found = [arm for arm, changes_it in arms.items() if changes_it and arm.changes[0].partition("=")[0] in known]
+    found = [arm for arm, changes_it in arms.items() if changes_it and key_of(arm.changes[0]) in known]
     if not found:
         raise FledgeError(
             f"The model of {config.name}, model.architecture = {config.model.architecture}, has none of the parts that "
@@ -140,7 +149,7 @@ def ablate(
     every = [Arm(BASE), *(arm for group in groups for arm in group_arms(group, config)), *arms]
     check_arms(config, every, planned=budget is not None)  # a mistake in the last arm is found before the first is run
     for arm in arms:
-        check_effects(config, [change.partition("=")[0] for change in arm.changes])
+        check_effects(config, [key_of(change) for change in arm.changes])
     question = QUESTIONS.get(tuple(groups) if not arms else (), "What is each part of {name} worth?")
     question = question.format(name=config.name)
 
@@ -151,18 +160,23 @@ def ablate(
     with alone_in(folder):
         every, left_out = with_windows(config, every, [arm.name for arm in arms], folder)
         pace = pacer(budget, budget_text, began, engine, folder, costs)
-        plan = make_plan("ablate", question, config, every, seeds, folder, pace, budget_text, engine.parallel)
-        measure = Measure.of(change.partition("=")[0] for arm in every for change in arm.changes)
+        keys = {key_of(change) for arm in every for change in arm.changes}
+        hold = tokens_differ(config, keys, planned=budget is not None)
+        plan = make_plan(
+            "ablate", question, config, every, seeds, folder, pace, budget_text, engine.parallel, tokens_hold=hold
+        )
+        measure = Measure.of(keys)
         metric = measure.metric
         outcomes = list(run_trials(plan_trials(plan, measure.alone), folder, engine))
-        page = Page(plan.question, answer(plan, outcomes, metric, unigrams(plan, folder)))
+        found = answer(plan, outcomes, metric, unigrams(plan, folder))
+        page = Page(plan.question, f"{found} {findings.unequal_tokens(outcomes, keys)}".strip())
         findings.add_arms(page, plan, outcomes, metric, BASE)
         for sentence in left_out:
             page.paragraph(sentence)
         page.paragraph(
             "No setting was tuned for any arm, the learning rate among them. So this is what each change does to a "
-            "model of this size on this text after so many steps, where an arm may lead because it learns faster at "
-            "first; it is not what the change would do to one that is larger or trained for longer."
+            "model of this size on this text after so short a training, where an arm may lead because it learns faster "
+            "at first; it is not what the change would do to one that is larger or trained for longer."
         )
         if measure.alone:
             add_policies(page, plan, config)
@@ -182,7 +196,7 @@ def add_policies(page: Page, plan: Plan, config: RunConfig) -> None:
     )
     most = plan.config["training"]["evaluate_windows"] * tokens.context_length
     page.paragraph(
-        "All arms take as many steps of as many windows; where windows are padded, they see less text in them. The "
+        "Where windows are padded, an arm sees less text in the same number of tokens. The "
         f"losses above are those of the first held-out documents, about {most:,} tokens of them and the same for every "
         "arm, each document read by itself from its beginning. That is how packed and aligned windows train; on "
         "running text, stream may do better. The windows that the set-up tells of are those of the curves."
@@ -253,10 +267,9 @@ def answer(plan: Plan, outcomes: Sequence[Outcome], metric: Metric, counted: Map
             f"One seed shows no uncertainty, so no difference is shown yet (run with --seeds 3). Measured against the "
             f"recipe as it is, more is worse: {told(open_)}."
         )
-    length = max(outcome.tokens for outcome in outcomes)
     spread = f", ± half the 95 % interval over {len(plan.seeds)} seeds" * (len(plan.seeds) > 1)
     padded = any(change.startswith("tokens.policy=") for arm in plan.arms for change in arm.changes)
-    seen = f"{length:,} tokens" + ", padding included" * padded
+    seen = findings.tokens_seen(outcomes) + ", padding included" * padded
     unit = f"In {findings.METRICS[metric]} after training on {seen}{spread}."
     if plan.question.startswith("Which") and found:
         means = {arm.name: findings.arm_values(groups.get(arm.name, []), metric) for arm in plan.arms}

@@ -18,8 +18,8 @@ from fledge.errors import FledgeError, nearest
 from fledge.experiments import findings, ranking
 from fledge.experiments.engines import ONE_BY_ONE, Engine, alone_in, run_trials
 from fledge.experiments.match import Match, same_parameters, same_work
-from fledge.experiments.plan import NOTES, Arm, Plan, check_folder, make_plan, with_shared_data
-from fledge.experiments.timing import EVALUATIONS, Clock, Cost, pacer
+from fledge.experiments.plan import EVALUATIONS, NOTES, Arm, Plan, check_folder, key_of, make_plan, with_shared_data
+from fledge.experiments.timing import Clock, Cost, pacer
 from fledge.experiments.trials import Outcome, Trial, check_arms, unigram_loss
 
 RATES = (0.3, 1.0, 3.0)
@@ -124,7 +124,7 @@ def compare(
         chosen = ranking.best_rates(outcomes, names, plan.seeds[0])
         finals = [outcome for outcome in outcomes if outcome.arm in chosen.values()]
         findings.add_samples(page, plan, finals, folder, prompt)
-        differing = {change.partition("=")[0] for arm in arms for change in arm.changes}
+        differing = {key_of(change) for arm in arms for change in arm.changes}
         varied = {*differing, "model.architecture", "model.layers", "model.width"}
         if len(set(steps.values())) > 1:
             varied.add("training.steps")

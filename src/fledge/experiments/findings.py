@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from fledge.config import RunConfig, changed, load_recipe, parse, recipe_names
 from fledge.errors import FledgeError
 from fledge.experiments.page import Page
-from fledge.experiments.plan import NOTES, TIMING, Plan, with_shared_data
+from fledge.experiments.plan import NOTES, OF_STEP, TIMING, Plan, key_of, with_shared_data
 from fledge.experiments.recipe import settings_text
 from fledge.experiments.space import BATCH
 from fledge.experiments.statistics import Estimate, apart, estimate, paired_difference
@@ -45,7 +46,7 @@ def add_setup(
     model, training, tokens, optimizer = (config[group] for group in ("model", "training", "tokens", "optimizer"))
     page.heading("Set-up")
     steps, layers, rate = plan.facts.get("steps", 0), model["layers"], "optimizer.learning_rate"
-    by_arms = [{change.partition("=")[0] for change in arm.changes} for arm in plan.arms]
+    by_arms = [{key_of(change) for change in arm.changes} for arm in plan.arms]
     shared = {key for key in by_arms[0] if all(key in keys for keys in by_arms)} | set(varied)
     told = {
         "model.architecture": str(model["architecture"]),
@@ -53,8 +54,9 @@ def add_setup(
         "model.width": f"width {model['width']}",
         "tokens.context_length": f"context {tokens['context_length']}",
         "training.batch_size": f"batch {training['batch_size']}",
-        "training.steps": f"{steps:,} steps"
-        + (f" of batch {training['batch_size']}" * ("training.batch_size" in shared)),
+        "training.steps": f"{training['tokens']:,} tokens for each arm"
+        if training["tokens"]
+        else f"{steps:,} steps" + (f" of batch {training['batch_size']}" * ("training.batch_size" in shared)),
         "optimizer.name": f"optimizer {optimizer['name']}",
         rate: f"peak learning rate {optimizer['learning_rate']:g}"
         + f" ({optimizer['matrix_learning_rate']:g} for matrices)" * (optimizer["name"] == "muon"),
@@ -85,12 +87,35 @@ def add_setup(
         )
     page.code(command)
     if plan.facts.get("budget"):
-        same = f"--set training.steps={steps} --set training.evaluate_windows={training['evaluate_windows']}"
         page.paragraph("For as many steps on any machine:")
-        page.code(command.replace(f"--budget {plan.facts['budget']}", same))
+        page.code(without_budget(command, steps, training["evaluate_windows"]))
     machines = sorted({outcome.machine for outcome in outcomes if outcome.machine})
     page.paragraph("; ".join([f"fledge {__version__}", *machines]) + ".")
     page.code(settings_text(config), "Every setting; arms differ from it by what they name, and seeds by training.seed")
+
+
+def without_budget(command: str, steps: int, evaluate_windows: int) -> str:
+    """The same command with the steps that the budget became in its place; what they replace is left out.
+
+    >>> without_budget("fledge ablate akjv --budget=15m --set training.tokens=900 --seeds 2", 60, 32)
+    'fledge ablate akjv --set training.steps=60 --set training.tokens=none --set training.evaluate_windows=32 --seeds 2'
+    """
+    lengths = {"training.steps": steps, "training.tokens": "none", "training.evaluate_windows": evaluate_windows}
+    if "--budget" not in command:
+        return command
+    words, kept, place = shlex.split(command), [], None
+    while words:
+        name, equals, value = words.pop(0).partition("=")
+        if name not in ("--budget", "--set"):
+            kept.append(name + equals + value)
+            continue
+        value = value if equals else words.pop(0)
+        if name == "--budget":
+            place = len(kept)
+        elif key_of(value) not in lengths:
+            kept += ["--set", value]
+    same = [word for key, value in lengths.items() for word in ("--set", f"{key}={value}")]
+    return shlex.join(kept if place is None else [*kept[:place], *same, *kept[place:]])
 
 
 def recipe_changes(config: RunConfig) -> str:
@@ -136,6 +161,36 @@ def data_sentences(config: RunConfig, folder: Path, shared: bool) -> str:
     )
 
 
+def tokens_seen(outcomes: Sequence[Outcome]) -> str:
+    """How many tokens the trials were trained on that ran to their end.
+
+    >>> ends = [Outcome(name, 0, "complete", 1, seen, 1, 1.0) for name, seen in (("a", 5120), ("b", 40960))]
+    >>> tokens_seen(ends[:1]), tokens_seen(ends)
+    ('5,120 tokens', '5,120 to 40,960 tokens')
+    """
+    seen = sorted({o.tokens for o in outcomes if o.status == "complete"} or {o.tokens for o in outcomes})
+    return f"{seen[0]:,} tokens" if len(seen) == 1 else f"{seen[0]:,} to {seen[-1]:,} tokens"
+
+
+def unequal_tokens(outcomes: Sequence[Outcome], keys: Collection[str], equal_samples: bool = False) -> str:
+    """What to say where trials that differ in `keys` were not trained on equally many tokens, and how they would be.
+
+    >>> ends = [Outcome(name, 0, "complete", 1, seen, 1, 1.0) for name, seen in (("a", 5120), ("b", 40960))]
+    >>> unequal_tokens(ends, ["tokens.context_length"]).partition(": ")[2]
+    'with --set training.tokens=5120 --set training.steps=none, and no --budget, all would see as many.'
+    """
+    seen = sorted(outcome.tokens for outcome in outcomes if outcome.status == "complete")
+    if not seen or seen[-1] <= 1.1 * seen[0] or {*keys} & {*LENGTH}:
+        return ""
+    told = f"Not all were trained on equally many tokens, but on {seen[0]:,} to {seen[-1]:,}"
+    if equal_samples:
+        return f"{told}: --equal-samples gives them equally many windows, and these differ in length."
+    if {*keys} & {*OF_STEP} == {BATCH}:
+        return f"{told}: with --equal-samples all would see as many."
+    alike = f"--set training.tokens={seen[0]} --set training.steps=none"
+    return f"{told}: with {alike}, and no --budget, all would see as many."
+
+
 def add_given_up(page: Page, outcomes: Sequence[Outcome]) -> None:
     """The trials that were not run to their end, and why: a diverged one is a result, a pruned one a saving."""
     rows = [
@@ -170,6 +225,7 @@ def add_arms(page: Page, plan: Plan, outcomes: Sequence[Outcome], metric: str, r
                 difference_text(found, base, metric) if reference and arm.name != reference else "–",
                 f"{len(diverged)} of {len(found)}" if diverged else "none",
                 f"{found[0].parameters:,}" if found else "–",
+                tokens_seen(found).removesuffix(" tokens") if found else "–",
                 f"{sum(speed) / len(speed):,.0f}" if speed else "–",
             )
         )
@@ -182,6 +238,7 @@ def add_arms(page: Page, plan: Plan, outcomes: Sequence[Outcome], metric: str, r
             "difference",
             "diverged",
             "parameters",
+            "tokens",
             "tokens/s",
         ],
         rows,
@@ -209,7 +266,7 @@ def with_former(change: str, config: Mapping[str, Any]) -> str:
     >>> with_former("model.norm=none", {"model": {"norm": "rms"}}), with_former("a.b=1", {"a": {"b": None}})
     ('model.norm=none (instead of rms)', 'a.b=1')
     """
-    group, _, name = change.partition("=")[0].partition(".")
+    group, _, name = key_of(change).partition(".")
     former = config.get(group, {}).get(name)
     return change if former is None else f"{change} (instead of {former})"
 

@@ -5,16 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fledge.errors import FledgeError
+from fledge.files import read_json
 
 if TYPE_CHECKING:
     from fledge.run import Run
     from fledge.training import TrainingResult
 
+UNKNOWN = "a cause that the run's folder does not record"
+
 
 def result_of(run: Run) -> TrainingResult:
-    """The result of the run's training so far, from its metrics and its last checkpoint."""
+    """The result of the run's training so far, from its metrics and its last checkpoint.
+
+    Tokens and steps are the checkpoint's own: the batch size may have changed when the run was resumed.
+    """
     from fledge.bundle.load import checkpoints
+    from fledge.bundle.manifest import STATE, TRAINING
     from fledge.training import TrainingResult, read_metrics
+    from fledge.training.progress import Progress, total_steps
 
     kept = checkpoints(run.folder)
     if not kept:
@@ -24,18 +32,20 @@ def result_of(run: Run) -> TrainingResult:
     def column(name: str) -> list[float]:
         return [float(row[name]) for row in rows if row[name]]
 
-    speeds, step = column("tokens_per_second"), int(kept[-1].name.rpartition("-")[2])
+    speeds, state = column("tokens_per_second"), kept[-1] / TRAINING / f"{STATE}.json"
+    progress = Progress.restore(read_json(state), str(state))
+    steps = total_steps(run.config, progress)
     return TrainingResult(
         folder=run.folder,
         checkpoint=kept[-1],
         metrics=run.folder / "metrics.csv",
-        step=step,
-        steps=run.config.steps,
-        tokens=step * run.config.training.batch_size * run.config.tokens.context_length,
+        step=progress.step,
+        steps=steps,
+        tokens=progress.tokens,
         loss=next(reversed(column("loss")), None),
         validation_loss=next(reversed(column("validation_loss")), None),
         bits_per_byte=next(reversed(column("bits_per_byte")), None),
         tokens_per_second=sum(speeds) / len(speeds) if speeds else 0.0,
         seconds=max(column("seconds"), default=0.0),
-        stopped="the time limit" if step < run.config.steps else None,
+        stopped=UNKNOWN if progress.step < steps else None,
     )

@@ -58,6 +58,7 @@ def pack(config: RunConfig, folder: Path, time: str = "8h50m", user: str = "") -
     """Write the folder: `dataset/` and `notebook/`, each with its metadata for the kaggle command, and a README."""
     from fledge.bundle.save import put_in_place
     from fledge.corpus import Corpus
+    from fledge.experiments.trials import check_model
     from fledge.training import parse_duration
 
     packed, folder = Packed(folder), Path(os.path.abspath(folder))
@@ -69,6 +70,7 @@ def pack(config: RunConfig, folder: Path, time: str = "8h50m", user: str = "") -
         raise FledgeError("corpus.source = - is standard input, which a notebook has not. Name a file.")
     if user and not re.fullmatch(r"[A-Za-z0-9_-]+", user):
         raise FledgeError(f"--user {user!r} is no Kaggle user name: letters, digits and hyphens.")
+    check_model(config)  # a mistake is found out here, not on Kaggle
     slug = slug_of(config.name)
     if not remote(config.corpus):
         for _ in Corpus.from_config(config.corpus).batches():

@@ -23,11 +23,12 @@ def report(
     folder: Path,
     measure: Measure,
     whole: bool,
+    equal_samples: bool = False,
 ) -> Page:
     """The page of a sweep, all but its set-up; `points` are the settings behind each arm's name, of the `whole` grid or
     of some that were drawn."""
     metric = measure.metric
-    page = Page(plan.question, answer(outcomes, axes, points, metric, whole))
+    page = Page(plan.question, answer(outcomes, axes, points, metric, whole, equal_samples))
     add_points(page, outcomes, metric)
     add_landscape(page, outcomes, axes, points, metric)
     findings.add_curves(page, plan, outcomes, folder, measure.note)
@@ -53,7 +54,12 @@ def best_arm(losses: Mapping[str, Sequence[float]]) -> str:
 
 
 def answer(
-    outcomes: Sequence[Outcome], axes: Sequence[Axis], points: Mapping[str, Point], metric: Metric, whole: bool
+    outcomes: Sequence[Outcome],
+    axes: Sequence[Axis],
+    points: Mapping[str, Point],
+    metric: Metric,
+    whole: bool,
+    equal_samples: bool = False,
 ) -> str:
     """The best point, where training stops being possible, and how far this can be trusted."""
     groups, losses = by_arm(outcomes), whole_losses(outcomes, metric)
@@ -84,11 +90,8 @@ def answer(
         )
         parts += [said for axis in axes if (said := unfinished_beside(axis, best, points, losses, diverged))]
     parts += [end for axis in axes if (end := at_end(axis, points[best][axis.key]))]
-    seen = [outcome.tokens for outcome in outcomes if outcome.status == "complete"]
-    if max(seen) > 1.1 * min(seen):
-        parts.append(
-            f"Points saw between {min(seen):,} and {max(seen):,} tokens; with --equal-samples all would see as many."
-        )
+    if unequal := findings.unequal_tokens(outcomes, [axis.key for axis in axes], equal_samples):
+        parts.append(unequal)
     if whole and not pruned:
         # Elsewhere a batch size may have lost, or never been given, the rate that would have been its best.
         parts += rates_by_batch({name: sum(values) / len(values) for name, values in losses.items()}, axes, points)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,10 @@ DATA = "data"
 TIMING = "timing"
 NOTES = "notes"
 "Of a plan's facts: what was changed by itself, in sentences for the report."
+OF_STEP = ("training.batch_size", "tokens.context_length")
+"Settings that say how many tokens a step has."
+EVALUATIONS = 10
+"Evaluations of each trial: enough for a curve."
 LONGEST_QUESTION, LONGEST_DIFFERENCE = 100, 80
 
 
@@ -34,6 +38,11 @@ class Arm:
 
     name: str
     changes: tuple[str, ...] = ()
+
+
+def key_of(change: str) -> str:
+    """The setting that a change such as `model.layers=6` is of."""
+    return change.partition("=")[0].strip()
 
 
 @dataclass(frozen=True)
@@ -94,14 +103,16 @@ def make_plan(
     parallel: int = 1,
     match: Callable[[RunConfig, int], dict[str, Any]] | None = None,
     asked: Mapping[str, Any] | None = None,
+    tokens_hold: bool = False,
 ) -> Plan:
     """The plan. With a budget, `pace` turns it into steps by measuring this machine, and the stored plan keeps them.
 
     So are the threads of each trial kept, of which the bits depend: the machine's, divided by those that run at once.
     Where arms take different steps, `match` gives the facts to keep: `steps`, those of the first arm, and others.
-    What was `asked` besides, which the same folder must be asked again, is kept too.
+    What was `asked` besides, which the same folder must be asked again, is kept too. Where `tokens_hold`, every trial
+    sees `training.tokens`, and its steps follow from its own batch size and context.
     """
-    from fledge.experiments.timing import EVALUATIONS, Pace, check_corpus
+    from fledge.experiments.timing import Pace, check_corpus
 
     config = with_threads(config, parallel)
     found, matched, new = Pace(config.steps, config.training.evaluate_windows), {}, not (folder / PLAN).is_file()
@@ -125,8 +136,7 @@ def make_plan(
     settings = override_config(
         config,
         [
-            "training.tokens=none",
-            f"training.steps={found.steps}",
+            *([] if tokens_hold else ["training.tokens=none", f"training.steps={found.steps}"]),
             f"training.evaluate_every={max(1, found.steps // EVALUATIONS)}",
             f"training.evaluate_windows={found.evaluate_windows}",
             "training.save_every=0",
@@ -148,6 +158,32 @@ def make_plan(
     return settled
 
 
+def tokens_differ(config: RunConfig, keys: Collection[str], planned: bool) -> bool:
+    """Whether trials that differ in `keys` need steps of their own to see the `training.tokens` that are asked for.
+
+    A `planned` length is one of steps or windows, which a budget or --equal-samples decides.
+    """
+    return config.training.tokens is not None and not planned and bool({*keys} & {*OF_STEP, "training.tokens"})
+
+
+def with_length(config: RunConfig, base: RunConfig, changed: Iterable[str], steps: int | None = None) -> RunConfig:
+    """A trial of `steps`, or of those that the plan's tokens are for it.
+
+    It is evaluated as often as a trial of the plan's steps and warmed up for the same share; what it has `changed`
+    itself stays.
+    """
+    if steps is None and (config.training.tokens is None or config.steps == base.steps):
+        return config
+    fixed = {} if steps is None else {"training.steps": steps}
+    steps, changed = steps or config.steps, set(changed)
+    length = fixed | {
+        "training.evaluate_every": max(1, steps // EVALUATIONS),
+        "training.log_every": max(1, steps // 100),
+        "schedule.warmup_steps": round(steps * base.schedule.warmup_steps / base.steps),
+    }
+    return override_config(config, [f"{key}={value}" for key, value in length.items() if key not in changed])
+
+
 def with_threads(config: RunConfig, parallel: int) -> RunConfig:
     """The same with threads for each trial: those set, or the machine's divided by the trials that run at once."""
     import torch
@@ -159,19 +195,30 @@ def with_threads(config: RunConfig, parallel: int) -> RunConfig:
 def warm_up(config: RunConfig, steps: int) -> tuple[int, list[str]]:
     """The warm-up of a run of so many steps: a recipe's is at most a tenth of them, and one that was set is kept.
 
-    It was set where it is not what the packaged recipe of this name has. What is changed is said.
+    What is changed is said, and so is a warm-up that was set and never ends.
 
     >>> warm_up(RunConfig(name="akjv-demo"), 50)
     (5, ['The warm-up of 100 steps that the recipe has was cut to 5, a tenth of the 50 steps.'])
     """
     asked = config.schedule.warmup_steps
-    given = config.name in recipe_names() and load_recipe(config.name).schedule.warmup_steps != asked
-    if given or asked <= steps // 10:
+    if asked <= steps // 10:
         return asked, []
+    if warm_up_was_set(config):
+        return asked, [
+            f"The warm-up of {asked:,} steps that was set is not over within the {steps:,} steps: the learning rate "
+            "never reaches its peak."
+        ] * (asked >= steps)
     cut = steps // 10
     return cut, [
         f"The warm-up of {asked:,} steps that the recipe has was cut to {cut:,}, a tenth of the {steps:,} steps."
     ]
+
+
+def warm_up_was_set(config: RunConfig) -> bool:
+    """Whether somebody chose the warm-up: in a recipe of their own, or other than the packaged recipe of this name."""
+    if config.name in recipe_names():
+        return load_recipe(config.name).schedule.warmup_steps != config.schedule.warmup_steps
+    return "schedule" in config.model_fields_set and "warmup_steps" in config.schedule.model_fields_set
 
 
 def _changed(theirs: dict[str, Any], mine: dict[str, Any]) -> list[str]:

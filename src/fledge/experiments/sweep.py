@@ -18,7 +18,18 @@ from fledge.errors import FledgeError
 from fledge.experiments import findings, landscape
 from fledge.experiments.engines import ONE_BY_ONE, Engine, alone_in, run_trials
 from fledge.experiments.largest import FEWEST_STEPS, KEPT, Largest, largest_batch
-from fledge.experiments.plan import DATA, PLAN, Arm, Plan, check_folder, make_plan, with_threads, with_windows
+from fledge.experiments.plan import (
+    DATA,
+    PLAN,
+    Arm,
+    Plan,
+    check_folder,
+    make_plan,
+    tokens_differ,
+    with_length,
+    with_threads,
+    with_windows,
+)
 from fledge.experiments.space import (
     BATCH,
     LARGEST_GRID,
@@ -32,7 +43,7 @@ from fledge.experiments.space import (
     label,
     overrides,
 )
-from fledge.experiments.timing import EVALUATIONS, Clock, Cost, Pace, pacer
+from fledge.experiments.timing import Clock, Cost, Pace, pacer
 from fledge.experiments.trials import Measure, Outcome, Trial, check_arms, check_effects, with_rivals
 from fledge.extras import missing
 
@@ -130,13 +141,15 @@ def sweep(
             budget_text,
             engine.parallel,
             asked=asked,
+            tokens_hold=tokens_differ(config, [axis.key for axis in axes], budget is not None or equal_samples),
         )
         if prune and not measure.plain:
             print("No point is pruned: with tokens or windows of their own, losses do not compare.", flush=True)
         prune = prune and measure.plain
         search = Search(plan, folder, axes, method, equal_samples, prune, engine, len(arms()) or count, measure)
         outcomes = search.run()
-        page = landscape.report(plan, outcomes, axes, search.points, folder, measure, whole=method == "grid")
+        whole = method == "grid"
+        page = landscape.report(plan, outcomes, axes, search.points, folder, measure, whole, equal_samples)
         if scaled := matrix_rates(config, axes):
             page.paragraph(scaled)
         if largest is not None:
@@ -413,15 +426,8 @@ class Search:
         base = self.base
         self.points[label(point)] = point
         config = override_config(base, [*changes_of(point, base), f"training.seed={seed}"])
-        if self.windows is not None:
-            steps = max(1, round(self.windows / config.training.batch_size))
-            length = {
-                "training.steps": steps,
-                "training.evaluate_every": max(1, steps // EVALUATIONS),
-                "training.log_every": max(1, steps // 100),
-                "schedule.warmup_steps": round(steps * base.schedule.warmup_steps / base.steps),
-            }
-            config = override_config(config, [f"{key}={value}" for key, value in length.items() if key not in point])
+        steps = None if self.windows is None else max(1, round(self.windows / config.training.batch_size))
+        config = with_length(config, base, point, steps)
         return Trial(label(point), config, alone=self.measured.alone)
 
 

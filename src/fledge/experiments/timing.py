@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fledge.config import RunConfig
 from fledge.errors import FledgeError
-from fledge.experiments.plan import TIMING, with_shared_data
+from fledge.experiments.plan import EVALUATIONS, TIMING, with_shared_data
 
 if TYPE_CHECKING:
     from fledge.experiments.engines import Engine
 
-EVALUATIONS = 10
-"Evaluations of each trial: enough for a curve."
 WARM_STEPS, TIMED_STEPS = 3, 5
 TIMED_SECONDS, TIMED_SHARE = 1.0, 1 / 200  # at least, and of a time budget: a longer look sees more of the slow moments
 LOOKED = 0.05  # of a time budget, after which a look is as short as may be

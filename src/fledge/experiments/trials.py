@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from fledge import memory
 from fledge.config import RunConfig, override_config, parse
 from fledge.errors import FledgeError
-from fledge.experiments.plan import Arm, Plan, with_shared_data
+from fledge.experiments.plan import Arm, Plan, key_of, with_length, with_shared_data
 from fledge.experiments.watch import OUTCOME, GivenUp, Watch
 from fledge.files import read_json, write_json
 from fledge.tokens.store import MANIFEST, TokenStore
@@ -127,9 +127,10 @@ def plan_trials(plan: Plan, alone: bool = False) -> list[Trial]:
     """Every arm with every seed; seeds outermost, so that an early stop leaves all arms comparable."""
     base = parse(RunConfig, plan.config)
     return [
-        Trial(arm.name, override_config(base, [*arm.changes, f"training.seed={seed}"]), alone=alone)
+        Trial(arm.name, with_length(config, base, map(key_of, arm.changes)), alone=alone)
         for seed in plan.seeds
         for arm in plan.arms
+        for config in [override_config(base, [*arm.changes, f"training.seed={seed}"])]
     ]
 
 
@@ -138,18 +139,13 @@ def check_arms(config: RunConfig, arms: Sequence[Arm], planned: bool = False) ->
 
     So are settings refused that the experiment sets itself: the seed, and where steps are `planned` the length.
     """
-    import torch
-
-    from fledge.model import build_model
     from fledge.training.device import choose_device
 
     known: dict[str, str] = {}
     for arm in arms:
-        for key in (change.partition("=")[0] for change in arm.changes):
+        for key in map(key_of, arm.changes):
             if key == "training.seed":
                 raise FledgeError(f"{arm.name!r} changes {key}, which is set for every trial: give --seeds instead.")
-            if not planned and key == "training.tokens":
-                raise FledgeError(f"{arm.name!r} changes {key}, and an experiment counts steps: give training.steps.")
             if planned and key in LENGTH:
                 raise FledgeError(
                     f"{arm.name!r} changes {key}, which --budget and --equal-samples decide for every trial. Leave "
@@ -166,10 +162,18 @@ def check_arms(config: RunConfig, arms: Sequence[Arm], planned: bool = False) ->
         known[folder] = arm.name
         settings = override_config(config, arm.changes)
         choose_device(settings.training.device)
-        size = settings.tokenizer.vocabulary_size or 256
-        with warnings.catch_warnings(), torch.device("meta"):
-            warnings.simplefilter("ignore")  # the trial will say it
-            build_model(settings.model, size, settings.tokens.context_length)
+        check_model(settings)
+
+
+def check_model(config: RunConfig) -> None:
+    """Refuse settings of which no model is made, without making it."""
+    import torch
+
+    from fledge.model import build_model
+
+    with warnings.catch_warnings(), torch.device("meta"):
+        warnings.simplefilter("ignore")  # training will say it
+        build_model(config.model, config.tokenizer.vocabulary_size or 256, config.tokens.context_length)
 
 
 def check_effects(config: RunConfig, keys: Iterable[str]) -> None:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import stat
 import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +39,9 @@ def write_store_on_ray(
 ) -> dict[str, Any]:
     """Write a store with a Ray cluster (`address`, or the one of the environment, or a local one).
 
-    `out` is a folder or an fsspec address; for the latter the store is staged in the temporary folder and
-    copied, its manifest last. A store that is already there is left as it is, or refused if it is another one, unless
-    `restart` is set. Returns the manifest.
+    `out` is a folder or an fsspec address; for the latter the store is staged in a folder of the user's own below the
+    temporary one and copied, its manifest last. A store that is already there is left as it is, or refused if it is
+    another one, unless `restart` is set. Returns the manifest.
     """
     try:
         import ray
@@ -80,9 +83,22 @@ def _task(batch: Batch, tokenizer: Tokenizer, special: Any) -> dict[str, Encoded
 
 
 def _staging(out: str) -> Path:
-    """The same local folder for the same address, so that an interrupted run finds its journal."""
-    name = hashlib.sha256(out.encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"fledge-store-{name}"
+    """The same local folder for the same address, so that an interrupted run finds its journal.
+
+    The temporary folder is everybody's, so the stores lie in one there that is this user's alone: somebody else could
+    have made a folder of the same name first, to read or change what is staged.
+    """
+    user = os.getuid() if hasattr(os, "getuid") else "own"
+    mine = Path(tempfile.gettempdir()) / f"fledge-{user}"
+    with suppress(FileExistsError):
+        mine.mkdir(mode=0o700)
+    found = mine.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != getattr(os, "getuid", lambda: found.st_uid)():
+        raise FledgeError(
+            f"{mine} is not a folder of yours, and the store is not staged in it. Remove it, or set TMPDIR."
+        )
+    mine.chmod(0o700)
+    return mine / f"store-{hashlib.sha256(out.encode()).hexdigest()[:16]}"
 
 
 def _require_ours(out: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,6 +12,7 @@ import numpy as np
 from fledge.corpus import Batch, Text
 from fledge.corpus.native import native
 from fledge.tokenizer.base import Ids, Tokenizer
+from fledge.tokenizer.checks import thread_count
 from fledge.tokens.pool import Pool
 from fledge.tokens.store import end_token, layout_of
 
@@ -37,7 +37,7 @@ def encode_batches(
     Two batches are encoded side by side, each on half of the threads: while one is at its last piece, or is being
     divided, the other keeps the cores busy.
     """
-    cores = threads or _cores()
+    cores = thread_count(threads)
     lanes = min(LANES, cores)
     under_way: deque[tuple[Batch, Future[dict[str, Encoded]]]] = deque()
     pool = ThreadPoolExecutor(lanes, thread_name_prefix="encoder")
@@ -51,11 +51,6 @@ def encode_batches(
             yield first, encoded.result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def encode_batch(batch: Batch, tokenizer: Tokenizer, special: Special, threads: int | None) -> dict[str, Encoded]:

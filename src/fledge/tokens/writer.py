@@ -24,6 +24,7 @@ from fledge.errors import FledgeError, command
 from fledge.files import require_space, sync_file, sync_folder, write_json
 from fledge.progress import progress_bar
 from fledge.tokenizer.base import Tokenizer
+from fledge.tokenizer.checks import check_threads
 from fledge.tokens.encoding import Encoded, encode_batches
 from fledge.tokens.journal import Journal, begins_journal
 from fledge.tokens.store import FORMAT, JOURNAL, MANIFEST, SPLITS, TOKENIZER, VERSION, TokenStore, new_manifest
@@ -61,6 +62,7 @@ def write_store(
             f"{folder} is an address, and a store is written to a folder unless Ray writes it. Add --engine ray, or "
             "name a folder with --out."
         )
+    check_threads(threads)
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise FledgeError(f"{folder} is a file, and a token store is a folder. Name another one with --out.")

@@ -17,7 +17,7 @@ from typing import Any
 from fledge.config import CorpusConfig, RunConfig, load_recipe, override_config, parse
 from fledge.corpus import Corpus
 from fledge.errors import FledgeError
-from fledge.experiments.plan import DATA, PLAN, TIMING
+from fledge.experiments.plan import DATA, PLAN, TIMING, warm_up_was_set
 from fledge.experiments.start import look_at
 from fledge.experiments.timing import Clock, Pace, check_corpus, fit
 from fledge.files import atomic_write, read_json, write_json
@@ -66,6 +66,9 @@ class BookPlan:
         """The run of one part of the workbook on one text."""
         steps = self.steps[part]
         config = base_config(self.recipe, self.changes, self.trained[name])
+        warmup = config.schedule.warmup_steps
+        if not warm_up_was_set(config):
+            warmup = min(warmup, max(1, steps // 10))
         return override_config(
             config,
             [
@@ -73,7 +76,7 @@ class BookPlan:
                 f"training.steps={steps}",
                 f"training.evaluate_windows={self.evaluate_windows}",
                 f"training.threads={self.threads}",
-                f"schedule.warmup_steps={min(config.schedule.warmup_steps, max(1, steps // 10))}",
+                f"schedule.warmup_steps={warmup}",
             ],
         )
 
