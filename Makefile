@@ -32,8 +32,8 @@ lint: $(VENV)/.dev    ## ruff and mypy
 bench: $(VENV)/.bench  ## measure against the peers, and check every claim
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script --check || failed=1; done; test -z "$$failed"
 
-sanitize: $(VENV)/.dev  ## the native core's own tests under AddressSanitizer and UBSan, and 30 s of fuzzing
-	tests/native/run-sanitized.sh
+sanitize: $(VENV)/.dev  ## the native core's own tests under AddressSanitizer and UBSan, and 30 s of fuzzing as C++ and from Python
+	PYTHON=$(CURDIR)/$(BIN)/python tests/native/run-sanitized.sh
 
 kernels: $(VENV)/.kernels  ## our GPU kernels by Triton's interpreter, without a GPU
 	TRITON_INTERPRET=1 $(PYTEST) -m gpu tests/model/test_kernels.py tests/generation/test_decode_kernels.py

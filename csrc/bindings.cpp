@@ -1,12 +1,16 @@
 // What Python sees of the native core: a counter and trainer, an encoder, and what decoding needs. Text comes in as
-// bytes-like objects without a copy, arrays go out without one, and the interpreter's lock is released meanwhile.
+// bytes-like objects without a copy, arrays go out without one, and the interpreter's lock is released meanwhile. Every
+// function checks what it is given: numbers and sizes that do not fit are refused, whoever calls. The addresses of
+// tensors that decoding takes are the one thing nobody can check.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <cstdlib>
+#include <initializer_list>
 #include <memory>
 #include <system_error>
 #include <unordered_map>
@@ -57,6 +61,12 @@ std::span<const std::uint64_t> checked(const Bounds& bounds, std::size_t size) {
     return span;
 }
 
+constexpr unsigned most_threads = 4096;
+
+void check_threads(unsigned threads) {
+    if (threads < 1 || threads > most_threads) throw nb::value_error("threads must be from 1 to 4096");
+}
+
 fledge::Pattern pattern_of(const std::string& name) {
     if (name == "gpt2") return fledge::Pattern::gpt2;
     if (name == "cl100k") return fledge::Pattern::cl100k;
@@ -95,6 +105,13 @@ public:
         settings.tokens = to_tokens(tokens);
         settings.specials = to_tokens(specials);
         settings.always = to_tokens(always);
+        const std::uint32_t most = wide ? ~std::uint32_t{0} : 0xFFFF;
+        for (const auto* list : {&settings.tokens, &settings.specials, &settings.always}) {
+            for (const auto& [bytes, id] : *list) {
+                if (id > most) throw nb::value_error("an id does not fit 16 bits");
+                if (bytes.empty() && list != &settings.tokens) throw nb::value_error("a special token has no bytes");
+            }
+        }
         settings.merges = to_merges(settings.tokens, merges);
         if (wide) {
             wide_ = std::make_unique<fledge::Encoder<std::uint32_t>>(std::move(settings));
@@ -104,6 +121,7 @@ public:
     }
 
     nb::object encode(nb::handle text, const std::string& mode, unsigned threads) {
+        check_threads(threads);
         const View view(text);
         return with_encoder([&](auto& encoder) { return encoder.encode(view.bytes(), mode_of(mode), threads); });
     }
@@ -119,6 +137,7 @@ public:
     }
 
     nb::object encode_spans(nb::handle buffer, const Bounds& offsets, const std::string& mode, unsigned threads) {
+        check_threads(threads);
         const View view(buffer);
         const auto bounds = checked(offsets, view.bytes().size());
         fledge::Buffer<std::uint64_t> starts;
@@ -159,7 +178,7 @@ private:
 
     // Pairs of byte strings as ids; of tokens with equal bytes the first counts.
     static std::vector<fledge::Merge> to_merges(const fledge::Tokens& tokens, const nb::list& merges) {
-        std::unordered_map<std::string_view, std::uint32_t> ids;
+        std::unordered_map<std::string_view, std::uint32_t, fledge::Hash> ids;
         ids.reserve(tokens.size());
         for (const auto& [bytes, id] : tokens) ids.emplace(bytes, id);
         const auto id_of = [&](std::string_view bytes) {
@@ -209,10 +228,11 @@ private:
 class PythonCounter {
 public:
     PythonCounter(const std::string& pattern, std::vector<nb::bytes> specials, unsigned threads)
-        : counter_(pattern_of(pattern), to_strings(specials), threads) {}
+        : counter_(pattern_of(pattern), to_strings(specials), (check_threads(threads), threads)) {}
 
     void add_text(nb::handle text) {
         const View view(text);
+        const Turn turn(at_work_);
         nb::gil_scoped_release release;
         counter_.add_text(view.bytes());
     }
@@ -220,6 +240,7 @@ public:
     void add_spans(nb::handle buffer, const Bounds& offsets) {
         const View view(buffer);
         const auto bounds = checked(offsets, view.bytes().size());
+        const Turn turn(at_work_);
         nb::gil_scoped_release release;
         counter_.add_spans(view.bytes(), bounds);
     }
@@ -227,6 +248,8 @@ public:
     // A path is bytes: not every name is text. Ctrl-C ends the counting.
     void add_file(const nb::bytes& path) {
         const std::string name(path.c_str(), path.size());
+        if (name.find('\0') != std::string::npos) throw nb::value_error("a path has no zero byte");
+        const Turn turn(at_work_);
         nb::gil_scoped_release release;
         counter_.add_file(name, [] {
             nb::gil_scoped_acquire acquire;
@@ -236,6 +259,7 @@ public:
 
     // Pre-tokens that a regular expression of the user's cut from a text of so many bytes.
     void add_words(const std::vector<std::pair<nb::bytes, std::uint64_t>>& words, std::uint64_t source_bytes) {
+        const Turn turn(at_work_);
         counter_.add_source_bytes(source_bytes);
         for (const auto& [word, count] : words) {
             if (word.size() > 0) counter_.add_word({reinterpret_cast<const Byte*>(word.c_str()), word.size()}, count);
@@ -249,6 +273,7 @@ public:
     }
 
     void finish() {
+        const Turn turn(at_work_);
         nb::gil_scoped_release release;
         counter_.total();
     }
@@ -259,6 +284,7 @@ public:
         fledge::TrainResult result;
         bool failed = false;
         Call call{progress, failed};
+        const Turn turn(at_work_);
         {
             nb::gil_scoped_release release;
             result = fledge::train(counter_.total(), request, &Call::run, &call);
@@ -271,10 +297,27 @@ public:
         return list;
     }
 
-    std::size_t distinct() { return counter_.total().size(); }
+    std::size_t distinct() {
+        const Turn turn(at_work_);
+        return counter_.total().size();
+    }
     std::uint64_t source_bytes() const { return counter_.source_bytes(); }
 
 private:
+    // Only one at a time: another thread, or the progress of a training, finds the counter at work.
+    class Turn {
+    public:
+        explicit Turn(std::atomic<bool>& at_work) : at_work_(at_work) {
+            if (at_work_.exchange(true)) throw std::runtime_error("this counter is at work already");
+        }
+        ~Turn() { at_work_ = false; }
+        Turn(const Turn&) = delete;
+        Turn& operator=(const Turn&) = delete;
+
+    private:
+        std::atomic<bool>& at_work_;
+    };
+
     struct Call {
         nb::object& progress;
         bool& failed;
@@ -292,11 +335,15 @@ private:
 
     static std::vector<std::string> to_strings(const std::vector<nb::bytes>& list) {
         std::vector<std::string> out;
-        for (const nb::bytes& item : list) out.emplace_back(item.c_str(), item.size());
+        for (const nb::bytes& item : list) {
+            if (item.size() == 0) throw nb::value_error("a special token has no bytes");
+            out.emplace_back(item.c_str(), item.size());
+        }
         return out;
     }
 
     fledge::PretokenCounter counter_;
+    std::atomic<bool> at_work_{false};
 };
 
 using Numbers = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -344,7 +391,9 @@ void divide(nb::handle documents, const Bounds& bounds, const Flags& held_out, c
     const auto places = checked(bounds, view.bytes().size());
     if (places.size() != held_out.size() + 1) throw nb::value_error("a flag for each document");
     nb::gil_scoped_release release;
-    fledge::divide(view.bytes(), places, span_of(held_out), span_of(out));
+    // A flag is a byte: what numpy takes for true need not be the 1 that C++ does.
+    const std::span flags(reinterpret_cast<const unsigned char*>(held_out.data()), held_out.size());
+    fledge::divide(view.bytes(), places, flags, span_of(out));
 }
 
 void gather(int file, int width, const Numbers& begins, const Numbers& sources, const Numbers& lengths,
@@ -353,6 +402,7 @@ void gather(int file, int width, const Numbers& begins, const Numbers& sources, 
     const fledge::Stretches stretches{span_of(begins), span_of(sources), span_of(lengths), span_of(positions),
                                       span_of(documents)};
     const fledge::Rows rows{span_of(inputs), span_of(targets), span_of(position_places), span_of(document_places)};
+    if (width != 2 && width != 4) throw nb::value_error("an id has 2 or 4 bytes");
     const std::size_t count = stretches.begins.size(), size = rows.inputs.size();
     const auto either = [](std::size_t found, std::size_t wanted) { return found == 0 || found == wanted; };
     if (stretches.sources.size() != count || stretches.lengths.size() != count || rows.targets.size() != size ||
@@ -371,14 +421,29 @@ void gather(int file, int width, const Numbers& begins, const Numbers& sources, 
 void find_places(const Numbers& numbers, const Numbers& rungs, std::size_t step, const Numbers& values,
                  const Places& places) {
     if (values.size() != places.size()) throw nb::value_error("a place for each value");
+    if (step < 1) throw nb::value_error("a step is 1 or more");
+    if (rungs.size() != numbers.size() / step + (numbers.size() % step != 0)) throw nb::value_error("a rung for each step");
     nb::gil_scoped_release release;
     fledge::find_places(span_of(numbers), span_of(rungs), step, span_of(values), span_of(places));
 }
 
 nb::bytes to_bytes(const std::string& text) { return nb::bytes(text.data(), text.size()); }
 
-const float* floats(std::uintptr_t address) { return reinterpret_cast<const float*>(address); }
-float* places(std::uintptr_t address) { return reinterpret_cast<float*>(address); }
+float* places(std::uintptr_t address) {
+    if (address == 0 || address % sizeof(float) != 0) throw nb::value_error("no tensor of 32-bit numbers is at this address");
+    return reinterpret_cast<float*>(address);
+}
+const float* floats(std::uintptr_t address) { return places(address); }
+const float* floats_or_none(std::uintptr_t address) { return address == 0 ? nullptr : places(address); }
+
+// The sizes of a tensor: none of them zero, and together not more than any memory holds.
+void check_sizes(std::initializer_list<std::size_t> sizes) {
+    std::size_t room = std::size_t{1} << 48;
+    for (const std::size_t size : sizes) {
+        if (size < 1 || size > room) throw nb::value_error("a size of a tensor is zero, or too large");
+        room /= size;
+    }
+}
 
 }  // namespace
 
@@ -434,43 +499,66 @@ NB_MODULE(_core, m) {
     nb::class_<fledge::Product>(m, "Product")
         .def("__init__", [](fledge::Product* self, std::uintptr_t weight, std::uintptr_t bias, std::size_t outputs,
                             std::size_t inputs) {
-            new (self) fledge::Product{floats(weight), floats(bias), outputs, inputs};
+            check_sizes({outputs, inputs, fledge::most_rows});
+            new (self) fledge::Product{floats(weight), floats_or_none(bias), outputs, inputs};
         }, "weight"_a, "bias"_a, "outputs"_a, "inputs"_a)
         .def("__call__", [](const fledge::Product& self, std::uintptr_t x, std::uintptr_t residual, std::uintptr_t out,
                             std::size_t rows, unsigned threads) {
             if (rows < 1 || rows > fledge::most_rows) throw nb::value_error("a product of decoding takes 1 to 8 rows");
+            check_threads(threads);
+            const float *from = floats(x), *added = floats_or_none(residual);
+            float* to = places(out);
             nb::gil_scoped_release release;
-            self(floats(x), floats(residual), places(out), rows, threads);
+            self(from, added, to, rows, threads);
         }, "x"_a, "residual"_a, "out"_a, "rows"_a, "threads"_a);
     nb::class_<fledge::Attention>(m, "Attention")
         .def("__init__", [](fledge::Attention* self, std::size_t heads, std::size_t key_heads, std::size_t size,
                             std::size_t capacity, float scale) {
+            check_sizes({heads, size, capacity});
+            check_sizes({key_heads, size, capacity});
+            if (heads % key_heads != 0) throw nb::value_error("key_heads does not divide heads");
             new (self) fledge::Attention{heads, key_heads, size, capacity, scale};
         }, "heads"_a, "key_heads"_a, "size"_a, "capacity"_a, "scale"_a)
         .def("__call__", [](const fledge::Attention& self, std::uintptr_t queries, std::size_t query_stride,
                             std::uintptr_t keys, std::uintptr_t values, std::size_t used, std::uintptr_t out,
                             std::size_t rows, unsigned threads) {
+            check_sizes({rows, self.heads, self.size, self.capacity});
+            check_sizes({rows, query_stride});
+            check_threads(threads);
+            if (used < 1 || used > self.capacity) throw nb::value_error("used must be from 1 to the capacity");
+            const float *asked = floats(queries), *known = floats(keys), *read = floats(values);
+            float* to = places(out);
             nb::gil_scoped_release release;
-            self(floats(queries), query_stride, floats(keys), floats(values), used, places(out), rows, threads);
+            self(asked, query_stride, known, read, used, to, rows, threads);
         }, "queries"_a, "query_stride"_a, "keys"_a, "values"_a, "used"_a, "out"_a, "rows"_a, "threads"_a);
     nb::class_<fledge::Synapses>(m, "Synapses")
         .def("__init__", [](fledge::Synapses* self, std::size_t heads, std::size_t neurons, std::size_t width) {
+            check_sizes({heads, neurons, width});
             new (self) fledge::Synapses{heads, neurons, width};
         }, "heads"_a, "neurons"_a, "width"_a)
         .def("__call__", [](const fledge::Synapses& self, std::uintptr_t keys, std::uintptr_t x, std::uintptr_t synapses,
                             std::uintptr_t read, std::size_t rows, unsigned threads) {
+            check_sizes({rows, self.heads, self.neurons, self.width});
+            check_threads(threads);
+            const float *fired = floats(keys), *from = floats(x);
+            float *kept = places(synapses), *to = places(read);
             nb::gil_scoped_release release;
-            self(floats(keys), floats(x), places(synapses), places(read), rows, threads);
+            self(fired, from, kept, to, rows, threads);
         }, "keys"_a, "x"_a, "synapses"_a, "read"_a, "rows"_a, "threads"_a);
     nb::class_<fledge::GatedSum>(m, "GatedSum")
         .def("__init__", [](fledge::GatedSum* self, std::uintptr_t inner, std::uintptr_t outer, std::size_t heads,
                             std::size_t neurons, std::size_t width) {
+            check_sizes({heads, neurons, width});
             new (self) fledge::GatedSum{floats(inner), floats(outer), heads, neurons, width};
         }, "inner"_a, "outer"_a, "heads"_a, "neurons"_a, "width"_a)
         .def("__call__", [](const fledge::GatedSum& self, std::uintptr_t gates, std::uintptr_t x, std::uintptr_t out,
                             std::size_t rows, unsigned threads) {
+            check_sizes({rows, self.heads, self.neurons, self.width});
+            check_threads(threads);
+            const float *open = floats(gates), *from = floats(x);
+            float* to = places(out);
             nb::gil_scoped_release release;
-            self(floats(gates), floats(x), places(out), rows, threads);
+            self(open, from, to, rows, threads);
         }, "gates"_a, "x"_a, "out"_a, "rows"_a, "threads"_a);
 
     nb::class_<PythonEncoder>(m, "Encoder")

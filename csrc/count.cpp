@@ -26,12 +26,13 @@ void count_batch(const Batch& batch, WordTable& table) {
     constexpr std::size_t round = 32;
     Key keys[round];
     std::uint64_t hashes[round];
+    const Secret own = secret;
     for (std::size_t first = 0; first < batch.count; first += round) {
         const std::size_t last = std::min(first + round, batch.count), roomy = std::min(last, batch.roomy);
         for (std::size_t i = first; i < roomy; ++i) {
             const std::size_t length = batch.starts[i + 1] - batch.starts[i];
             keys[i - first] = make_key(batch.base + batch.starts[i], std::min(length, short_length));
-            hashes[i - first] = hash_key(keys[i - first]);
+            hashes[i - first] = hash_key(keys[i - first], own);
             table.prefetch(hashes[i - first]);
         }
         for (std::size_t i = first; i < last; ++i) {

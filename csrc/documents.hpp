@@ -42,7 +42,8 @@ inline Buffer<std::int64_t> find_marks(std::span<const unsigned char> text, std:
 // Documents side by side, first those that are not held out and then those that are; `bounds` counts bytes and has one
 // entry more than there are documents.
 inline void divide(std::span<const unsigned char> documents, std::span<const std::uint64_t> bounds,
-                   std::span<const bool> held_out, std::span<unsigned char> out) {
+                   std::span<const unsigned char> held_out, std::span<unsigned char> out) {
+    if (bounds.back() - bounds.front() > out.size()) throw std::out_of_range("documents do not fit");
     std::size_t kept = 0;
     for (std::size_t i = 0; i < held_out.size(); ++i) {
         if (!held_out[i]) kept += bounds[i + 1] - bounds[i];
@@ -50,10 +51,9 @@ inline void divide(std::span<const unsigned char> documents, std::span<const std
     std::size_t places[2] = {0, kept};
     for (std::size_t i = 0; i < held_out.size();) {
         std::size_t last = i + 1;
-        while (last < held_out.size() && held_out[last] == held_out[i]) ++last;
+        while (last < held_out.size() && !held_out[last] == !held_out[i]) ++last;
         const std::size_t size = bounds[last] - bounds[i];
         std::size_t& place = places[held_out[i] ? 1 : 0];
-        if (size > out.size() - place) throw std::out_of_range("documents do not fit");
         std::copy_n(documents.data() + bounds[i], size, out.data() + place);
         place += size;
         i = last;

@@ -126,6 +126,7 @@ void Encoder<Id>::encode_batch(const Batch& batch, WordCache<Id>& cache, Buffer<
     constexpr std::size_t round = 64, room = (round + 1) * WordCache<Id>::inline_ids;
     Key keys[round];
     std::uint64_t hashes[round];
+    const Secret own = secret;
     std::size_t elsewhere = 0;  // words of the last round that were not in their place, or not whole
     for (std::size_t first = 0; first < batch.roomy; first += round) {
         const std::size_t count = std::min(round, batch.roomy - first);
@@ -134,7 +135,7 @@ void Encoder<Id>::encode_batch(const Batch& batch, WordCache<Id>& cache, Buffer<
             const std::size_t length = starts[i + 1] - starts[i];
             if (length <= short_length) [[likely]] {
                 keys[i] = make_key(batch.base + starts[i], length);
-                hashes[i] = hash_key(keys[i]);
+                hashes[i] = hash_key(keys[i], own);
             } else {
                 keys[i] = {0, 1};  // no slot has this key
                 hashes[i] = hash_bytes(batch.base + starts[i], length);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <stdexcept>
 #include <system_error>
@@ -62,6 +63,7 @@ template <typename Id>
 void gather(int file, const Stretches& stretches, std::int64_t opening, std::int64_t padding, const Rows& rows) {
     constexpr std::int64_t ignored = -100, nothing = -1;
     static thread_local std::vector<Id> tokens;
+    constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
     const bool plain = rows.positions.empty();
     std::size_t done = 0;
     const auto pad_to = [&](std::size_t end) {
@@ -78,9 +80,14 @@ void gather(int file, const Stretches& stretches, std::int64_t opening, std::int
         const auto begin = static_cast<std::size_t>(stretches.begins[i]);
         const auto length = static_cast<std::size_t>(stretches.lengths[i]);
         const std::int64_t source = stretches.sources[i];
-        if (begin < done || begin > rows.inputs.size() || length > rows.inputs.size() - begin || source < 0) {
+        if (begin < done || begin > rows.inputs.size() || length > rows.inputs.size() - begin) {
             throw std::out_of_range("stretches overlap or reach past the batch");
         }
+        const std::int64_t beyond = most - static_cast<std::int64_t>(length) - 1;  // what is read or counted ends here
+        if (source < 0 || source > beyond / static_cast<std::int64_t>(sizeof(Id))) {
+            throw std::out_of_range("a stretch lies outside every file");
+        }
+        if (!plain && stretches.positions[i] > beyond) throw std::out_of_range("a position is beyond 63 bits");
         pad_to(begin);
         if (tokens.size() < length + 1) tokens.resize(length + 1);
         const std::size_t missing = source == 0 ? 1 : 0;  // nothing stands before the first token of the file

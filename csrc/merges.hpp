@@ -33,7 +33,7 @@ public:
         shift_ = 64 - std::countr_zero(slots_.size());
         filter_.resize(std::bit_ceil(merges.size() / 8 + 1));
         filter_shift_ = 64 - 6 - std::countr_zero(filter_.size());
-        std::unordered_map<std::uint32_t, std::uint32_t> symbol_of;
+        std::unordered_map<std::uint32_t, std::uint32_t, Hash> symbol_of;
         for (std::uint32_t byte = 0; byte < 256; ++byte) {
             if (byte_ids[byte] != none) symbol_of.emplace(byte_ids[byte], byte);
         }
@@ -70,10 +70,6 @@ private:
     struct Slot {
         std::uint32_t left = none, right = none, rank = no_rank;
     };
-
-    static std::uint64_t hash_pair(std::uint32_t left, std::uint32_t right) {
-        return mix(std::uint64_t{left} << 32 | right, 0x9E3779B97F4A7C15ull);
-    }
 
     // The first of equal pairs counts: it has the lower rank.
     void insert(std::uint32_t left, std::uint32_t right, std::uint32_t rank) {

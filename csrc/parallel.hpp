@@ -2,6 +2,7 @@
 // the work and is thrown where it was asked for. Where the system gives fewer threads, these do all of it.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <mutex>
@@ -28,7 +29,7 @@ void run_parallel(std::size_t count, unsigned threads, MakeWorker make_worker) {
         }
     };
     std::vector<std::thread> helpers;
-    helpers.reserve(threads);
+    helpers.reserve(std::min<std::size_t>(threads, count));
     try {
         for (unsigned i = 1; i < threads && i < count; ++i) helpers.emplace_back(work);
     } catch (const std::system_error&) {  // a limit on processes, or on memory for their stacks

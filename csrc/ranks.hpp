@@ -8,11 +8,13 @@
 #include <unordered_map>
 #include <vector>
 
+#include "key.hpp"
+
 namespace fledge {
 
 // For every token, the length of the left half of its last merge; 0 for single bytes and where no merge makes it.
 inline std::vector<std::uint32_t> last_merges(const std::vector<std::string_view>& tokens) {
-    std::unordered_map<std::string_view, std::uint32_t> ranks;
+    std::unordered_map<std::string_view, std::uint32_t, Hash> ranks;
     ranks.reserve(tokens.size());
     for (const std::string_view token : tokens) ranks.emplace(token, static_cast<std::uint32_t>(ranks.size()));
     std::vector<std::uint32_t> found(tokens.size(), 0), starts, order;

@@ -300,7 +300,7 @@ private:
     std::vector<std::string> tokens_;
     std::vector<std::uint64_t> prefixes_;  // by symbol: its first eight bytes, to compare without touching the string
     std::vector<std::uint32_t> lengths_;
-    std::unordered_map<std::string, std::uint32_t> first_with_;
+    std::unordered_map<std::string, std::uint32_t, Hash> first_with_;
 
     std::vector<std::uint64_t> as_left_, as_right_;  // by neighbour: step, and the pair it forms with the new symbol
     std::uint64_t step_ = 0;
