@@ -52,7 +52,8 @@ Random = random.Random
 def loaded(path: str) -> Any:
     """The module of that file, whatever core is installed."""
     spec = importlib.util.spec_from_file_location("fledge._core", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -135,7 +136,8 @@ def checksum(chance: Random) -> None:
 def find_marks(chance: Random) -> None:
     data, mark = text(chance), chance.choice(MARKS)
     found = _core.find_marks(data, odd(chance, mark)).tolist()
-    assert len(found) == (data.count(mark) if mark else 0) and all(data.startswith(mark, place) for place in found)
+    assert len(found) == (data.count(mark) if mark else 0)
+    assert all(data.startswith(mark, place) for place in found)
 
 
 def divide(chance: Random) -> None:
@@ -210,7 +212,8 @@ def encode(chance: Random) -> None:
     assert 0 <= core.last_cut(data, mode) <= len(data)
     bounds = offsets(chance, len(data))
     ids, starts = core.encode_spans(data, bounds, mode, threads(chance))
-    assert len(starts) == len(bounds) and starts[-1] == len(ids)
+    assert len(starts) == len(bounds)
+    assert starts[-1] == len(ids)
     core.encode_words(data, bounds)
 
 
@@ -234,7 +237,8 @@ def count(chance: Random) -> None:
         chance.choice((core.finish, lambda: core.distinct, lambda: core.add_text(b"again"), lambda: None))()
 
     core.train(odd(chance, 300), odd(chance, 1), odd(chance, progress, 0.3))
-    assert core.distinct >= 0 and core.source_bytes >= 0
+    assert core.distinct >= 0
+    assert core.source_bytes >= 0
 
 
 def values(chance: Random, *shape: int) -> Any:
@@ -256,7 +260,8 @@ def product(chance: Random) -> None:
     multiply = _core.Product(address(chance, weight), 0, outputs, inputs)
     wrong = chance.choice((0, 9, -1, 2**64 - 1)) if chance.random() < 0.05 else rows
     multiply(address(chance, x), 0, address(chance, out), wrong, odd(chance, 2))
-    assert wrong == rows and np.allclose(out, x @ weight.T, atol=1e-4)
+    assert wrong == rows
+    assert np.allclose(out, x @ weight.T, atol=1e-4)
 
 
 def attention(chance: Random) -> None:
@@ -283,7 +288,8 @@ def attention(chance: Random) -> None:
     wanted = np.einsum(
         "bhc,bhcd->bhd", weights / weights.sum(-1, keepdims=True), np.repeat(known, shared, 1)[:, :, :used]
     )
-    assert wrong == used and np.allclose(out, wanted, atol=1e-4)
+    assert wrong == used
+    assert np.allclose(out, wanted, atol=1e-4)
 
 
 def synapses(chance: Random) -> None:
