@@ -189,6 +189,7 @@ class Run:
         from fledge.bundle.load import checkpoints
         from fledge.tokens.writer import alone
         from fledge.training import train
+        from fledge.training.pairs import require_pairs, start_from_pairs
         from fledge.training.timeline import SETTINGS
 
         began = time.monotonic()
@@ -201,6 +202,8 @@ class Run:
                 f"{self.folder} holds a run with checkpoints already. Go on with it "
                 f"({command('train', '--resume', self.folder)}), or choose another folder with --out."
             )
+        if self.config.training.start == "pairs" and self.bundle is None:
+            require_pairs(self.config, self.tokenizer.vocab_size)
         tokens = self.tokens
         self.claim()
         validation = tokens.split("validation")
@@ -212,6 +215,8 @@ class Run:
 
         with alone(self.folder) if os.environ.get("RANK", "0") == "0" else nullcontext():
             windows = self.windows("train"), self.windows("validation") if len(validation.tokens) else None
+            if self.config.training.start == "pairs" and self.bundle is None:
+                start_from_pairs(self.model, tokens.split("train").verify().tokens, self.config)
             return train(
                 self.config,
                 self.model,

@@ -312,6 +312,8 @@ class TrainingConfig(Settings):
     "Recompute activations in the backward pass: less memory, about a third more work."
     parallel: Literal["auto", "ddp", "fsdp"] = "auto"
     "Under torchrun: replicate the model, or shard it; `auto` replicates."
+    start: Literal["random", "pairs"] = "random"
+    "Begin with random weights, or as a bigram model fitted to counts of neighbouring tokens (an untied Transformer)."
     label_smoothing: Fraction = 0.0
     "Share of the target spread over the whole vocabulary."
     z_loss: NonNegativeFloat = 0.0
