@@ -9,18 +9,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from fledge.config import load_recipe, override_config
 from fledge.errors import FledgeError
+from fledge.experiments import timing
 from fledge.experiments.ablate import ablate
-from fledge.experiments.engines import Engine
+from fledge.experiments.engines import ONE_BY_ONE, Engine
 from fledge.experiments.largest import Largest, largest_batch
 from fledge.experiments.plan import Arm
 from fledge.experiments.space import parse_axis
 from fledge.experiments.sweep import sweep
-from fledge.experiments.timing import Cost, check_corpus, fit
+from fledge.experiments.timing import Cost, Pace, check_corpus, fit
 from fledge.experiments.trials import Outcome, by_arm
 from fledge.experiments.watch import GivenUp, Watch, level
 from fledge.files import write_json
@@ -238,6 +240,40 @@ def test_a_budget_is_shared_by_what_the_trials_cost() -> None:
     assert steps * 0.4 + 10 * windows * 0.004 <= 0.7 * 400
     with pytest.raises(FledgeError, match="--budget 1s is too short for 2 trials"):
         fit([Cost(0.1, 0.001)] * 2, 1, "1s", 512)
+
+
+def test_a_budget_that_cannot_be_met_is_refused_in_its_first_tenth_with_one_that_can(config, monkeypatch) -> None:
+    """Forty kinds of steps that take ten seconds each to time: after the first, the others are reckoned."""
+    now, looks, slow = [0.0], [], 4.0
+
+    def step_seconds(settings, folder, least, most) -> float:
+        looks.append(settings.model.layers)
+        now[0] += max(least, 2 * slow * settings.model.layers)
+        return slow * settings.model.layers
+
+    monkeypatch.setattr(timing, "step_seconds", step_seconds)
+    monkeypatch.setattr(timing, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def costs(settings, clock) -> list[Cost]:
+        return [clock.cost(override_config(settings, [f"model.layers={n}", "model.width=512"])) for n in range(1, 41)]
+
+    def planned(seconds: float) -> Pace:
+        now[0], looks[:] = 0.0, []
+        pace = timing.pacer(seconds, f"{seconds:g}s", 0.0, ONE_BY_ONE, Path(), costs)
+        assert pace is not None
+        return pace(config)
+
+    with pytest.raises(
+        FledgeError, match="--budget 100s is too short for 40 trials: each would have 0 steps"
+    ) as caught:
+        planned(100.0)
+    assert now[0] <= 24, "a tenth, and the step in hand"
+    assert looks == [1, 2]
+    enough = str(caught.value).partition("Give about ")[2].partition(",")[0]
+    assert planned(60.0 * int(enough.removesuffix("m"))).steps >= 10
+    assert looks == list(range(1, 41)), "what was reckoned is measured where there is time"
+    reckoned = 10 * sum(slow * n for n in range(1, 41)) / 0.65 / 60
+    assert reckoned < int(enough.removesuffix("m")) < 6 * reckoned
 
 
 def test_a_budget_becomes_steps_once(config, tmp_path: Path) -> None:

@@ -88,6 +88,8 @@ def sweep(
         count = len(grid(list(axes))) if method == "grid" else trials or 20
         seconds_each = engine.parallel * budget / (count * seeds) if budget else None
         given = axes
+        if budget is not None and not (folder / PLAN).is_file() and any(MAX in axis.values for axis in axes):
+            first_look(config, folder, budget, budget_text, began, engine, count * seeds)
         axes, largest = with_largest(config, folder, given, seconds_each)
         base_batch = config.training.batch_size if equal_samples else None
 
@@ -162,6 +164,15 @@ def sweep(
         if equal_samples:
             page.paragraph(samples_sentence(outcomes))
         return plan, outcomes, findings.write(page, outcomes, folder)
+
+
+def first_look(
+    config: RunConfig, folder: Path, budget: float, text: str, began: float, engine: Engine, trials: int
+) -> None:
+    """Refuse a budget that would not do for so many trials of the recipe's own batch, before `max` is looked for."""
+    pace = pacer(budget, text, began, engine, folder, lambda settings, clock: [clock.cost(settings)] * trials)
+    assert pace is not None
+    pace(with_threads(config, engine.parallel))
 
 
 def changes_of(point: Point, config: RunConfig) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -19,7 +20,7 @@ from fledge.corpus import Corpus
 from fledge.errors import FledgeError
 from fledge.experiments.plan import DATA, PLAN, TIMING, warm_up_was_set
 from fledge.experiments.start import look_at
-from fledge.experiments.timing import Clock, Pace, check_corpus, fit
+from fledge.experiments.timing import Clock, Pace, TooShort, check_corpus, fit, minutes
 from fledge.files import atomic_write, read_json, write_json
 from fledge.run import differences
 from fledge.tokenizer.compare import limited
@@ -137,6 +138,7 @@ def measure(plan: BookPlan, folder: Path) -> BookPlan:
     """The plan with what this machine and the texts allow."""
     import torch
 
+    began = time.monotonic()
     base_config(plan.recipe, plan.changes, {})  # a mistake in the settings is found before anything is written
     most = max(LEAST_BYTES, int(plan.seconds * TRAINING_BYTES))
     trained = {
@@ -151,7 +153,7 @@ def measure(plan: BookPlan, folder: Path) -> BookPlan:
     if fixed is not None:
         paces = {part: Pace(fixed, config.training.evaluate_windows) for part in SHARES}
     else:
-        paces = paces_of(config, plan, folder)
+        paces = paces_of(config, plan, folder, began)
     for corpus in trained.values():
         text = base_config(plan.recipe, plan.changes, corpus)
         check_corpus(text, paces["main"].steps if fixed is None else 0, folder)
@@ -166,9 +168,12 @@ def measure(plan: BookPlan, folder: Path) -> BookPlan:
     )
 
 
-def paces_of(config: RunConfig, plan: BookPlan, folder: Path) -> dict[str, Pace]:
-    """Steps of each part, from the measured cost of a step of each batch size."""
-    clock, size = Clock(folder), config.training.batch_size
+def paces_of(config: RunConfig, plan: BookPlan, folder: Path, began: float | None = None) -> dict[str, Pace]:
+    """Steps of each part, from the measured cost of a step of each batch size.
+
+    A budget that is too short for one of them is refused, with one that is not.
+    """
+    clock, size = Clock(folder, plan.seconds, began), config.training.batch_size
     each = clock.cost(config)
     by_batch = [
         clock.cost(override_config(config, [f"training.batch_size={batch}"]), size) for batch in batch_sizes(size)
@@ -180,7 +185,18 @@ def paces_of(config: RunConfig, plan: BookPlan, folder: Path) -> dict[str, Pace]
         "main": [each] * len(plan.corpora),
     }
     windows = config.training.evaluate_windows
-    return {part: fit(costs[part], share * plan.seconds, plan.budget, windows) for part, share in SHARES.items()}
+    paces, needed = {}, 0.0
+    for part, share in SHARES.items():
+        try:
+            paces[part] = fit(costs[part], share * plan.seconds, plan.budget, windows)
+        except TooShort as error:
+            needed = max(needed, error.needed / share)
+    if needed:
+        raise FledgeError(
+            f"--budget {plan.budget} is too short for the trainings of a workbook with this model on this machine. "
+            f"Give about {minutes(needed)}, or a smaller model, such as --set model.layers=1."
+        )
+    return paces
 
 
 def batch_sizes(size: int) -> list[int]:
