@@ -20,27 +20,45 @@ from fledge.errors import FledgeError
 from fledge.generation import generate
 from fledge.generation.generate import Session
 from fledge.model import build_model
+from fledge.model.exchange import export_weights
+from fledge.model.families import GGUF
 from fledge.run import load
 from fledge.tokenizer import CharacterTokenizer, Tokenizer, train_bpe
 from tests.bundle.conftest import TEXT, scores, small_config, small_model
 
-SHAPES = {
+_GPT2 = {
+    "norm": "layer",
+    "bias": True,
+    "position": "learned",
+    "feed_forward": "gelu_tanh",
+    "tied": True,
+    "initialisation": "gpt2",
+}
+SHAPES: dict[str, dict[str, Any]] = {
     "llama": {},
     "llama-grouped": {"kv_heads": 2, "hidden": 48, "rope_theta": 5000.0, "norm_epsilon": 1e-6},
     "llama-tied": {"tied": True},
-    "gpt2": {
-        "norm": "layer",
-        "bias": True,
-        "position": "learned",
-        "feed_forward": "gelu_tanh",
-        "tied": True,
-        "initialisation": "gpt2",
-    },
+    "gpt2": _GPT2,
 }
+OTHERS: dict[str, dict[str, Any]] = {
+    "llama-bias": {"bias": True},
+    "llama3": {"rope_scaling": (8.0, 1.0, 4.0, 16.0), "rope_theta": 1000.0},
+    "qwen3": {"qk_norm": True, "kv_heads": 2, "norm_epsilon": 1e-6},
+    "arcee": {"feed_forward": "relu2", "tied": True},
+    "arcee-silu": {"feed_forward": "silu", "bias": True},
+    "starcoder2": {"norm": "layer", "bias": True, "feed_forward": "gelu_tanh", "kv_heads": 2},
+    "starcoder2-relu2": {"norm": "layer", "feed_forward": "relu2"},
+    "stablelm": {"norm": "layer"},
+    "smollm3": {"position": "none", "bias": True},
+    "gpt2-sinusoidal": {**_GPT2, "position": "sinusoidal", "bias": False, "tied": False},
+    "gpt2-nowhere": {**_GPT2, "position": "none", "feed_forward": "relu2"},
+    "openai-gpt": {**_GPT2, "norm_place": "post"},
+}
+"""One of each of the other kinds that hold ours elsewhere, by the name that it has there."""
 
 
 def make(tmp_path: Path, tokenizer: Tokenizer, name: str) -> Bundle:
-    config = small_config(**SHAPES[name])
+    config = small_config(**{**SHAPES, **OTHERS}[name])
     model = small_model(config, tokenizer)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -66,6 +84,21 @@ def test_transformers_agrees(tmp_path: Path, tokenizer: Tokenizer, name: str) ->
     written = theirs.generate(torch.tensor([ids]), max_new_tokens=6, do_sample=False)[0]
     ours = generate(bundle.model, tokenizer, ["In the beg"], SamplingConfig(temperature=0, max_tokens=6))[0]
     assert their_tokenizer.decode(written, skip_special_tokens=True) == "In the beg" + ours.text
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_shapes_have_homes_in_transformers(tmp_path: Path, tokenizer: Tokenizer, name: str) -> None:
+    """Equal scores there, and again when the folder comes back, whatever it is called here then."""
+    transformers = pytest.importorskip("transformers")
+    bundle = make(tmp_path, tokenizer, name)
+    folder = export_bundle(bundle, tmp_path / "hub")
+    assert json.loads((folder / "config.json").read_text())["model_type"] in (name, name.partition("-")[0], "llama")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    back = load_bundle(import_bundle(folder, tmp_path / "back"))
+    ids = torch.randint(0, tokenizer.vocab_size, (2, 16))
+    with torch.inference_mode():
+        torch.testing.assert_close(theirs(ids).logits, bundle.model(ids), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(back.model(ids), bundle.model(ids), atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -141,9 +174,7 @@ def test_gguf_reads_back_equal(tmp_path: Path, tokenizer: Tokenizer, name: str, 
     assert fields["tokenizer.ggml.eos_token_id"] == tokenizer.roles.end
     assert len(fields["tokenizer.ggml.tokens"]) == tokenizer.vocab_size
     assert len(fields["tokenizer.ggml.merges"]) == len(tokenizer.merges)
-    from fledge.bundle.gguf import gguf_name
-
-    weights = {gguf_name(key): tensor for key, tensor in bundle.model.state_dict().items()}
+    weights = export_weights(bundle.config.model, bundle.model.state_dict(), family=GGUF[0])
     assert {tensor.name for tensor in reader.tensors} == set(weights)
     for tensor in reader.tensors:
         ours = weights[tensor.name]
@@ -240,9 +271,9 @@ def test_an_export_that_comes_second_names_what_is_in_its_way(
 def test_what_cannot_be_exported_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
     config = small_config(architecture="gru")
     recurrent = load_bundle(save_bundle(tmp_path / "a", config, tokenizer, small_model(config, tokenizer)))
-    with pytest.raises(FledgeError, match="transformers knows no model"):
+    with pytest.raises(FledgeError, match="No model of transformers is like this one"):
         export_bundle(recurrent, tmp_path / "hub")
-    with pytest.raises(FledgeError, match="Llama-shaped"):
+    with pytest.raises(FledgeError, match="No architecture of GGUF is like this model"):
         export_bundle(recurrent, tmp_path / "x.gguf", "gguf")
     characters = CharacterTokenizer.train(["abc"])
     config = small_config()
@@ -499,9 +530,12 @@ def test_a_head_that_is_not_the_embeddings_is_not_taken_for_them(
         ({"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "linear"}}, "rope_scaling.type"),
         ({"rope_parameters": {"rope_theta": 500}, "rope_scaling": {"rope_type": "default"}}, "another rope_theta each"),
         ({"num_hidden_layers": 1}, "holds model.layers.1.*, which a model of its config.json does not have"),
-        ({"rope_parameters": {"rope_type": "llama3"}}, "rope_parameters.rope_type = 'llama3'"),
-        ({"attention_bias": True}, "attention_bias = True is not supported: it is False"),
-        ({"mlp_bias": True}, "mlp_bias = True"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters.rope_type = 'yarn'"),
+        ({"rope_parameters": {"rope_type": "llama3"}}, "it lacks rope_parameters.factor"),
+        ({"attention_bias": True}, "no tensor model.layers.0.self_attn.q_proj.bias"),
+        ({"mlp_bias": True}, "no tensor model.layers.0.mlp.gate_proj.bias"),
+        ({"model_type": "qwen3", "attention_bias": True}, "attention_bias = True is not supported: it is False"),
+        ({"model_type": "mistral", "sliding_window": "x"}, "sliding_window = "),
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu' is not supported: it is silu"),
         ({"num_hidden_layers": 3}, "no tensor model.layers.2."),
         ({"intermediate_size": 50}, r"model.layers.0.mlp.\w+.weight has the shape"),

@@ -8,15 +8,10 @@ import torch
 from fledge.config import ModelConfig, load_recipe
 from fledge.errors import FledgeError
 from fledge.model import build_model
-from fledge.model.exchange import (
-    config_from_hub,
-    export_weights,
-    format_of,
-    halves_from_pairs,
-    hub_settings,
-    import_weights,
-    pairs_from_halves,
-)
+from fledge.model.exchange import export_weights, format_of, halves_from_pairs, import_weights, pairs_from_halves
+from fledge.model.families import GGUF, HUB, obstacles
+from fledge.model.hub import config_from_hub, hub_settings
+from fledge.model.transformer import Transformer
 
 from .cases import CASES, small
 
@@ -117,16 +112,37 @@ def test_permutations_are_inverse():
 
 
 def test_what_no_format_holds_is_refused():
-    for name in ("post-norm", "relu2", "qk-norm", "sinusoidal positions"):
+    for name, change in (
+        ("post-norm", "norm_place=pre"),
+        ("no norm", "norm=rms"),
+        ("learned positions", "position=rope"),
+    ):
         config = small(name).config
         assert format_of(config) is None
-        with pytest.raises(FledgeError, match="No known weight format"):
+        with pytest.raises(FledgeError, match=f"No model of transformers .* llama: train with model.{change}"):
             export_weights(config, {})
     with pytest.raises(FledgeError, match="model_type = 'mamba' can't be imported"):
         config_from_hub({"model_type": "mamba"})
     with pytest.raises(FledgeError, match="is not a weight of Llama"):
         import_weights(ModelConfig(), {"strange": torch.zeros(1)})
     assert set(CASES) >= {"gpt2", "bdh"}
+
+
+def test_a_setting_that_nobody_placed_is_refused_everywhere():
+    """What is new to the settings has no home until somebody gives it one."""
+
+    class Later(ModelConfig):
+        gates: bool = False
+
+    shape = {"gates": True, "layers": 2}
+    family, settings = HUB[0], Transformer.settings
+    Transformer.settings = settings | {"gates"}
+    try:
+        assert obstacles(Later(layers=2), family) == {}
+        for each in (*HUB, *GGUF):
+            assert obstacles(Later(**shape), each)["gates"] is False
+    finally:
+        Transformer.settings = settings
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,9 @@ from fledge.bundle.weights import Shape, check_shapes, read_headers, read_tensor
 from fledge.config import ModelConfig, RunConfig, TokenizerConfig, TokensConfig
 from fledge.errors import FledgeError, nearest
 from fledge.files import atomic_folder, read_json, require_space, write_json
-from fledge.model.exchange import config_from_hub, export_weights, format_of, hub_settings, import_weights
+from fledge.model.exchange import export_weights, import_weights
+from fledge.model.families import Family
+from fledge.model.hub import config_from_hub, family_from_hub, hub_settings
 from fledge.tokenizer import load_tokenizer
 from fledge.tokenizer.files import CONFIGURATION, VOCABULARY
 from fledge.tokenizer.huggingface import start_before_texts
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("huggingface", "gguf", "onnx")
 FILES = {".gguf": "gguf", ".onnx": "onnx"}  # formats of one file, which its name tells
+TABLES = (".attn.bias", ".attn.masked_bias", "rotary_emb.inv_freq")  # what old files carry along, and we calculate
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -82,11 +85,6 @@ def export_bundle(bundle: Bundle, target: Path | str, format: str | None = None,
 
 def _write_hub_folder(target: Path, bundle: Bundle, weights: dict[str, Tensor]) -> Path:
     config, facts, roles = bundle.config.model, bundle.manifest.model, bundle.tokenizer.roles
-    if format_of(config) not in ("gpt2", "llama"):
-        raise FledgeError(
-            "transformers knows no model like this one. GPT-2's shape has layer norms, biases, learned positions and "
-            "gelu_tanh; Llama's has rms norms, no biases, rope and swiglu; both are pre-norm and without qk_norm."
-        )
     settings = hub_settings(config, facts.vocabulary_size, facts.context_length)
     precision = str(next(iter(weights.values())).dtype).removeprefix("torch.")
     tokens = {"bos_token_id": roles.start, "eos_token_id": roles.end, "pad_token_id": roles.pad}
@@ -96,7 +94,7 @@ def _write_hub_folder(target: Path, bundle: Bundle, weights: dict[str, Tensor]) 
         write_json(work / "config.json", {**settings, **tokens, "dtype": precision})
         write_json(work / GENERATION, generation)
         write_hub_tokenizer(work, bundle)
-        named = export_weights(config, weights)
+        named = export_weights(config, weights, facts.context_length)
         if settings.get("tie_word_embeddings"):
             named.pop("lm_head.weight", None)  # it is the embedding matrix, and is said to be
         write_sharded(work, MODEL, named)
@@ -116,22 +114,21 @@ def write_hub_tokenizer(work: Path, bundle: Bundle) -> None:
     write_json(work / CONFIGURATION, {**read_json(work / CONFIGURATION), **settings})
 
 
-def _check_hub_shapes(config: ModelConfig, model: Model, headers: Mapping[str, Shape], source: Path) -> None:
-    """The file's weights are those of its config.json, by the names that they have there."""
-    wanted = {name: tuple(tensor.shape) for name, tensor in export_weights(config, model.state_dict()).items()}
+def _check_hub_shapes(
+    config: ModelConfig, model: Model, headers: Mapping[str, Shape], source: Path, family: Family
+) -> None:
+    """The file's weights are those of its config.json, by the names that they have there, and no others."""
+    named = export_weights(config, model.state_dict(), model.context_length, family)
+    wanted = {name: tuple(tensor.shape) for name, tensor in named.items()}
     if config.tied:
         wanted.pop("lm_head.weight", None)
-    short = {name: name.removeprefix("transformer.") for name in wanted}  # as GPT-2's own files have them
+    prefix = next(iter(wanted)).partition(".")[0] + "."
+    short = {name: name.removeprefix(prefix) for name in wanted}  # as GPT-2's own files have them
     found = {name: headers[key] for name in wanted if (key := name if name in headers else short[name]) in headers}
     check_shapes(found, wanted, source)
-
-
-def _refuse_surplus(config: ModelConfig, headers: Mapping[str, Shape], source: Path) -> None:
-    """A layer too many, or a bias, by the name that it has there."""
-    for name in headers:
-        number = re.search(r"(?:^|\.)(?:layers|h)\.(\d+)\.", name)
-        unknown = name.endswith("_proj.bias") and format_of(config) == "llama"
-        if unknown or (number is not None and int(number[1]) >= config.layers):
+    known = wanted.keys() | short.values()
+    for name in headers.keys() - known:
+        if re.search(r"\.(?:layers|h)\.\d+\.|^h\.\d+\.", name) and not name.endswith(TABLES):
             raise FledgeError(f"{source} holds {name}, which a model of its config.json does not have.")
 
 
@@ -147,6 +144,7 @@ def import_bundle(source: Path | str, target: Path | str, tokenizer: Path | str 
     if not isinstance(settings, dict):
         raise FledgeError(f"{source / 'config.json'} is not the description of a model.")
     try:
+        family = family_from_hub(settings)
         config, vocabulary_size, context_length = config_from_hub(settings)
     except FledgeError as error:
         raise FledgeError(f"{source / 'config.json'}: {error}") from None
@@ -164,13 +162,12 @@ def import_bundle(source: Path | str, target: Path | str, tokenizer: Path | str 
     require_fit(found.vocab_size, vocabulary_size, advice="Name the right one with --tokenizer.")
     sampling = sampling_from_hub(source, found, context_length)
     model = lay_out_for(headers, config, vocabulary_size, context_length, source / "config.json")
-    _check_hub_shapes(config, model, headers, source)
+    _check_hub_shapes(config, model, headers, source, family)
     try:
-        weights = import_weights(config, read_tensors(paths))
+        weights = import_weights(config, read_tensors(paths), family)
     except FledgeError as error:
         raise FledgeError(f"{source}: {error}") from None
     shapes = {name: Shape(tensor.dtype, tuple(tensor.shape)) for name, tensor in weights.items()}
-    _refuse_surplus(config, headers, source)
     check_shapes(shapes, {name: tuple(t.shape) for name, t in model.state_dict().items()}, source)
     for name, tensor in weights.items():
         if not tensor.isfinite().all():

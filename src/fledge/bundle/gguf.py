@@ -1,4 +1,4 @@
-"""GGUF files of Llama-shaped models, for llama.cpp and its relatives. Their RoPE turns adjacent pairs, as ours does."""
+"""GGUF files, for llama.cpp and its relatives: the weights, the settings and the tokenizer in one."""
 
 from __future__ import annotations
 
@@ -12,28 +12,14 @@ from torch import Tensor
 from fledge.errors import FledgeError
 from fledge.extras import missing
 from fledge.files import atomic_write
-from fledge.model.exchange import format_of
+from fledge.model.exchange import export_weights
+from fledge.model.families import GGUF, Family, home, nearest_home
+from fledge.model.layers import rotary_frequencies, stretch
 from fledge.tokenizer.huggingface import write_merges, write_vocabulary
 
 if TYPE_CHECKING:
     from fledge.bundle.load import Bundle
 
-TOP = {
-    "token_embeddings.weight": "token_embd.weight",
-    "ln_final.weight": "output_norm.weight",
-    "lm_head.weight": "output.weight",
-}
-PARTS = {
-    "attn.q_proj": "attn_q",
-    "attn.k_proj": "attn_k",
-    "attn.v_proj": "attn_v",
-    "attn.output_proj": "attn_output",
-    "ln1": "attn_norm",
-    "ln2": "ffn_norm",
-    "ffn.w1": "ffn_gate",
-    "ffn.w2": "ffn_down",
-    "ffn.w3": "ffn_up",
-}
 PRE_TOKENIZERS = {"gpt2": "gpt-2", "cl100k": "llama-bpe", "o200k": "gpt-4o"}
 
 
@@ -43,14 +29,23 @@ def write_gguf(path: Path, bundle: Bundle, weights: dict[str, Tensor], dtype: to
         import gguf
     except ModuleNotFoundError:
         raise missing("Exporting to GGUF", "gguf", "hub") from None
-    if format_of(bundle.config.model) != "llama":
-        raise FledgeError("GGUF holds Llama-shaped models: rms norms, no biases, rope, swiglu, pre-norm, no qk_norm.")
+    config = bundle.config.model
+    family = home(config, GGUF)
+    if family is None:
+        raise FledgeError(f"No architecture of GGUF is like this model. {nearest_home(config, GGUF)}")
+    named = export_weights(config, weights, bundle.manifest.model.context_length, family)
+    if config.position == "none" and "position_embeddings" not in family.top:
+        # Pairs that turn by the 10^30th part of an angle stand still.
+        named["rope_freqs.weight"] = torch.full((config.width // config.heads // 2,), 1e30)
+    elif config.rope_scaling is not None:
+        plain = rotary_frequencies(config.width // config.heads, config.rope_theta)
+        named["rope_freqs.weight"] = stretch(plain, config.rope_scaling)
     with atomic_write(path) as file:
-        writer = gguf.GGUFWriter(file.name, "llama")
-        _write_settings(writer, bundle)
+        writer = gguf.GGUFWriter(file.name, family.name)
+        _write_settings(writer, bundle, family)
         _write_tokenizer(writer, bundle, gguf)
-        for name, tensor in weights.items():
-            _write_tensor(writer, gguf_name(name), tensor, dtype, gguf)
+        for name, tensor in named.items():
+            _write_tensor(writer, name, tensor, dtype, gguf)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -58,18 +53,7 @@ def write_gguf(path: Path, bundle: Bundle, weights: dict[str, Tensor], dtype: to
     return path
 
 
-def gguf_name(name: str) -> str:
-    """
-    >>> gguf_name("layers.3.attn.q_proj.weight")
-    'blk.3.attn_q.weight'
-    """
-    if name in TOP:
-        return TOP[name]
-    _, number, *part, kind = name.split(".")
-    return f"blk.{number}.{PARTS['.'.join(part)]}.{kind}"
-
-
-def _write_settings(writer: Any, bundle: Bundle) -> None:
+def _write_settings(writer: Any, bundle: Bundle, family: Family) -> None:
     config, facts = bundle.config.model, bundle.manifest.model
     writer.add_name(bundle.config.name)
     writer.add_context_length(facts.context_length)
@@ -78,9 +62,18 @@ def _write_settings(writer: Any, bundle: Bundle) -> None:
     writer.add_feed_forward_length(config.inner_size)
     writer.add_head_count(config.heads)
     writer.add_head_count_kv(config.kv_heads or config.heads)
-    writer.add_layer_norm_rms_eps(config.norm_epsilon)
-    writer.add_rope_freq_base(config.rope_theta)
-    writer.add_rope_dimension_count(config.width // config.heads)
+    if config.norm == "rms":
+        writer.add_layer_norm_rms_eps(config.norm_epsilon)
+    else:
+        writer.add_layer_norm_eps(config.norm_epsilon)
+    if "position_embeddings" not in family.top:
+        writer.add_rope_freq_base(config.rope_theta)
+        writer.add_rope_dimension_count(config.width // config.heads)
+    if family.name == "qwen3":  # its heads have a size of their own there
+        writer.add_key_length(config.width // config.heads)
+        writer.add_value_length(config.width // config.heads)
+    if family.name == "stablelm":
+        writer.add_parallel_residual(False)
     writer.add_vocab_size(facts.vocabulary_size)
 
 
@@ -117,8 +110,8 @@ def _write_tokenizer(writer: Any, bundle: Bundle, gguf: Any) -> None:
 
 
 def _write_tensor(writer: Any, name: str, tensor: Tensor, dtype: torch.dtype, gguf: Any) -> None:
-    # Norms stay wide: readers expect it.
-    kind = torch.float32 if tensor.ndim == 1 else dtype
+    # Norms and biases stay wide, and so do positions, which some programs add before they convert: readers expect it.
+    kind = torch.float32 if tensor.ndim == 1 or name == "position_embd.weight" else dtype
     tensor = tensor.detach().to("cpu", kind).contiguous()
     if tensor.dtype == torch.bfloat16:
         raw = tensor.view(torch.uint8).numpy()

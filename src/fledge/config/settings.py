@@ -187,6 +187,8 @@ class ModelConfig(Settings):
     "How the model knows where a token stands."
     rope_theta: PositiveFloat = 10_000.0
     "Base of the rotary frequencies."
+    rope_scaling: tuple[PositiveFloat, PositiveFloat, PositiveFloat, PositiveFloat] | None = None
+    "Llama 3's longer context: factor, low and high frequency factor, first context length; none for plain RoPE."
     qk_norm: bool = False
     "Normalise queries and keys of each head before their product."
     tied: bool = False

@@ -91,7 +91,11 @@ class Model(nn.Module):
             sizes.append(f"kv_heads {config.kv_heads or config.heads}")
         self.state_kind = ", ".join((config.architecture, *sizes))
         "What the form of a state follows from, in words: a state of another kind is refused."
-        places = [f"{name} {getattr(config, name)}" for name in ("position", "rope_theta") if name in self.settings]
+        places = [
+            f"{name} {getattr(config, name)}"
+            for name in ("position", "rope_theta", "rope_scaling")
+            if name in self.settings
+        ]
         self.plan_kind = ", ".join((self.state_kind, *places, f"context {context_length}"))
         "What the meaning of a plan follows from, likewise."
         self.recompute = False

@@ -1,107 +1,135 @@
-"""Weights under the names other programs use: GPT-2's, Llama's and Pathway's BDH's, both ways, and their settings.
+"""Weights under the names other programs use, both ways, and the settings in their config.json.
 
-Our RoPE turns adjacent pairs, Llama's files turn pairs half a head apart: the rows of queries and keys are permuted on
-the way, which changes no result.
+Our RoPE turns adjacent pairs; most files turn pairs half a head apart: the rows of queries and keys are permuted on the
+way, which changes no result.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from fledge.config import ModelConfig
 from fledge.errors import FledgeError
-from fledge.model.hub import check_settings
+from fledge.model.families import HUB, Family, home, nearest_home
+from fledge.model.layers import rotary_frequencies, sinusoids
 
 Weights = Mapping[str, Tensor]
 
-_GPT2_LAYER = {
-    "ln1": "ln_1",
-    "ln2": "ln_2",
-    "attn.output_proj": "attn.c_proj",
-    "ffn.w1": "mlp.c_fc",
-    "ffn.w2": "mlp.c_proj",
-}
-_GPT2_TOP = {
-    "token_embeddings.weight": "transformer.wte.weight",
-    "position_embeddings.weight": "transformer.wpe.weight",
-    "ln_final.weight": "transformer.ln_f.weight",
-    "ln_final.bias": "transformer.ln_f.bias",
-    "lm_head.weight": "lm_head.weight",
-}
-_LLAMA_LAYER = {
-    "ln1": "input_layernorm",
-    "ln2": "post_attention_layernorm",
-    "attn.q_proj": "self_attn.q_proj",
-    "attn.k_proj": "self_attn.k_proj",
-    "attn.v_proj": "self_attn.v_proj",
-    "attn.output_proj": "self_attn.o_proj",
-    "ffn.w1": "mlp.gate_proj",
-    "ffn.w3": "mlp.up_proj",
-    "ffn.w2": "mlp.down_proj",
-}
-_LLAMA_TOP = {
-    "token_embeddings.weight": "model.embed_tokens.weight",
-    "ln_final.weight": "model.norm.weight",
-    "lm_head.weight": "lm_head.weight",
-}
 _BDH_TOP = {"token_embeddings.weight": "embed.weight"}
 _BDH_NAMES = {"token_embeddings.weight", "encoder", "encoder_v", "decoder", "lm_head"}
-
-_GPT2_SHAPE = {
-    "architecture": "transformer",
-    "norm": "layer",
-    "norm_place": "pre",
-    "position": "learned",
-    "feed_forward": "gelu_tanh",
-    "bias": True,
-    "qk_norm": False,
-}
-_LLAMA_SHAPE = {
-    "architecture": "transformer",
-    "norm": "rms",
-    "norm_place": "pre",
-    "position": "rope",
-    "feed_forward": "swiglu",
-    "bias": False,
-    "qk_norm": False,
-}
+_PER_HEAD = ("attn.q_proj", "attn.k_proj", "attn.q_norm", "attn.k_norm")
 
 
 def format_of(config: ModelConfig) -> str | None:
-    """`gpt2`, `llama` or `bdh`: the format that can hold such a model, or None."""
+    """The `model_type` in transformers that can hold such a model, `bdh`, or None."""
     if config.architecture == "bdh":
         return "bdh"
-    for name, shape in (("gpt2", _GPT2_SHAPE), ("llama", _LLAMA_SHAPE)):
-        grouped = config.kv_heads not in (None, config.heads)
-        if all(getattr(config, key) == value for key, value in shape.items()) and not (name == "gpt2" and grouped):
-            return name
-    return None
+    found = home(config, HUB)
+    return found.name if found else None
 
 
-def export_weights(config: ModelConfig, weights: Weights) -> dict[str, Tensor]:
-    """A model's state dict under the names of its format."""
-    kind = _require_format(config)
-    if kind == "gpt2":
-        return _to_gpt2(weights)
-    if kind == "llama":
-        return _to_llama(config, weights)
-    renamed = {_BDH_TOP.get(name, name): tensor for name, tensor in weights.items()}
-    renamed["lm_head"] = renamed.pop("lm_head.weight").T.contiguous()
-    return renamed
+def export_weights(
+    config: ModelConfig, weights: Weights, context_length: int = 0, family: Family | None = None
+) -> dict[str, Tensor]:
+    """A model's state dict under the names of `family`, or of its own in transformers.
+
+    `context_length` is needed where positions that we calculate become a table."""
+    if family is None:
+        if config.architecture == "bdh":
+            renamed = {_BDH_TOP.get(name, name): tensor for name, tensor in weights.items()}
+            renamed["lm_head"] = renamed.pop("lm_head.weight").T.contiguous()
+            return renamed
+        family = require_home(config)
+    found: dict[str, Tensor] = {}
+    own = _with_everything(config, dict(weights), context_length, family)
+    for name, tensor in own.items():
+        layer, part, kind = _split_name(name)
+        if layer is None:
+            found[f"{family.top[part]}.{kind}"] = tensor
+            continue
+        if family.fused and part in ("attn.k_proj", "attn.v_proj"):
+            continue
+        if family.fused and part == "attn.q_proj":
+            pieces = [
+                _turned(config, family, f"attn.{x}_proj", own[f"layers.{layer}.attn.{x}_proj.{kind}"]) for x in "qkv"
+            ]
+            part, tensor = "attn.qkv", _fuse(config, family, pieces)
+        else:
+            tensor = _turned(config, family, part, tensor)
+        if family.inputs_first and tensor.ndim == 2:
+            tensor = tensor.T.contiguous()
+        found[f"{family.layer.format(layer)}{family.parts[part]}.{kind}"] = tensor
+    if family.inputs_first:  # GPT-2 files carry the tied head, too
+        found.setdefault("lm_head.weight", own["token_embeddings.weight"])
+    return found
 
 
-def import_weights(config: ModelConfig, weights: Weights) -> dict[str, Tensor]:
-    """Weights in the names of `config`'s format as a state dict that the built model loads."""
-    kind = _require_format(config)
-    if kind == "gpt2":
-        return _from_gpt2(config, weights)
-    if kind == "llama":
-        return _from_llama(config, weights)
+def import_weights(config: ModelConfig, weights: Weights, family: Family | None = None) -> dict[str, Tensor]:
+    """Weights in the names of `family` as a state dict that the built model loads."""
+    if family is None:
+        if config.architecture == "bdh":
+            return _from_bdh(weights)
+        family = require_home(config)
+    top = {theirs: own for own, theirs in family.top.items()}
+    parts = {theirs: own for own, theirs in family.parts.items()}
+    prefix = family.layer.partition("{}")[0]
+    root = prefix[: prefix.find(".") + 1]
+    layered = re.compile(rf"(?:{re.escape(root)})?{re.escape(prefix[len(root) :])}(\d+)\.(.+)\.(weight|bias)")
+    known = _KNOWN.get(family.name, family.name)
+    found: dict[str, Tensor] = {}
+    for name, tensor in weights.items():
+        if name.endswith(("rotary_emb.inv_freq", ".attn.masked_bias")) or _is_mask(name):
+            continue  # tables that old files carry along, and we calculate
+        stem, _, kind = name.rpartition(".")
+        own = top.get(stem, top.get(root + stem))
+        if own == "lm_head" and config.tied:
+            embeddings = family.top["token_embeddings"] + ".weight"
+            _require_tied(tensor, weights.get(embeddings, weights.get(embeddings.removeprefix(root))))
+            continue
+        if own is not None:
+            found[f"{own}.{kind}"] = tensor
+            continue
+        match = layered.fullmatch(name)
+        if match is None or match[2] not in parts:
+            raise FledgeError(f"{name} is not a weight of {known}.")
+        number, part, kind = match[1], parts[match[2]], match[3]
+        straight = tensor.T.contiguous() if family.inputs_first and tensor.ndim == 2 else tensor
+        if part == "attn.qkv":
+            for letter, piece in zip("qkv", _unfuse(config, family, straight, name), strict=True):
+                found[f"layers.{number}.attn.{letter}_proj.{kind}"] = piece
+        else:
+            found[f"layers.{number}.{part}.{kind}"] = _turned_back(config, family, part, straight, name)
+    if family.fused:
+        for number in range(config.layers):
+            for kind in ("weight", "bias"):  # fused in our modules too, whose own error would name neither's tensor
+                if f"layers.{number}.attn.q_proj.{kind}" not in found and (kind == "weight" or config.bias):
+                    raise FledgeError(
+                        f"{family.layer.format(number).removeprefix(root)}{family.parts['attn.qkv']}.{kind} is "
+                        f"missing: it is a weight of {known}."
+                    )
+    return _without_zeros(config, found, family)
+
+
+_KNOWN = {"gpt2": "GPT-2", "llama": "Llama", "openai-gpt": "GPT"}
+
+
+def require_home(config: ModelConfig) -> Family:
+    """The model of transformers that holds such a one."""
+    found = home(config, HUB)
+    if found is None:
+        raise FledgeError(f"No model of transformers is like this one. {nearest_home(config, HUB)}")
+    return found
+
+
+def _is_mask(name: str) -> bool:
+    return re.fullmatch(r"(?:transformer\.)?h\.\d+\.attn\.(bias|masked_bias)", name) is not None
+
+
+def _from_bdh(weights: Weights) -> dict[str, Tensor]:
     back = {foreign: own for own, foreign in _BDH_TOP.items()}
     skipped = ("attn.", "ln.")  # tables, computed here
     renamed = {back.get(name, name): tensor for name, tensor in weights.items() if not name.startswith(skipped)}
@@ -113,72 +141,70 @@ def import_weights(config: ModelConfig, weights: Weights) -> dict[str, Tensor]:
     return renamed
 
 
-def _require_format(config: ModelConfig) -> str:
-    kind = format_of(config)
-    if kind is None:
-        raise FledgeError(
-            "No known weight format holds this model. GPT-2's needs layer norms, biases, learned positions and "
-            "gelu_tanh; Llama's needs rms norms, no biases, rope and swiglu; both are pre-norm and without qk_norm."
-        )
-    return kind
+def _with_everything(
+    config: ModelConfig, weights: dict[str, Tensor], context_length: int, family: Family
+) -> dict[str, Tensor]:
+    """Our weights, with zero biases where the family has some and we have none, and a table of positions."""
+    for name, tensor in list(weights.items()):
+        stem, _, kind = name.rpartition(".")
+        part = stem.split(".", 2)[2] if stem.startswith("layers.") else stem
+        if kind == "weight" and part in family.zeros:
+            weights.setdefault(f"{stem}.bias", tensor.new_zeros(tensor.shape[0]))
+        elif kind == "bias" and part in family.unbiased:
+            del weights[name]
+    if "position_embeddings" in family.top and config.position != "learned":
+        like = weights["token_embeddings.weight"]
+        table = like.new_zeros(context_length, config.width)
+        if config.position == "sinusoidal":
+            frequencies = rotary_frequencies(config.width + config.width % 2, 10_000.0)
+            table += sinusoids(torch.arange(context_length), frequencies, config.width).to(table)
+        weights["position_embeddings.weight"] = table
+    return weights
 
 
-def _to_gpt2(weights: Weights) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
-    for name, tensor in weights.items():
-        if name in _GPT2_TOP:
-            found[_GPT2_TOP[name]] = tensor
-            continue
-        number, part, kind = _layer_name(name)
-        if part in ("attn.k_proj", "attn.v_proj"):
-            continue
-        prefix = f"transformer.h.{number}."
-        if part == "attn.q_proj":
-            parts = [weights[f"layers.{number}.attn.{letter}_proj.{kind}"] for letter in "qkv"]
-            part, tensor = "attn.c_attn", torch.cat(parts)
-        else:
-            part = _GPT2_LAYER[part]
-        # GPT-2 keeps its matrices with the inputs first.
-        found[f"{prefix}{part}.{kind}"] = tensor.T.contiguous() if tensor.ndim == 2 else tensor
-    found.setdefault("lm_head.weight", found["transformer.wte.weight"])
+def _without_zeros(config: ModelConfig, found: dict[str, Tensor], family: Family) -> dict[str, Tensor]:
+    """The other direction: a bias that the family lacks is zero here, and one that we lack is left out."""
+    for name, tensor in list(found.items()):
+        stem, _, kind = name.rpartition(".")
+        part = stem.split(".", 2)[2] if stem.startswith("layers.") else stem
+        if kind == "weight" and config.bias and part in family.unbiased:
+            found.setdefault(f"{stem}.bias", tensor.new_zeros(tensor.shape[0]))
+        elif kind == "bias" and not config.bias and part in family.zeros:
+            del found[name]
     return found
 
 
-def _from_gpt2(config: ModelConfig, weights: Weights) -> dict[str, Tensor]:
-    back = {foreign.removeprefix("transformer."): own for own, foreign in _GPT2_TOP.items()}
-    layer_back = {foreign: own for own, foreign in _GPT2_LAYER.items()}
-    found: dict[str, Tensor] = {}
-    for full_name, tensor in weights.items():
-        name = full_name.removeprefix("transformer.")
-        if name == "lm_head.weight" and config.tied:
-            _require_tied(tensor, weights.get("transformer.wte.weight", weights.get("wte.weight")))
-            continue
-        if name in back:
-            found[back[name]] = tensor
-            continue
-        match = re.fullmatch(r"h\.(\d+)\.(.+)\.(weight|bias)", name)
-        if match is None or match[2] == "attn":
-            if re.fullmatch(r"h\.\d+\.attn\.(bias|masked_bias)", name):
-                continue  # the causal mask, which old files carry along
-            raise FledgeError(f"{full_name} is not a weight of GPT-2.")
-        number, part, kind = match.groups()
-        straight = tensor.T.contiguous() if tensor.ndim == 2 else tensor
-        if part == "attn.c_attn":
-            if straight.ndim == 0 or straight.shape[0] % 3:
-                raise FledgeError(
-                    f"{full_name} has the shape {list(tensor.shape)}: it does not hold three equal parts."
-                )
-            for letter, piece in zip("qkv", straight.chunk(3), strict=True):
-                found[f"layers.{number}.attn.{letter}_proj.{kind}"] = piece.contiguous()
-        elif part in layer_back:
-            found[f"layers.{number}.{layer_back[part]}.{kind}"] = straight
-        else:
-            raise FledgeError(f"{full_name} is not a weight of GPT-2.")
-    for number in range(config.layers):
-        for kind in ("weight", "bias"):  # fused in our modules too, whose own error would name neither file's tensor
-            if f"layers.{number}.attn.q_proj.{kind}" not in found:
-                raise FledgeError(f"h.{number}.attn.c_attn.{kind} is missing: it is a weight of GPT-2.")
-    return found
+def _turned(config: ModelConfig, family: Family, part: str, tensor: Tensor) -> Tensor:
+    if family.halves and part in _PER_HEAD:
+        return halves_from_pairs(tensor, config.width // config.heads)
+    return tensor
+
+
+def _turned_back(config: ModelConfig, family: Family, part: str, tensor: Tensor, name: str) -> Tensor:
+    if not family.halves or part not in _PER_HEAD:
+        return tensor
+    size = config.width // config.heads
+    if tensor.ndim == 0 or tensor.shape[0] % size:
+        raise FledgeError(f"{name} has the shape {list(tensor.shape)}: heads of {size} do not fill it.")
+    return pairs_from_halves(tensor, size)
+
+
+def _fuse(config: ModelConfig, family: Family, pieces: list[Tensor]) -> Tensor:
+    if family.fused == "rows":
+        return torch.cat(pieces)
+    return torch.stack([piece.unflatten(0, (config.heads, -1)) for piece in pieces], dim=1).flatten(0, 2)
+
+
+def _unfuse(config: ModelConfig, family: Family, whole: Tensor, name: str) -> list[Tensor]:
+    if whole.ndim == 0 or whole.shape[0] % (3 if family.fused == "rows" else 3 * config.heads):
+        raise FledgeError(f"{name} has the shape {list(whole.shape)}: it does not hold three equal parts.")
+    if family.fused == "rows":
+        return [piece.contiguous() for piece in whole.chunk(3)]
+    pieces = whole.unflatten(0, (config.heads, 3, -1)).unbind(1)
+    return [
+        _turned_back(config, family, f"attn.{letter}_proj", piece.flatten(0, 1).contiguous(), name)
+        for letter, piece in zip("qkv", pieces, strict=True)
+    ]
 
 
 def _require_tied(head: Tensor, embeddings: Tensor | None) -> None:
@@ -190,47 +216,9 @@ def _require_tied(head: Tensor, embeddings: Tensor | None) -> None:
         )
 
 
-def _to_llama(config: ModelConfig, weights: Weights) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
-    for name, tensor in weights.items():
-        if name in _LLAMA_TOP:
-            found[_LLAMA_TOP[name]] = tensor
-            continue
-        number, part, kind = _layer_name(name)
-        if part in ("attn.q_proj", "attn.k_proj"):
-            tensor = halves_from_pairs(tensor, config.width // config.heads)
-        found[f"model.layers.{number}.{_LLAMA_LAYER[part]}.{kind}"] = tensor
-    return found
-
-
-def _from_llama(config: ModelConfig, weights: Weights) -> dict[str, Tensor]:
-    back = {foreign: own for own, foreign in _LLAMA_TOP.items()}
-    layer_back = {foreign: own for own, foreign in _LLAMA_LAYER.items()}
-    found: dict[str, Tensor] = {}
-    for name, tensor in weights.items():
-        if name.endswith("rotary_emb.inv_freq"):
-            continue
-        if name == "lm_head.weight" and config.tied:
-            _require_tied(tensor, weights.get("model.embed_tokens.weight"))
-            continue
-        if name in back:
-            found[back[name]] = tensor
-            continue
-        match = re.fullmatch(r"model\.layers\.(\d+)\.(.+)\.(weight|bias)", name)
-        if match is None or match[2] not in layer_back:
-            raise FledgeError(f"{name} is not a weight of Llama.")
-        part = layer_back[match[2]]
-        if part in ("attn.q_proj", "attn.k_proj"):
-            head_size = config.width // config.heads
-            if tensor.ndim == 0 or tensor.shape[0] % head_size:
-                raise FledgeError(f"{name} has the shape {list(tensor.shape)}: heads of {head_size} do not fill it.")
-            tensor = pairs_from_halves(tensor, head_size)
-        found[f"layers.{match[1]}.{part}.{match[3]}"] = tensor
-    return found
-
-
-def _layer_name(name: str) -> tuple[str, str, str]:
-    match = re.fullmatch(r"layers\.(\d+)\.(.+)\.(weight|bias)", name)
+def _split_name(name: str) -> tuple[str | None, str, str]:
+    """The number of the layer, the part and `weight` or `bias`."""
+    match = re.fullmatch(r"(?:layers\.(\d+)\.)?(.+)\.(weight|bias)", name)
     if match is None:
         raise FledgeError(f"{name} is not a weight of this model.")
     return match[1], match[2], match[3]
@@ -244,111 +232,3 @@ def halves_from_pairs(rows: Tensor, head_size: int) -> Tensor:
 def pairs_from_halves(rows: Tensor, head_size: int) -> Tensor:
     """The inverse of `halves_from_pairs`."""
     return rows.reshape(-1, 2, head_size // 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
-
-
-def hub_settings(config: ModelConfig, vocabulary_size: int, context_length: int) -> dict[str, Any]:
-    """What `config.json` says of such a model, for `transformers`."""
-    kind = _require_format(config)
-    if kind == "gpt2":
-        return {
-            "model_type": "gpt2",
-            "architectures": ["GPT2LMHeadModel"],
-            "vocab_size": vocabulary_size,
-            "n_positions": context_length,
-            "n_embd": config.width,
-            "n_layer": config.layers,
-            "n_head": config.heads,
-            "n_inner": config.inner_size,
-            "activation_function": "gelu_new",
-            "layer_norm_epsilon": config.norm_epsilon,
-            "tie_word_embeddings": config.tied,
-            "resid_pdrop": config.dropout,
-            "embd_pdrop": config.dropout,
-            "attn_pdrop": config.dropout,
-        }
-    if kind == "llama":
-        return {
-            "model_type": "llama",
-            "architectures": ["LlamaForCausalLM"],
-            "vocab_size": vocabulary_size,
-            "max_position_embeddings": context_length,
-            "hidden_size": config.width,
-            "intermediate_size": config.inner_size,
-            "num_hidden_layers": config.layers,
-            "num_attention_heads": config.heads,
-            "num_key_value_heads": config.kv_heads or config.heads,
-            "head_dim": config.width // config.heads,
-            "hidden_act": "silu",
-            "rms_norm_eps": config.norm_epsilon,
-            "rope_theta": config.rope_theta,
-            "tie_word_embeddings": config.tied,
-            "attention_bias": False,
-            "mlp_bias": False,
-        }
-    raise FledgeError("transformers has no model for BDH; its weights alone can be exported.")
-
-
-def config_from_hub(settings: Mapping[str, Any]) -> tuple[ModelConfig, int, int]:
-    """Our settings, vocabulary size and context length from a `config.json` of GPT-2 or Llama."""
-    kind = settings.get("model_type")
-    if kind not in ("gpt2", "llama"):
-        raise FledgeError(f"model_type = {kind!r:.40} can't be imported. Known: gpt2, llama.")
-    check_settings(settings)
-    if kind == "gpt2":
-        if settings.get("activation_function", "gelu_new") not in ("gelu_new", "gelu_pytorch_tanh"):
-            raise FledgeError(
-                f"GPT-2 with activation_function = {settings['activation_function']!r:.40} is not supported: it is "
-                "gelu_new or gelu_pytorch_tanh."
-            )
-        # `reorder_and_upcast_attn` changes precision only.
-        for key, usual in (("scale_attn_weights", True), ("scale_attn_by_inverse_layer_idx", False)):
-            _require_usual("GPT-2", key, settings.get(key, usual), usual)
-        config = ModelConfig(
-            **_GPT2_SHAPE,
-            layers=settings["n_layer"],
-            width=settings["n_embd"],
-            heads=settings["n_head"],
-            hidden=settings.get("n_inner") or 4 * settings["n_embd"],
-            norm_epsilon=settings.get("layer_norm_epsilon", 1e-5),
-            tied=settings.get("tie_word_embeddings", True),
-            dropout=settings.get("resid_pdrop", 0.1),
-            initialisation="gpt2",
-        )
-        return config, settings["vocab_size"], settings.get("n_positions", 1024)
-    return _config_from_llama(settings)
-
-
-def _require_usual(model: str, key: str, value: Any, usual: Any) -> None:
-    """Refuse a model that would be another one here."""
-    if value != usual:
-        raise FledgeError(
-            f"{model} with {key} = {value!r:.40} is not supported: it is {usual} in a model that can be imported."
-        )
-
-
-def _config_from_llama(settings: Mapping[str, Any]) -> tuple[ModelConfig, int, int]:
-    width, heads = settings["hidden_size"], settings["num_attention_heads"]
-    rope = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
-    for key in ("rope_parameters", "rope_scaling"):
-        table = settings.get(key) or rope
-        for name in ("rope_type", "type"):
-            _require_usual("Llama", f"{key}.{name}", table.get(name, "default"), "default")
-        if table.get("rope_theta") != rope.get("rope_theta"):
-            raise FledgeError("rope_parameters and rope_scaling have another rope_theta each: keep one of the two.")
-    for key, usual in (("attention_bias", False), ("mlp_bias", False), ("hidden_act", "silu")):
-        value = settings.get(key)
-        _require_usual("Llama", key, usual if value is None else value, usual)
-    _require_usual("Llama", "head_dim", settings.get("head_dim") or width // heads, width // heads)
-    kv_heads = settings.get("num_key_value_heads") or heads
-    config = ModelConfig(
-        **_LLAMA_SHAPE,
-        layers=settings["num_hidden_layers"],
-        width=width,
-        heads=heads,
-        kv_heads=None if kv_heads == heads else kv_heads,
-        hidden=settings["intermediate_size"],
-        norm_epsilon=settings.get("rms_norm_eps", 1e-6),
-        rope_theta=rope.get("rope_theta", settings.get("rope_theta", 10_000.0)),
-        tied=settings.get("tie_word_embeddings", False),
-    )
-    return config, settings["vocab_size"], settings.get("max_position_embeddings", 2048)

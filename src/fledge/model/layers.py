@@ -130,9 +130,18 @@ class FeedForward(nn.Module):
         return self.w2(inner)  # type: ignore[no-any-return]
 
 
-def rotary_frequencies(head_size: int, theta: float) -> Tensor:
+def rotary_frequencies(head_size: int, theta: float, scaling: tuple[float, ...] | None = None) -> Tensor:
     """Angle per position of each adjacent pair (2i, 2i+1)."""
-    return theta ** (-torch.arange(0, head_size, 2, dtype=torch.float32) / head_size)
+    frequencies = theta ** (-torch.arange(0, head_size, 2, dtype=torch.float32) / head_size)
+    return frequencies if scaling is None else frequencies / stretch(frequencies, scaling)
+
+
+def stretch(frequencies: Tensor, scaling: tuple[float, ...]) -> Tensor:
+    """Llama 3's divisor of each frequency: 1 for fast turns, `factor` for slow ones, and a ramp between them."""
+    factor, low, high, first_length = scaling
+    turns = first_length * frequencies / (2 * math.pi)  # within the first context
+    smooth = ((turns - low) / (high - low)).clamp(0, 1)
+    return 1 / ((1 - smooth) / factor + smooth)
 
 
 def rotation(positions: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:

@@ -64,6 +64,7 @@ class Transformer(Model):
             "norm_epsilon",
             "position",
             "rope_theta",
+            "rope_scaling",
             "qk_norm",
             "tied",
             "bias",
@@ -96,7 +97,7 @@ class Transformer(Model):
     def tables(self) -> dict[str, Tensor]:
         config, places = self.config, torch.arange(self.context_length)
         if config.position == "rope":
-            frequencies = rotary_frequencies(config.width // config.heads, config.rope_theta)
+            frequencies = rotary_frequencies(config.width // config.heads, config.rope_theta, config.rope_scaling)
             cosines, sines = rotation(places, frequencies)
             return {"rotary_frequencies": frequencies, "cosines_TP": cosines, "sines_TP": sines}
         if config.position == "sinusoidal":

@@ -1,0 +1,64 @@
+"""What we write as GGUF, llama.cpp reads: equal ids, scores and greedy text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fledge.bundle import load_bundle, save_bundle
+from fledge.bundle.exchange import export_bundle
+from fledge.config import SamplingConfig
+from fledge.errors import FledgeError
+from fledge.generation import generate
+from fledge.model.families import GGUF, home
+from fledge.tokenizer import Tokenizer, train_bpe
+from tests.bundle.conftest import TEXT, small_config, small_model
+from tests.bundle.test_exchange import OTHERS, SHAPES, make
+from tests.llama_cpp import LlamaCpp
+
+MESSY = Path(__file__).parents[3] / "shared/data/messy"
+SENTENCES = [
+    "In the beginning, the earth — é 你好 and 42,000 men's   hearts\n\n\tdon't  I'LL\r\n",
+    "Ελληνικά русский العربية עברית हिन्दी 日本語 한국어 ไทย 👩‍👩‍👧‍👦 🏳️‍🌈 ﬃ ½ ² x²",
+    "<|endoftext|>void<|endoftext|><|endoftext|> <|endo ftext|>",
+    "    if x==1:\n        return {'a':[1,2,3]}  # 1234567890\n\n\n",
+    "a\u00a0b\u2003c\u3000d\ufeffe\u200bf e\u0301 İstanbul ǅ ßẞ",
+]
+TOLERANCE = {"gelu_tanh": 5e-3}  # llama.cpp takes GELU from a table of half precision
+
+
+@pytest.mark.parametrize("name", [*SHAPES, *OTHERS])
+def test_llama_cpp_has_our_scores(tmp_path: Path, tokenizer: Tokenizer, name: str) -> None:
+    bundle = make(tmp_path, tokenizer, name)
+    if home(bundle.config.model, GGUF) is None:
+        with pytest.raises(FledgeError, match=r"No architecture of GGUF .* nearest one that does is \w+: train with"):
+            export_bundle(bundle, tmp_path / "model.gguf")
+        return
+    judge = LlamaCpp(export_bundle(bundle, tmp_path / "model.gguf"), 16)
+    ids = tokenizer.encode("In the beginning")
+    with torch.inference_mode():
+        ours = bundle.model(torch.tensor([ids]))[0, -1].log_softmax(-1)
+    tolerance = TOLERANCE.get(bundle.config.model.feed_forward, 1e-5)
+    theirs = judge.log_probabilities(ids, tokenizer.vocab_size, tokenizer.encode("a")[0])
+    torch.testing.assert_close(theirs, ours, atol=tolerance, rtol=1e-5)
+    settings = SamplingConfig(temperature=0, max_tokens=4)
+    greedy = generate(bundle.model, tokenizer, ["In the beginning"], settings)[0].ids
+    assert judge.greedy(ids, 4)[: len(greedy)] == greedy
+
+
+@pytest.mark.parametrize("pattern", ["gpt2", "cl100k", "o200k"])
+def test_llama_cpp_has_our_ids(tmp_path: Path, pattern: str) -> None:
+    text = "\n".join(SENTENCES).encode() * 3 + TEXT
+    tokenizer = train_bpe([text], 600, ["<|endoftext|>"], pattern=pattern)
+    config = small_config(width=8, heads=1, layers=1)
+    bundle = load_bundle(save_bundle(tmp_path / "bundle", config, tokenizer, small_model(config, tokenizer)))
+    judge = LlamaCpp(export_bundle(bundle, tmp_path / "model.gguf"), 16)
+    texts = [*SENTENCES]
+    for path in sorted(MESSY.glob("*"))[:20] if MESSY.is_dir() else ():
+        if path.suffix in (".txt", ".md"):
+            texts.append(path.read_bytes()[:20_000].decode("utf-8", "ignore"))
+    for each in texts:
+        assert judge.encode(each) == tokenizer.encode(each)
+        assert judge.encode(each, special=False) == tokenizer.encode(each, special="text")
