@@ -156,6 +156,13 @@ def test_the_handbooks_list_of_settings_is_the_one_there_is() -> None:
     assert kept == settings_page(), "write it again: .venv/bin/python -m tools.list_settings > docs/settings.md"
 
 
+def test_the_handbooks_table_of_where_settings_can_go_is_the_one_there_is() -> None:
+    from tools.list_settings import homes_table
+
+    kept = (Path(__file__).parents[1] / "docs" / "bundle.md").read_text(encoding="utf-8")
+    assert homes_table() in kept, "put the output of tools.list_settings.homes_table into docs/bundle.md"
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 from typing import Any, Literal, get_args, get_origin
 
-from fledge.config import RunConfig, recipe_names
+from fledge.config import ModelConfig, RunConfig, recipe_names
+from fledge.model.families import GGUF, HUB, SIZES, TRAINING, Family
+from fledge.model.transformer import Transformer
 
 HEAD = """\
 # Settings
@@ -45,6 +47,31 @@ def row(path: str, field: Any) -> str:
     shown = "none" if default is None else f"`{json.dumps(default)}`"
     cells = [f"`{path}`", shown, ", ".join(choices), " ".join((field.description or "").split())]
     return f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |\n"
+
+
+def homes_table() -> str:
+    """Where each setting of a Transformer can go, for docs/bundle.md. A test holds the page to it."""
+    rows = []
+    for name in sorted(Transformer.settings - SIZES - TRAINING):
+        field = ModelConfig.model_fields[name]
+        choices = [value for kind in (field.annotation, *get_args(field.annotation)) for value in get_args(kind)]
+        values: list[Any] = [value for value in choices if isinstance(value, str)]
+        if not values:
+            set_ = {"kv_heads": "fewer than `heads`", "rope_theta": "any", "rope_scaling": "Llama 3's"}
+            values = [set_[name]] if name in set_ else [False, True]
+        for value in values:
+            shown = value if name in ("kv_heads", "rope_theta", "rope_scaling") else f"`{str(value).lower()}`"
+            places = [
+                ", ".join(f"`{family.name}`" for family in families if _holds(family, name, value, field.default))
+                for families in (HUB, GGUF)
+            ]
+            rows.append(f"| `{name}` | {shown} | {places[0] or 'own'} | {places[1] or '–'} |\n")
+    return "| setting | value | Hugging Face | GGUF |\n|---|---|---|---|\n" + "".join(rows)
+
+
+def _holds(family: Family, name: str, value: Any, default: Any) -> bool:
+    allowed = family.holds.get(name, (default,))
+    return allowed is None or value in allowed
 
 
 if __name__ == "__main__":

@@ -94,6 +94,11 @@ def _write_tokenizer(writer: Any, bundle: Bundle, gguf: Any) -> None:
             "GGUF has no name for this tokenizer's pattern, so programs that read the file cut text their own way, and "
             f"may get other ids. It has names for {', '.join(PRE_TOKENIZERS)}."
         )
+    elif parts.pattern == "o200k":
+        warnings.warn(
+            "llama.cpp cuts words with combining marks, as in Hindi, in its own way under the pattern o200k, and gets "
+            "other ids for them. Its gpt2 and cl100k are as here."
+        )
     writer.add_tokenizer_pre(PRE_TOKENIZERS.get(parts.pattern, "default"))
     writer.add_token_list([names.get(token, f"[unused{token}]") for token in range(size)])
     writer.add_token_types([kinds.get(token, types.UNUSED) for token in range(size)])

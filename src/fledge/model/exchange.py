@@ -192,7 +192,7 @@ def _turned_back(config: ModelConfig, family: Family, part: str, tensor: Tensor,
 def _fuse(config: ModelConfig, family: Family, pieces: list[Tensor]) -> Tensor:
     if family.fused == "rows":
         return torch.cat(pieces)
-    return torch.stack([piece.unflatten(0, (config.heads, -1)) for piece in pieces], dim=1).flatten(0, 2)
+    return torch.stack([piece.reshape(config.heads, -1, *piece.shape[1:]) for piece in pieces], dim=1).flatten(0, 2)
 
 
 def _unfuse(config: ModelConfig, family: Family, whole: Tensor, name: str) -> list[Tensor]:
@@ -200,7 +200,7 @@ def _unfuse(config: ModelConfig, family: Family, whole: Tensor, name: str) -> li
         raise FledgeError(f"{name} has the shape {list(whole.shape)}: it does not hold three equal parts.")
     if family.fused == "rows":
         return [piece.contiguous() for piece in whole.chunk(3)]
-    pieces = whole.unflatten(0, (config.heads, 3, -1)).unbind(1)
+    pieces = whole.reshape(config.heads, 3, -1, *whole.shape[1:]).unbind(1)
     return [
         _turned_back(config, family, f"attn.{letter}_proj", piece.flatten(0, 1).contiguous(), name)
         for letter, piece in zip("qkv", pieces, strict=True)

@@ -72,7 +72,7 @@ _GPT2_PARTS = {
     "ffn.w2": "mlp.c_proj",
 }
 _QK_NORMS = {"attn.q_norm": "self_attn.q_norm", "attn.k_norm": "self_attn.k_norm"}
-_HUB = {"layer": "model.layers.{}.", "top": _LLAMA_TOP, "halves": True}
+_HUB: dict[str, Any] = {"layer": "model.layers.{}.", "top": _LLAMA_TOP, "halves": True}
 _ROTARY: dict[str, tuple[Any, ...] | None] = {
     "kv_heads": None,
     "rope_theta": None,
@@ -215,7 +215,7 @@ _GGUF_PARTS = {
 _GGUF_GATED = {**_GGUF_PARTS, "ffn.w1": "ffn_gate", "ffn.w3": "ffn_up"}
 _GGUF_PLAIN = {**_GGUF_PARTS, "ffn.w1": "ffn_up"}
 _GGUF_TOP = {"token_embeddings": "token_embd", "ln_final": "output_norm", "lm_head": "output"}
-_GGUF = {"top": _GGUF_TOP, "layer": "blk.{}."}
+_GGUF: dict[str, Any] = {"top": _GGUF_TOP, "layer": "blk.{}."}
 _PLAIN_ROPE: dict[str, tuple[Any, ...] | None] = {"rope_scaling": (None,)}
 # Its programs have one activation for each: GELU is the one by tanh, of which the other differs in the fourth digit.
 GGUF = (
