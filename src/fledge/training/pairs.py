@@ -58,9 +58,9 @@ def start_from_pairs(model: Model, tokens: NDArray[np.integer], config: RunConfi
     set_threads(config.training.threads)
     targets_VV, weights_V = pair_targets(tokens[:MOST_TOKENS], model.vocabulary_size, device)
     with torch.no_grad():
-        for block in model.layers:
-            block.attn.output_proj.weight.zero_()
-            block.ffn.w2.weight.zero_()
+        for name, weights in model.named_parameters():
+            if name.endswith(("output_proj.weight", "w2.weight")):
+                weights.zero_()
     rows = [model.token_embeddings.used, model.lm_head.used]
     norm = list(model.ln_final.parameters())
     fitted = [part.detach().to(device).clone().requires_grad_() for part in (*rows, *norm)]
