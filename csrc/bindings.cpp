@@ -20,8 +20,8 @@
 #include "decode.hpp"
 #include "documents.hpp"
 #include "encoder.hpp"
+#include "file_parts.hpp"
 #include "gather.hpp"
-#include "mapped_file.hpp"
 #include "ranks.hpp"
 #include "too_large.hpp"
 #include "trainer.hpp"
@@ -427,6 +427,10 @@ void find_places(const Numbers& numbers, const Numbers& rungs, std::size_t step,
     fledge::find_places(span_of(numbers), span_of(rungs), step, span_of(values), span_of(places));
 }
 
+nb::object path_of(const std::string& name) {
+    return nb::steal(PyUnicode_DecodeFSDefaultAndSize(name.data(), static_cast<Py_ssize_t>(name.size())));
+}
+
 nb::bytes to_bytes(const std::string& text) { return nb::bytes(text.data(), text.size()); }
 
 float* places(std::uintptr_t address) {
@@ -485,9 +489,11 @@ NB_MODULE(_core, m) {
             PyErr_SetObject(PyExc_KeyError, to_bytes(error.token).ptr());
         } catch (const fledge::TooLarge& error) {
             PyErr_SetString(nb::module_::import_("fledge.errors").attr("FledgeError").ptr(), error.what());
+        } catch (const fledge::FileChanged& error) {
+            nb::object refusal = nb::module_::import_("fledge.errors").attr("changed")(path_of(error.path), error.what());
+            PyErr_SetObject(refusal.type().ptr(), refusal.ptr());
         } catch (const fledge::FileError& error) {
-            nb::object path = nb::steal(PyUnicode_DecodeFSDefaultAndSize(error.path.data(), Py_ssize_t(error.path.size())));
-            nb::object arguments = nb::make_tuple(error.code().value(), error.code().message(), path);
+            nb::object arguments = nb::make_tuple(error.code().value(), error.code().message(), path_of(error.path));
             PyErr_SetObject(PyExc_OSError, arguments.ptr());
         } catch (const std::system_error& error) {
             nb::object arguments = nb::make_tuple(error.code().value(), error.what());

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "cuts.hpp"
-#include "mapped_file.hpp"
+#include "file_parts.hpp"
 #include "parallel.hpp"
 #include "scanner.hpp"
 
@@ -68,23 +67,13 @@ void PretokenCounter::count_part(const Byte* text, const Byte* end, WordTable& t
     }
 }
 
-void PretokenCounter::count_parts(const std::vector<const Byte*>& bounds, const MappedFile* file,
-                                  const std::function<void()>& look_up) {
-    std::atomic<unsigned> worker{0};
-    const auto caller = std::this_thread::get_id();
-    run_parallel(bounds.size() - 1, useful_threads(), [&] {
-        const bool looks = look_up && std::this_thread::get_id() == caller;
-        return [&, looks, done = 0u, &table = tables_[worker++]](std::size_t i) mutable {
-            count_part(bounds[i], bounds[i + 1], table);
-            if (file) file->done_with(std::span(bounds[i], bounds[i + 1]));
-            if (looks && ++done % parts_between_looks == 0) look_up();
-        };
-    });
-}
-
 void PretokenCounter::add_text(std::span<const Byte> text) {
     source_bytes_ += text.size();
-    count_parts(cut_into_parts(text.data(), text.data() + text.size(), part_size, specials_), nullptr, {});
+    const auto bounds = cut_into_parts(text.data(), text.data() + text.size(), part_size, specials_);
+    std::atomic<unsigned> worker{0};
+    run_parallel(bounds.size() - 1, useful_threads(), [&] {
+        return [&, &table = tables_[worker++]](std::size_t i) { count_part(bounds[i], bounds[i + 1], table); };
+    });
 }
 
 void PretokenCounter::add_spans(std::span<const Byte> buffer, std::span<const std::uint64_t> bounds) {
@@ -105,11 +94,30 @@ void PretokenCounter::add_spans(std::span<const Byte> buffer, std::span<const st
 }
 
 void PretokenCounter::add_file(const std::string& path, const std::function<void()>& look_up) {
-    const MappedFile file(path);
-    const std::span<const Byte> text = file.bytes();
-    source_bytes_ += text.size();
-    if (text.empty()) return;
-    count_parts(cut_into_parts(text.data(), text.data() + text.size(), part_size, specials_), &file, look_up);
+    FileParts parts(path, part_size, specials_);
+    source_bytes_ += parts.size();
+    std::atomic<unsigned> worker{0};
+    const auto caller = std::this_thread::get_id();
+    const auto count_all = [&](WordTable& table) {
+        const bool looks = look_up && std::this_thread::get_id() == caller;
+        std::vector<Byte> room;
+        unsigned done = 0;
+        for (auto part = parts.next(room); !part.empty(); part = parts.next(room)) {
+            count_part(part.data(), part.data() + part.size(), table);
+            if (looks && ++done % parts_between_looks == 0) look_up();
+        }
+    };
+    run_parallel(useful_threads(), useful_threads(), [&] {
+        return [&, &table = tables_[worker++]](std::size_t) {
+            try {
+                count_all(table);
+            } catch (...) {
+                parts.stop();
+                throw;
+            }
+        };
+    });
+    parts.require_unchanged();
 }
 
 const WordTable& PretokenCounter::total() {

@@ -37,8 +37,6 @@ public:
 private:
     unsigned useful_threads() const;
     void count_part(const Byte* text, const Byte* end, WordTable& table) const;
-    void count_parts(const std::vector<const Byte*>& bounds, const class MappedFile* file,
-                     const std::function<void()>& look_up);
 
     Pattern pattern_;
     Specials specials_;

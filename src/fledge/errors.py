@@ -16,6 +16,15 @@ class FledgeError(ValueError):
     """What was wrong, where, what is allowed, and what to do next. The command line exits with code 2."""
 
 
+def changed(name: object, how: str = "was changed") -> FledgeError:
+    """The refusal of a file that somebody wrote to while it was read.
+
+    >>> print(changed("notes.txt"))
+    notes.txt was changed while it was read. Give the command again when nothing writes to it any more.
+    """
+    return FledgeError(f"{name} {how} while it was read. Give the command again when nothing writes to it any more.")
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
     """The end of a sentence that refuses `name`: the closest of `names`, or all of them.
 

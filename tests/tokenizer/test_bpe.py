@@ -273,7 +273,7 @@ except FledgeError as error:
 
 
 def test_a_file_that_becomes_shorter_is_refused(tmp_path):
-    """It is mapped, and to touch what is gone would end the process."""
+    """To touch what is gone of a mapped file would end the process."""
     source, sink = tmp_path / "text.txt", tmp_path / "ids.bin"
     source.write_text("the cat " * 100_000)
     done = subprocess.run([sys.executable, "-c", SHORTENED, source, sink], capture_output=True, text=True, timeout=60)

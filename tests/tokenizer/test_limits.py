@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fledge import train_bpe
+from fledge import FledgeError, train_bpe
 from fledge._core import PretokenCounter
 from fledge.tokenizer.train import _count_blocks
 
@@ -24,7 +24,7 @@ from fledge.tokenizer.train import _count_blocks
 FEW_THREADS = """
 import resource, sys
 import numpy as np, torch
-from fledge import train_bpe
+from fledge import FledgeError, train_bpe
 from fledge._core import Product
 
 tokenizer = train_bpe(["the cat sat"], 260)
@@ -94,6 +94,42 @@ def test_counting_a_file_can_be_interrupted(threads: int, tmp_path: Path) -> Non
     whole.add_file(os.fsencode(path))
     whole.finish()
     assert stopped < whole.distinct
+
+
+@pytest.mark.parametrize("how", ["became shorter", "was changed"])
+def test_a_file_that_is_changed_while_it_is_counted_is_named(how: str, tmp_path: Path) -> None:
+    """The change comes when native code lets signals be answered: after some megabytes. Nothing may end the process."""
+    path = tmp_path / "log.txt"
+    path.write_bytes(b"the cat sat on the mat " * 1_500_000)
+
+    def change(*_: Any) -> None:
+        os.truncate(path, 1 << 20) if how == "became shorter" else os.utime(path, (1, 1))
+
+    before = signal.signal(signal.SIGVTALRM, change)
+    counter = PretokenCounter("gpt2", [], 1)
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.001)
+        with pytest.raises(FledgeError, match=f"log.txt {how} while it was read"):
+            counter.add_file(os.fsencode(path))
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+@pytest.mark.parametrize(
+    "text", [b"the cat sat " * 400_000, b"a" * 5_000_000, b"a" * 1_600_000 + b" cat" * 900_000, b""]
+)
+def test_a_file_counts_as_its_text_does(text: bytes, tmp_path: Path) -> None:
+    """However it is cut into parts, and where no place to cut is near."""
+    path = tmp_path / "text.txt"
+    path.write_bytes(text)
+    for threads in (1, 3):
+        of_file, of_text = (PretokenCounter("gpt2", [b" sat the"], threads) for _ in range(2))
+        of_file.add_file(os.fsencode(path))
+        of_text.add_text(text)
+        assert of_file.distinct == of_text.distinct
+        assert of_file.source_bytes == len(text)
+        assert of_file.train(20, 1, None) == of_text.train(20, 1, None)
 
 
 def test_merging_can_be_interrupted() -> None:

@@ -399,3 +399,25 @@ def test_a_number_of_threads_is_refused_as_it_was_given(tmp_path: Path):
     with pytest.raises(FledgeError, match=f"threads = {many} must be a whole number"):
         write_store(Corpus.from_documents(TEXTS), ByteTokenizer(), tmp_path / "store", many, progress=False)
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("how", ["became shorter", "was changed"])
+@pytest.mark.parametrize("form", ["text", "lines", "jsonl"])
+def test_a_source_that_is_changed_while_it_is_read_is_named(tmp_path, monkeypatch, form, how):
+    """The store is not whole, and no signal ends the process, as it did where the file was mapped."""
+    monkeypatch.setattr(fledge.corpus.readers, "BLOCK", 1 << 16)
+    monkeypatch.setattr(fledge.corpus.corpus, "BLOCK", 1 << 16)
+    source, store = tmp_path / "text.txt", tmp_path / "store"
+    line = json.dumps({"text": "a line of text"}) if form == "jsonl" else "a line of text<|endoftext|>"
+    source.write_text(f"{line}\n" * 50_000)
+    corpus = Corpus.open(source, format=form)
+    assert not corpus.contiguous
+
+    class Meddling(ByteTokenizer):
+        def encode_spans(self, *arguments, **options):
+            os.truncate(source, 1 << 10) if how == "became shorter" else os.utime(source, (1, 1))
+            return super().encode_spans(*arguments, **options)
+
+    with pytest.raises(FledgeError, match=f"text.txt {how} while it was read"):
+        write_store(corpus, Meddling(), store, progress=False)
+    assert not (store / "store.json").exists()

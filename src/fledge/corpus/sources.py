@@ -18,7 +18,7 @@ from typing import IO, Any, Literal
 
 from fledge.corpus.folder import text_files
 from fledge.corpus.streams import BUFFER, StandardInput, Stream, damaged, decompressed
-from fledge.errors import FledgeError
+from fledge.errors import FledgeError, changed
 from fledge.extras import missing
 from fledge.files import documents_format, without_query
 
@@ -102,6 +102,9 @@ def _raw(source: Source) -> Iterator[IO[bytes]]:
     else:
         with open(source.address, "rb", buffering=BUFFER) as file:
             yield file
+            now = os.fstat(file.fileno())
+            if source.modified is not None and (now.st_size, str(now.st_mtime_ns)) != (source.size, source.modified):
+                raise changed(source.address)
 
 
 def filesystem(address: str) -> tuple[Any, str]:

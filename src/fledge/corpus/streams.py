@@ -9,7 +9,6 @@ import bz2
 import gzip
 import io
 import lzma
-import mmap
 import os
 import stat
 import tempfile
@@ -17,15 +16,27 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any, cast
 
-from fledge.errors import FledgeError
+from fledge.errors import FledgeError, changed
 from fledge.extras import missing
 from fledge.files import without_query
 
 HEAD = 64 << 20  # of standard input, kept in memory to see how its documents lie
 BUFFER = 1 << 20
-KEPT_PIECES = 6  # of a mapped file, behind the place where it is read
 ZSTD_CHUNK = 1 << 16
 ZSTD_WINDOW = 1 << 31  # bytes: what `zstd --long=31` looks back on
+
+
+def read_at(file: int, start: int, size: int, name: object) -> bytes:
+    """Exactly `size` bytes of an open file from a place that it had; a file that has become shorter is named."""
+    parts = []
+    while size > 0:
+        part = os.pread(file, size, start)
+        if not part:
+            raise changed(name, "became shorter")
+        parts.append(part)
+        start += len(part)
+        size -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 class Stream:
@@ -52,8 +63,8 @@ class Stream:
 
         A piece grows until it holds a mark; one of more than twice `limit` is given out without.
         """
-        if self._plain and self._mappable():
-            yield from self._mapped(mark, start, size, limit)
+        if self._plain and self._on_disk():
+            yield from self._anew(mark, start, size, limit)
             return
         self.skip(start)
         rest, ended = b"", False
@@ -73,29 +84,27 @@ class Stream:
             if data:
                 yield data
 
-    def _mapped(self, mark: bytes, start: int, size: int, limit: int) -> Iterator[memoryview]:
+    def _anew(self, mark: bytes, start: int, size: int, limit: int) -> Iterator[memoryview]:
+        """Every piece read from its start: what stands behind its last mark is read again with the next one.
+
+        Nothing is mapped, for a file that becomes shorter would then end the process.
+        """
         total = os.fstat(self.raw.fileno()).st_size
-        if not total:
-            return
-        mapped = mmap.mmap(self.raw.fileno(), 0, access=mmap.ACCESS_READ)
-        view = memoryview(mapped)
         want = size
         while start < total:
-            end = min(total, start + want)
-            if end < total and (last := mapped.rfind(mark, start, end)) >= 0:
+            data = read_at(self.raw.fileno(), start, min(total - start, want), self._address)
+            end = len(data)
+            if start + end < total and (last := data.rfind(mark)) >= 0:
                 end = last + len(mark)
-            elif end < total and end - start <= 2 * limit:
+            elif start + end < total and end <= 2 * limit:
                 want *= 2
                 continue
             want = size
-            self.raw.seek(end)
-            yield view[start:end]
-            start = end
-            if hasattr(mapped, "madvise"):  # what has been read need not stay in memory
-                done = max(0, start - KEPT_PIECES * size)  # by the encoder too, which comes later
-                mapped.madvise(mmap.MADV_DONTNEED, 0, done // mmap.PAGESIZE * mmap.PAGESIZE)
+            start += end
+            self.raw.seek(start)
+            yield memoryview(data)[:end]
 
-    def _mappable(self) -> bool:
+    def _on_disk(self) -> bool:
         try:
             return stat.S_ISREG(os.fstat(self.raw.fileno()).st_mode)
         except (OSError, AttributeError):

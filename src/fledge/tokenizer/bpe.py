@@ -200,12 +200,12 @@ class BPETokenizer(Tokenizer):
         return self._encode_blocks(settled_blocks(self, pieces, special), special, threads)
 
     def _encode_source(self, source: Path, special: Special, threads: int | None) -> Iterator[EncodedPart]:
-        from fledge.tokenizer.stream import mapped_blocks
+        from fledge.tokenizer.stream import file_blocks
 
-        # What has no size can't be mapped: a pipe, or a file that the system makes up while it is read.
+        # What has no size is read to its end: a pipe, or a file that the system makes up while it is read.
         if source.suffix.lower() in COMPRESSED or not source.is_file() or not source.stat().st_size:
             return super()._encode_source(source, special, threads)
-        return self._encode_blocks(mapped_blocks(self, source, special), special, threads)
+        return self._encode_blocks(file_blocks(self, source, special), special, threads)
 
     def _encode_blocks(
         self, blocks: Iterable[bytes | memoryview], special: Special, threads: int | None

@@ -111,6 +111,8 @@ def unpacked(path: Path, size: int = GATHER) -> Iterator[bytes]:
     """The bytes of a file in blocks, decompressed where its name says that they are compressed."""
     from fledge.corpus.sources import Source
 
-    with Source(str(path), "text").open() as stream:
+    found = path.stat()
+    known = (found.st_size, str(found.st_mtime_ns)) if path.is_file() else ()  # a pipe has neither
+    with Source(str(path), "text", *known).open() as stream:
         while block := stream.read(size):
             yield block

@@ -5,14 +5,13 @@ Blocks end where cutting can't change the ids; the native core knows such places
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Iterable, Iterator
 from os import PathLike
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from fledge.errors import FledgeError
+from fledge.errors import FledgeError, changed
 from fledge.files import atomic_write, documents_format, require_space
 from fledge.tokenizer.base import FileReport, Special, Tokenizer
 from fledge.tokenizer.bpe import PATTERNS
@@ -94,23 +93,24 @@ def settled_blocks(tokenizer: BPETokenizer, pieces: Iterable[bytes], special: Sp
         yield bytes(held)
 
 
-def mapped_blocks(tokenizer: BPETokenizer, source: Path, special: Special) -> Iterator[memoryview]:
-    """The same of a file that is mapped, and so never copied."""
-    with open(source, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
+def file_blocks(tokenizer: BPETokenizer, source: Path, special: Special) -> Iterator[memoryview]:
+    """The same of a file, each block read from its start: what stands behind its last cut is read again."""
+    from fledge.corpus.streams import read_at
+
+    with open(source, "rb", buffering=0) as file:
+        before = os.fstat(file.fileno())
+        size = before.st_size
         start, wanted = 0, BLOCK if tokenizer.pattern in PATTERNS else size
         while start < size:
-            # Beyond the end of a file that has become shorter its map can't be touched: that would end the process.
-            if os.fstat(file.fileno()).st_size < size:
-                raise FledgeError(f"{source} became shorter while it was read. Encode it again when it is complete.")
-            end = min(size, start + wanted)
-            if end < size:
-                mode = "text" if special == "text" else "recognise"
-                length = tokenizer._encoder.last_cut(view[start:end], mode)
+            data = read_at(file.fileno(), start, min(size - start, wanted), source)
+            length = len(data)
+            if start + length < size:
+                length = tokenizer._encoder.last_cut(data, "text" if special == "text" else "recognise")
                 if not length:
                     wanted *= 2
                     continue
-                end = start + length
-            yield view[start:end]
-            start, wanted = end, BLOCK
+            yield memoryview(data)[:length]
+            start, wanted = start + length, BLOCK
+        after = os.fstat(file.fileno())
+        if (after.st_size, after.st_mtime_ns) != (size, before.st_mtime_ns):
+            raise changed(source)
