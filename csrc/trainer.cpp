@@ -39,6 +39,7 @@ public:
 
     TrainResult run(TrainProgress progress, void* context) {
         TrainResult result;
+        if (progress && !progress(context, 0)) return result;  // the pairs are counted
         while (result.merges.size() < request_.merges) {
             const std::uint32_t best = pop_best();
             if (best == none) break;

@@ -27,7 +27,8 @@ struct TrainRequest {
     std::uint64_t min_frequency;  // stop when the best pair occurs less often
 };
 
-// `progress` is called now and then with the number of merges so far; what it returns says whether to go on.
+// `progress` is called when all pairs are counted, with 0, and now and then with the number of merges so far; what it
+// returns says whether to go on.
 using TrainProgress = bool (*)(void* context, std::uint64_t merges);
 
 struct TrainResult {

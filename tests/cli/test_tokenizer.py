@@ -47,7 +47,7 @@ def test_train_prints_the_phases_and_the_longest_tokens(fledge: Fledge, corpus: 
     options = ("--fit-on", "all", "--threads", 1)
     result = fledge("tokenizer", "train", corpus, "--vocab-size", 280, "--out", tmp_path / "own", *options)
     assert result.code == 0
-    for words in ("phase", "peak memory", "scan", "merge", "Longest tokens", "280 ids"):
+    for words in ("phase", "peak memory", "scan", "count pairs", "merge", "Longest tokens", "280 ids"):
         assert words in result.out
     tokenizer = load_tokenizer(tmp_path / "own")
     assert isinstance(tokenizer, BPETokenizer)
@@ -223,6 +223,36 @@ def test_compare_prints_the_matrix(fledge: Fledge, bpe: Path, word: Path, corpus
     records = json.loads(fledge("tokenizer", "compare", corpus, "-t", bpe, "--json", "--limit", "inf").out)
     assert records[0]["width"] == 16
     assert records[0]["pile_seconds"] > 0
+
+
+def test_compare_looks_at_documents_one_by_one(fledge: Fledge, bpe: Path, word: Path, tmp_path: Path) -> None:
+    (tmp_path / "two.txt").write_text("aaaaaaaa<|endoftext|>the the the")
+    options = ("tokenizer", "compare", tmp_path / "two.txt", "-t", bpe, "-t", word, "--documents", "5")
+    result = fledge(*options)
+    assert "documents drawn at random" in result.out
+    record = json.loads(fledge(*options, "--json").out)[0]["sample"]
+    assert [size for size, _ in record["documents"]] == [8, 11]
+    first, second = record["ratios"]
+    assert record["mean"] == (first + second) / 2
+    assert record["deviation"] == pytest.approx(abs(first - second) / 2**0.5)
+
+
+def test_contrast_shows_what_one_vocabulary_has_alone(fledge: Fledge, bpe: Path, word: Path, tmp_path: Path) -> None:
+    texts = {"bird": "the bird sings " * 30, "fish": "the fish swims " * 30}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.txt").write_text(text)
+        fledge("tokenizer", "train", tmp_path / f"{name}.txt", "--vocab-size", "265", "--out", tmp_path / name)
+    result = fledge("tokenizer", "contrast", tmp_path / "bird", tmp_path / "fish")
+    assert result.code == 0
+    assert "Only in bird" in result.out
+    record = json.loads(fledge("tokenizer", "contrast", tmp_path / "bird", tmp_path / "fish", "--json").out)
+    bird, fish = ({bytes(entry["data"], "utf-8") for entry in record["only"][name]} for name in texts)
+    vocabularies = [set(load_tokenizer(tmp_path / name).vocab.values()) - {b"<|endoftext|>"} for name in texts]
+    assert (bird, fish) == (vocabularies[0] - vocabularies[1], vocabularies[1] - vocabularies[0])
+    assert record["shared"] == len(vocabularies[0] & vocabularies[1])
+    result = fledge("tokenizer", "contrast", tmp_path / "bird")
+    assert result.code == 2
+    assert "name two different tokenizers" in result.err
 
 
 def test_unicode_names_every_character(fledge: Fledge) -> None:

@@ -177,7 +177,7 @@ def test_a_vocabulary_larger_than_the_text_ends_early():
 
 def test_profile_is_kept():
     profile = train_bpe(["some text " * 1000], 260).training_profile
-    assert [phase.name for phase in profile.phases] == ["scan and count", "merge", "vocabulary"]
+    assert [phase.name for phase in profile.phases] == ["scan and count", "count pairs", "merge", "vocabulary"]
     assert profile.source_bytes == 10000
     assert profile.distinct_pretokens == 4
     assert "peak memory" in str(profile)

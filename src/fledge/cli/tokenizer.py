@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from fledge.cli.tokenizer_look import compare, decode, encode, inspect, show, unicode
+from fledge.cli.tokenizer_look import compare, contrast, decode, encode, inspect, show, unicode
 from fledge.cli.tokenizer_make import convert, fetch, train
 
 app = typer.Typer(
@@ -13,5 +13,5 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (train, show, inspect, compare, unicode, encode, decode, convert, fetch):
+for verb in (train, show, inspect, compare, contrast, unicode, encode, decode, convert, fetch):
     app.command()(verb)

@@ -110,6 +110,9 @@ def compare(
     tokenizer: Tokenizers = [],  # noqa: B006  (only read)
     limit: Annotated[float, typer.Option(min=0, help="Megabytes of each source to read; 0 for all.")] = 64.0,
     threads: Threads = None,
+    documents: Annotated[
+        int, typer.Option(min=0, max=10_000, help="Also documents one by one: so many of each source, drawn at random.")
+    ] = 0,
     as_json: Json = False,
     out: Annotated[
         Path | None,
@@ -122,6 +125,7 @@ def compare(
     from rich.console import Console
 
     from fledge.tokenizer.compare import compare as measure
+    from fledge.tokenizer.compare import compare_documents
 
     if not tokenizer:
         raise FledgeError("name the tokenizers to compare: fledge tokenizer compare SOURCE -t FOLDER -t FOLDER")
@@ -131,18 +135,48 @@ def compare(
         from fledge.experiments.tokenizers import require_own
 
         require_own(out)
-    measured = measure(_load_named(tokenizer), corpora, limit=most, threads=threads)
+    loaded = _load_named(tokenizer)
+    measured = measure(loaded, corpora, limit=most, threads=threads)
+    samples = compare_documents(loaded, corpora, documents, limit=most) if documents else []
     if out is not None:
         from fledge.cli.experiment import command_line
         from fledge.experiments.tokenizers import report_tokenizers
 
         print(f"The report: {report_tokenizers(measured, out, command_line())}", file=sys.stderr)
     if as_json:
-        print(json.dumps([one.record() for one in measured], indent=2, ensure_ascii=False))
+        sampled = {(one.tokenizer, one.corpus): {"sample": one.record()} for one in samples}
+        records = [one.record() | sampled.get((one.tokenizer, one.corpus), {}) for one in measured]
+        print(json.dumps(records, indent=2, ensure_ascii=False))
         return
-    from fledge.cli.tokenizer_tables import print_comparison
+    from fledge.cli.tokenizer_tables import print_comparison, sample_table
 
     print_comparison(Console(), measured)
+    if samples:
+        Console().print(sample_table(samples))
+
+
+def contrast(
+    tokenizers: Annotated[list[str], typer.Argument(metavar="TOKENIZER TOKENIZER", help=TOKENIZER, show_default=False)],
+    limit: Annotated[int, typer.Option(min=1, help="Tokens to show of each, the first learned.")] = 40,
+    as_json: Json = False,
+) -> None:
+    """Show which tokens one vocabulary has and the other has not."""
+    from rich.console import Console
+
+    from fledge.tokenizer.inspect import contrast as hold_against
+
+    named = _load_named(tokenizers)
+    if len(tokenizers) != 2 or len(named) != 2:
+        raise FledgeError("name two different tokenizers: fledge tokenizer contrast FOLDER FOLDER")
+    found = hold_against(*named.values())
+    if as_json:
+        alone = [[token._asdict() for token in side] for side in (found.only_first, found.only_second)]
+        record = {"shared": found.shared, "only": dict(zip(named, alone, strict=True))}
+        print(json.dumps(record, indent=2, ensure_ascii=False, default=_readable))
+        return
+    from fledge.cli.tokenizer_tables import print_contrast
+
+    print_contrast(Console(), list(named), found, limit)
 
 
 def unicode(

@@ -12,9 +12,9 @@ from rich.text import Text
 from fledge.files import readable_bytes
 from fledge.progress import readable_time
 from fledge.tokenizer.base import Tokenizer
-from fledge.tokenizer.compare import Measurement
+from fledge.tokenizer.compare import Measurement, Sample
 from fledge.tokenizer.display import visible
-from fledge.tokenizer.inspect import KINDS, Token, Usage, VocabularyFacts, longest_tokens
+from fledge.tokenizer.inspect import KINDS, Contrast, Token, Usage, VocabularyFacts, longest_tokens
 from fledge.tokenizer.train import TrainingProfile
 from fledge.tokenizer.unicode import CATEGORIES, CodePoint, Flaw, TextFacts
 
@@ -132,6 +132,28 @@ def print_comparison(console: Console, measured: Sequence[Measurement]) -> None:
             readable_bytes(whole.pile_bytes),
         )
     console.print(speed)
+
+
+def sample_table(samples: Sequence[Sample]) -> Table:
+    """Documents one by one: how much their compression differs."""
+    made = table(
+        "corpus", "tokenizer", ">documents", ">mean", ">± from one to the next", ">least", ">most",
+        title="Bytes per token of documents drawn at random",
+    )  # fmt: skip
+    for one in samples:
+        ratios = one.ratios
+        values = (one.mean, one.deviation, min(ratios), max(ratios))
+        made.add_row(Text(one.corpus), Text(one.tokenizer), str(len(ratios)), *(f"{value:.3f}" for value in values))
+    return made
+
+
+def print_contrast(console: Console, names: Sequence[str], found: Contrast, limit: int) -> None:
+    """What two vocabularies share, and the first tokens that each has alone."""
+    console.print(f"{found.shared:,} tokens are in both.", highlight=False)
+    for name, side in zip(names, (found.only_first, found.only_second), strict=True):
+        shown = f", the first {limit}" if len(side) > limit else ""
+        console.print(Text(f"Only in {name}: {len(side):,}{shown}", style="bold"))
+        console.print(Text(" ").join(quoted(token) for token in side[:limit]))
 
 
 def print_code_points(console: Console, points: Sequence[CodePoint], facts: TextFacts) -> None:

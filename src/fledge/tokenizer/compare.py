@@ -5,8 +5,11 @@ Every tokenizer is measured on every corpus, so that one trained elsewhere shows
 
 from __future__ import annotations
 
+import random
+import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fledge.errors import FledgeError
@@ -110,6 +113,81 @@ def compare(
             spread = (max(passes[name]) - best) * whole
             measured.append(Measurement(name, corpus_name, source_bytes, tokens[name], best * whole, width, spread))
     return measured
+
+
+class Sample(NamedTuple):
+    """One tokenizer on some documents of a corpus, each by itself."""
+
+    tokenizer: str
+    corpus: str
+    documents: list[tuple[int, int]]
+    "Bytes and tokens of each."
+
+    @property
+    def ratios(self) -> list[float]:
+        """Bytes per token of each document."""
+        return [size / tokens for size, tokens in self.documents]
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.ratios)
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation from document to document; 0 of one."""
+        return statistics.stdev(self.ratios) if len(self.documents) > 1 else 0.0
+
+    def record(self) -> dict[str, Any]:
+        """All of it by name, for JSON."""
+        return {**self._asdict(), "ratios": self.ratios, "mean": self.mean, "deviation": self.deviation}
+
+
+def sample_documents(corpus: Corpus, count: int, seed: int = 0, limit: int | None = None) -> list[bytes]:
+    """Some documents of a corpus, or of the first `limit` bytes or so: every one is as likely, and empty ones are none.
+
+    >>> from fledge.corpus import Corpus
+    >>> sample_documents(Corpus.from_documents(["one", "", "two", "three"], validation_fraction=0), 2)
+    [b'one', b'three']
+    """
+    draw, kept, met = random.Random(seed), list[tuple[int, bytes]](), 0
+    for block in limited(corpus, limit):
+        for start, end in pairwise(block.offsets.tolist()):
+            if start == end:
+                continue
+            met += 1
+            place = len(kept) if len(kept) < count else draw.randrange(met)
+            if place < count:
+                kept[place : place + 1] = [(met, bytes(block.buffer[start:end]))]
+    return [document for _, document in sorted(kept)]
+
+
+def compare_documents(
+    tokenizers: Mapping[str, Tokenizer],
+    corpora: Mapping[str, Corpus],
+    count: int = 10,
+    *,
+    seed: int = 0,
+    limit: int | None = None,
+) -> list[Sample]:
+    """How well every tokenizer compresses a sample of each corpus's documents, one by one.
+
+    A corpus as a whole hides how much documents differ: a long one in another language weighs as much as hundreds.
+
+    >>> from fledge.corpus import Corpus
+    >>> from fledge.tokenizer import CharacterTokenizer
+    >>> texts = Corpus.from_documents(["plain", "naïve"], validation_fraction=0)
+    >>> compare_documents({"character": CharacterTokenizer(["ï"])}, {"words": texts})[0].ratios
+    [1.0, 1.2]
+    """
+    found = []
+    for corpus_name, corpus in corpora.items():
+        documents = sample_documents(corpus, count, seed, limit)
+        if not documents:
+            raise FledgeError(f"{corpus_name} holds no text to compare on.")
+        for name, tokenizer in tokenizers.items():
+            sizes = [(len(text), len(tokenizer.encode_array(text, corpus.special))) for text in documents]
+            found.append(Sample(name, corpus_name, sizes))
+    return found
 
 
 def fastest(measured: Sequence[Measurement]) -> Measurement | None:

@@ -102,6 +102,36 @@ def longest_tokens(tokenizer: Tokenizer, count: int = 10) -> list[Token]:
     return sorted(ordinary, key=lambda token: (-len(token.data), token.token))[:count]
 
 
+class Contrast(NamedTuple):
+    """What two vocabularies have in common, and what each has alone."""
+
+    shared: int
+    "Tokens of the same bytes, special ones left out."
+    only_first: list[Token]
+    "In the order of their ids: what was learned first, and so is most frequent, comes first."
+    only_second: list[Token]
+
+
+def contrast(first: Tokenizer, second: Tokenizer) -> Contrast:
+    """Hold two vocabularies against each other, token by token.
+
+    >>> from fledge.tokenizer import WordTokenizer
+    >>> found = contrast(WordTokenizer.train(["an egg"]), WordTokenizer.train(["an apple"]))
+    >>> [token.text for token in found.only_first], [token.text for token in found.only_second]
+    (['egg'], ['apple'])
+    """
+
+    def ordinary(tokenizer: Tokenizer) -> dict[bytes, int]:
+        special = set(tokenizer.special_tokens.values())
+        return {data: token for token, data in sorted(tokenizer.vocab.items(), reverse=True) if token not in special}
+
+    def alone(mine: dict[bytes, int], other: dict[bytes, int]) -> list[Token]:
+        return sorted(Token(token, data) for data, token in mine.items() if data not in other)
+
+    one, two = ordinary(first), ordinary(second)
+    return Contrast(len(one.keys() & two.keys()), alone(one, two), alone(two, one))
+
+
 def kind_of(data: bytes) -> str:
     """Which of `KINDS` the bytes of a token are.
 

@@ -10,7 +10,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -118,11 +118,8 @@ def train_bpe(
     if counter.source_bytes == 0:
         named = "the source" if paths is None else ", ".join(map(str, paths))
         raise FledgeError(f"there is no text to train on: {named} is empty. Give a file, folder or corpus with text.")
-    with (
-        _phase(phases, "merge"),
-        progress_bar("merging", None if vocab_size is None else wanted, "merges", 1, shown=progress) as bar,
-    ):
-        merges = counter.train(wanted, least, _advance(bar) if progress else None)
+    with progress_bar("merging", None if vocab_size is None else wanted, "merges", 1, shown=progress) as bar:
+        merges = _merge(counter, wanted, least, phases, bar)
     with _phase(phases, "vocabulary"):
         tokenizer = _build(merges, specials, pattern)
     if vocab_size is not None and len(merges) < wanted:
@@ -235,8 +232,15 @@ def _phase(phases: list[Phase], name: str) -> Iterator[None]:
     phases.append(Phase(name, time.perf_counter() - started, memory.peak()))
 
 
-def _advance(bar: Bar) -> Any:
-    def advance(merges: int) -> None:
-        bar.advance(merges - bar.done)
+def _merge(counter: PretokenCounter, wanted: int, least: int, phases: list[Phase], bar: Bar) -> list[Any]:
+    """Native code counts the pairs, says so with 0 merges, and merges."""
+    with ExitStack() as phase:
+        phase.enter_context(_phase(phases, "count pairs"))
 
-    return advance
+        def advance(merges: int) -> None:
+            if not merges:
+                phase.close()
+                phase.enter_context(_phase(phases, "merge"))
+            bar.advance(merges - bar.done)
+
+        return counter.train(wanted, least, advance)
