@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+import warnings
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,16 @@ settings.register_profile("fledge", deadline=None)
 settings.load_profile("fledge")
 
 DATA = Path(os.environ.get("FLEDGE_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+class NotesAsWarnings(logging.Handler):
+    """What the library notes, for `pytest.warns` and pytest's summary."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        warnings.warn(record.getMessage())
+
+
+logging.getLogger("fledge").addHandler(NotesAsWarnings())
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,9 @@ from fledge.errors import FledgeError
 
 def numbers() -> list[str]:
     """Every setting that is a number, or a number or none."""
-    groups = {name: field.annotation for name, field in RunConfig.model_fields.items() if name != "name"}
+    groups = {
+        name: field.annotation for name, field in RunConfig.model_fields.items() if name not in ("name", "imports")
+    }
     return [
         f"{group}.{name}"
         for group, kind in groups.items()
@@ -93,7 +95,7 @@ def test_a_configuration_survives_json() -> None:
         ("seed=1", ["training.seed or sampling.seed?"]),
         ("training.lr=1", ["optimizer.learning_rate?"]),
         ("model.colour=red", ["no setting model.colour", "Known: ", "model.layers"]),
-        ("colour=red", ["no setting colour", "Known: corpus, model, "]),
+        ("colour=red", ["no setting colour", "Known: corpus, imports, model, "]),
         ("training=3", ["training is a group of settings", "such as training.steps"]),
         ("model..layers=3", ["--set 'model..layers=3'", "group.name=value"]),
         ("model.layers=0", ["model.layers = 0", "greater than or equal to 1"]),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
+import logging
 from io import StringIO
 
 import pytest
 
+from fledge.errors import note
 from fledge.progress import Bar, streaming
 
 
@@ -46,18 +47,19 @@ def test_a_notice_starts_on_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr("sys.stdout", screen)
     monkeypatch.setattr("sys.stderr", screen)
 
-    def notice(message: Warning | str, *where: object, **more: object) -> None:
-        screen.write(f"notice: {message}\n")
+    class Notice(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            screen.write(f"notice: {record.getMessage()}\n")
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        monkeypatch.setattr(warnings, "showwarning", notice)
-        with streaming() as show:
-            show("In the")
-            warnings.warn("full")
-            show(" beginning\n")
-            show("")
-            warnings.warn("again")
-            show("God")
-        assert warnings.showwarning is notice
+    log = logging.getLogger("fledge")
+    monkeypatch.setattr(log, "handlers", [Notice()])
+    filters = list(log.filters)
+    with streaming() as show:
+        show("In the")
+        note("full")
+        show(" beginning\n")
+        show("")
+        note("again")
+        show("God")
+    assert log.filters == filters
     assert screen.getvalue() == shown

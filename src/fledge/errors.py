@@ -1,14 +1,17 @@
-"""The one exception for a person's mistake, and what its sentence needs: the nearest name, the next command."""
+"""The one exception for a person's mistake, what its sentence needs, and notes: what is worth saying and no error."""
 
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import shlex
 import shutil
 import sys
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 
@@ -23,6 +26,49 @@ def changed(name: object, how: str = "was changed") -> FledgeError:
     notes.txt was changed while it was read. Give the command again when nothing writes to it any more.
     """
     return FledgeError(f"{name} {how} while it was read. Give the command again when nothing writes to it any more.")
+
+
+_LOG = logging.getLogger("fledge")
+_quiet = False
+
+
+_kept: ContextVar[list[str] | None] = ContextVar("_kept", default=None)
+
+
+def note(sentence: str) -> None:
+    """Say what a person should know and is no error: in Python to the log called `fledge`; the commands print it once.
+
+    >>> with notes_kept() as said:
+    ...     note("The text is short.")
+    >>> said
+    ['The text is short.']
+    """
+    kept = _kept.get()
+    if kept is None:
+        _LOG.warning("%s", sentence)
+    else:
+        kept.append(sentence)
+
+
+@contextmanager
+def notes_kept() -> Iterator[list[str]]:
+    """Notes from inside are not said, but kept in this list."""
+    said: list[str] = []
+    before = _kept.set(said)
+    try:
+        yield said
+    finally:
+        _kept.reset(before)
+
+
+def be_quiet(quiet: bool) -> None:
+    """Leave out progress and notes in this process from now on, or show them again."""
+    global _quiet
+    _quiet = quiet
+
+
+def is_quiet() -> bool:
+    return _quiet
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

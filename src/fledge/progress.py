@@ -5,16 +5,17 @@ Text that is written as it comes is shown here too, so that a notice does not la
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
+
+from fledge.errors import is_quiet
 
 LINE_EVERY = 5.0  # seconds between plain lines where there is no terminal
 
@@ -100,7 +101,7 @@ def progress_bar(
 ) -> Iterator[Bar]:
     """A bar over `total` (bytes by default; `unit` and `scale` say how they are printed), on standard error."""
     console = Console(stderr=True)
-    if not shown:
+    if not shown or is_quiet():
         bar = Bar(title, total, unit, scale)
         bar._printed = float("inf")
         yield bar
@@ -115,10 +116,10 @@ def progress_bar(
 
 @contextmanager
 def streaming() -> Iterator[Callable[[str], None]]:
-    """A function that prints text at once. A warning meanwhile starts on a line of its own, where both are read on a
+    """A function that prints text at once. A note meanwhile starts on a line of its own, where both are read on a
     terminal; elsewhere the text stays as it is.
     """
-    plain, within_line = warnings.showwarning, False
+    log, within_line = logging.getLogger("fledge"), False
 
     def show(text: str) -> None:
         nonlocal within_line
@@ -126,13 +127,13 @@ def streaming() -> Iterator[Callable[[str], None]]:
         sys.stdout.flush()
         within_line = not text.endswith("\n") if text else within_line
 
-    def warn(*message: Any, **more: Any) -> None:
+    def end_line(_: logging.LogRecord) -> bool:
         if within_line and sys.stdout.isatty() and sys.stderr.isatty():
             show("\n")
-        plain(*message, **more)
+        return True
 
-    warnings.showwarning = warn
+    log.addFilter(end_line)
     try:
         yield show
     finally:
-        warnings.showwarning = plain
+        log.removeFilter(end_line)

@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import shutil
 import time
-import warnings
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fledge.config import RunConfig, changed, load_recipe, override_config, parse
-from fledge.errors import FledgeError, command
+from fledge.errors import FledgeError, command, note
 from fledge.files import read_json, require_utf8, write_json
 
 if TYPE_CHECKING:
@@ -129,7 +128,7 @@ class Run:
         except FledgeError as error:
             if (kept := self._kept_tokens()) is None:
                 raise
-            warnings.warn(f"{error} Going on with the tokens of it in {self.folder / 'tokens'}.")
+            note(f"{error} Going on with the tokens of it in {self.folder / 'tokens'}.")
             return kept
         self.claim()
         try:

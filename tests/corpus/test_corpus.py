@@ -146,7 +146,7 @@ def test_a_missing_driver_is_named_with_the_way_to_get_it(monkeypatch):
     monkeypatch.setattr(fsspec.core, "url_to_fs", missing)
     with pytest.raises(FledgeError, match=r"pip install s3fs"):
         Corpus.open("s3://bucket/a.txt")
-    with pytest.raises(FledgeError, match=r"pip install 'fledge\[data\]'"):
+    with pytest.raises(FledgeError, match=r"pip install 'fledge-lm\[data\]'"):
         Corpus.open("https://example.org/a.txt")
 
 

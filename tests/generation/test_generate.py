@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from fledge.config import SamplingConfig, parse
-from fledge.errors import FledgeError
+from fledge.errors import FledgeError, notes_kept
 from fledge.generation import Generation, Piece, generate
 from fledge.generation.generate import Session
 from fledge.generation.sampling import uniforms
@@ -377,3 +377,21 @@ def test_what_is_asked_in_vain_is_said(rope: Model, tokenizer: Tokenizer) -> Non
     for wrong in (-1, 1.5, True):
         with pytest.raises(FledgeError, match=f"alternatives = {wrong} is not allowed"):
             generate(rope, tokenizer, ["In"], alternatives=wrong)  # type: ignore[arg-type]
+
+
+def test_a_model_without_a_state_reads_the_whole_context_for_every_token(tokenizer: Tokenizer) -> None:
+    """The same texts as with a state, past the end of the context too, and said once that it is slow."""
+    quick, slow = small_model("rope", tokenizer), small_model("rope", tokenizer)
+    slow.__class__ = type("Plain", (type(slow),), {"init_state": Model.init_state})
+    sampling = greedy(6, samples=2)
+    wanted = [result.ids for result in generate(quick, tokenizer, PROMPTS, sampling)]
+    with notes_kept() as said:
+        assert [result.ids for result in generate(slow, tokenizer, PROMPTS, sampling)] == wanted
+    assert said == [
+        "model.architecture = transformer has no init_state: the whole context is read again for every token, which is "
+        "slow."
+    ]
+    history = tokenizer.encode(PROMPTS[0])
+    for token in generate(slow, tokenizer, PROMPTS[:1], greedy(CONTEXT + 4))[0].ids:
+        assert token == naive_greedy(slow, history[-CONTEXT:], 1)[0]
+        history.append(token)

@@ -5,7 +5,6 @@ For models that someone registered. On torch's meta device tensors have shapes a
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -13,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 from fledge.accounting.flops import Product
 from fledge.accounting.parameters import Parameter
 from fledge.config import ModelConfig
+from fledge.errors import notes_kept
 
 if TYPE_CHECKING:
     from fledge.model import Model
 
 
 def is_registered(architecture: str) -> bool:
-    from fledge.model import ARCHITECTURES
+    from fledge.model.registry import is_known
 
-    return architecture in ARCHITECTURES
+    return is_known(architecture)
 
 
 def built_parameters(config: ModelConfig, vocabulary_size: int, context_length: int) -> Iterator[Parameter]:
@@ -47,8 +47,7 @@ def _build(config: ModelConfig, vocabulary_size: int, context_length: int) -> Mo
 
     from fledge.model import build_model
 
-    with warnings.catch_warnings(), torch.device("meta"):
-        warnings.simplefilter("ignore")
+    with notes_kept(), torch.device("meta"):
         return build_model(config, vocabulary_size, context_length)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from fledge.errors import FledgeError
+from fledge.errors import FledgeError, note
 from fledge.extras import missing
 from fledge.files import atomic_write
 from fledge.model.exchange import export_weights
@@ -90,7 +89,7 @@ def _write_tokenizer(writer: Any, bundle: Bundle, gguf: Any) -> None:
         kinds[token] = types.USER_DEFINED if text in parts.always else types.CONTROL
     writer.add_tokenizer_model("gpt2")
     if parts.pattern not in PRE_TOKENIZERS:
-        warnings.warn(
+        note(
             "GGUF has no name for this tokenizer's pattern, so programs that read the file cut text their own way, and "
             f"may get other ids. It has names for {', '.join(PRE_TOKENIZERS)}."
         )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fledge.config import RunConfig, SamplingConfig, parse
-from fledge.errors import FledgeError
+from fledge.errors import FledgeError, note
 from fledge.files import read_json
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def hub_sampling(config: RunConfig, context_length: int) -> dict[str, Any]:
     if sampling.repetition_penalty != 1:
         found["repetition_penalty"] = sampling.repetition_penalty
     if shown := [f"{name} = {value!r:.40}" for name in left if (value := getattr(sampling, name)) != _USUAL[name]]:
-        warnings.warn(
+        note(
             f"Not written to {GENERATION}: sampling.{', sampling.'.join(shown)}. Give them where the text is generated."
         )
     return found
@@ -96,7 +95,7 @@ def sampling_from_hub(folder: Path, tokenizer: Tokenizer, context_length: int) -
     left |= _other_end(values, tokenizer)
     if left:
         shown = "; ".join(f"{name} = {values[name]!r:.40} ({why})" for name, why in left.items())
-        warnings.warn(f"Not taken from {path}: {shown}.")
+        note(f"Not taken from {path}: {shown}.")
     return SamplingConfig(**taken)
 
 

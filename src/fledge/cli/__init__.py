@@ -10,13 +10,17 @@ from __future__ import annotations
 import codecs
 import errno
 import importlib
+import logging
 import os
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
 
-from fledge.errors import FledgeError, harmless, out_of_memory
+from fledge.errors import FledgeError, harmless, is_quiet, out_of_memory
 from fledge.files import finished_name
 
 if TYPE_CHECKING:
@@ -65,7 +69,7 @@ def build() -> typer.Typer:
     """The whole command line, with every verb in the order in which a person meets them."""
     import typer
 
-    from fledge.cli.root import root
+    from fledge.cli.root import root, with_common_options
 
     app = typer.Typer(
         name="fledge",
@@ -80,12 +84,47 @@ def build() -> typer.Typer:
     for verb in VERBS:
         module = importlib.import_module(f"fledge.cli.{verb}")
         if hasattr(module, "app"):
-            app.add_typer(module.app, name=verb)
+            group = copy(module.app)
+            group.registered_commands = [copy(known) for known in group.registered_commands]
+            for known in group.registered_commands:
+                known.callback = with_common_options(known.callback)
+            app.add_typer(group, name=verb)
         else:
-            app.command(name=verb)(getattr(module, verb))
+            app.command(name=verb)(with_common_options(getattr(module, verb)))
     return app
 
 
+class Notes(logging.Handler):
+    """What the library says beside its results: each sentence once, as a note."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.say(record.getMessage())
+
+    def say(self, sentence: str) -> None:
+        if sentence not in self.said and not is_quiet():
+            self.said.add(sentence)
+            print(f"note: {harmless(sentence)}", file=sys.stderr)
+
+
+NOTES = Notes()
+
+
+@contextmanager
+def notes_printed() -> Iterator[None]:
+    """Print what the library notes while a command runs."""
+    NOTES.said.clear()
+    logging.getLogger("fledge").addHandler(NOTES)
+    try:
+        yield
+    finally:
+        logging.getLogger("fledge").removeHandler(NOTES)
+
+
+@notes_printed()
 def main() -> None:
     """Run the command line; a person's mistake is one sentence and exit code 2, never a traceback."""
     debug = "--debug" in sys.argv
@@ -135,8 +174,8 @@ def prepare_threads() -> None:
 
 
 def warn(message: Warning | str, category: type[Warning], *where: object, **more: object) -> None:
-    """A warning as a person reads it: the sentence, without the line of code it came from."""
-    print(f"fledge: {harmless(str(message))}", file=sys.stderr)
+    """A warning of another library as a person reads it: the sentence, without the line of code it came from."""
+    NOTES.say(str(message))
 
 
 def fail(error: BaseException, sentence: str, debug: bool, code: int = 2) -> NoReturn:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+
+from fledge.errors import note
 
 if TYPE_CHECKING:
     from fledge.accounting import Account
@@ -261,7 +262,7 @@ def make_plan(
     if share is not None:
         return Plan(tokens, share, f"as the run in {target} reached", price)
     if why_not:
-        warnings.warn(f"{why_not} {DEFAULT_MFU:.0%} of the peak is assumed; --mfu sets another share.")
+        note(f"{why_not} {DEFAULT_MFU:.0%} of the peak is assumed; --mfu sets another share.")
     return Plan(tokens, DEFAULT_MFU, "assumed", price)
 
 
@@ -322,7 +323,7 @@ def check_numbers(**values: float | None) -> None:
 def say_ignored(options: dict[str, Any], what: str) -> None:
     """Options that were given and change nothing are named, once."""
     if given := [name for name, value in options.items() if value not in (None, False)]:
-        warnings.warn(f"{', '.join(given)} {'have' if len(given) > 1 else 'has'} no effect on {what}.")
+        note(f"{', '.join(given)} {'have' if len(given) > 1 else 'has'} no effect on {what}.")
 
 
 def json_text(values: Any) -> str:

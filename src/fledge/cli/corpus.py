@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from fledge.cli.root import Quiet
+
 app = typer.Typer(help="Fetch text, and look at it.", no_args_is_help=True)
 
 Sources = Annotated[
@@ -35,7 +37,7 @@ LONGEST = 1 << 28
 def fetch(
     name: Annotated[str, typer.Argument(help="A named corpus, or an http(s) address; `list` shows the names.")],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The folder to put it into.")] = None,
-    quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Fetch a public corpus: resumed where it stopped, and compared at the end with its SHA-256, where fledge knows
     it; `list` says of which corpora. Of others only the size that the server states is compared.
@@ -66,7 +68,6 @@ def show(
     samples: Annotated[int, typer.Option(min=0, help="Documents to print the beginning of.")] = 3,
 ) -> None:
     """Print counts, sizes, a few samples, and what looks wrong."""
-    import warnings
 
     from rich.console import Console
     from rich.markup import escape
@@ -74,7 +75,7 @@ def show(
 
     from fledge.corpus import Corpus
     from fledge.corpus.inspect import inspect
-    from fledge.errors import harmless
+    from fledge.errors import harmless, notes_kept
     from fledge.files import readable_bytes
 
     corpus = Corpus.open(
@@ -88,8 +89,7 @@ def show(
         skip_bad=skip_bad,
         max_document_bytes=max_document_bytes,
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the report says it, too
+    with notes_kept():  # the report says it, too
         report = inspect(corpus, samples)
     console = Console(emoji=False)  # :heart: in a text is no heart
     formats = ", ".join(f"{count:,} × {name}" for name, count in report.formats.items())

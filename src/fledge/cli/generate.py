@@ -6,14 +6,13 @@ import codecs
 import itertools
 import os
 import sys
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fledge.cli.places import device_named, refuse, trained
-from fledge.errors import FledgeError
+from fledge.errors import FledgeError, note
 
 if TYPE_CHECKING:
     from fledge.bundle import Bundle
@@ -110,7 +109,7 @@ def read_prompts(
     """The prompts as they were given; bytes of a file that are no UTF-8 stay as they are."""
     if file is None:
         if not prompts and input_waits():
-            warnings.warn("standard input is not read: add --file - to go on from it.")
+            note("standard input is not read: add --file - to go on from it.")
         return [text_or_bytes(os.fsencode(prompt)) for prompt in prompts] if prompts else [settings.prompt]
     data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     if not lines:

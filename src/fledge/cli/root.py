@@ -1,12 +1,22 @@
-"""The options that stand before any verb."""
+"""The options that stand before any verb, and those that every verb takes."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from fledge import __version__
+from fledge.errors import be_quiet, is_quiet
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only: no progress, no notes.")]
+Code = Annotated[
+    list[str] | None,
+    typer.Option("--import", metavar="FILE.py", help="Run this Python file first, with an architecture of your own."),
+]
 
 
 def print_version(wanted: bool) -> None:
@@ -21,5 +31,29 @@ def root(
         typer.Option("--version", help="Print the version and exit.", callback=print_version, is_eager=True),
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback when something goes wrong.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """The options of every verb; `main` acts on --debug, so that it may stand anywhere on the line."""
+    be_quiet(quiet)
+
+
+def with_common_options(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """The verb with --quiet and --import, which it need not know of; one with a parameter `quiet` gets its value."""
+    signature, hints = inspect.signature(verb), get_type_hints(verb, include_extras=True)
+    own = [place.replace(annotation=hints[place.name]) for place in signature.parameters.values()]
+    named = inspect.Parameter.KEYWORD_ONLY
+    more = [] if "quiet" in hints else [inspect.Parameter("quiet", named, default=False, annotation=Quiet)]
+    more.append(inspect.Parameter("import_", named, default=None, annotation=Code))
+
+    @wraps(verb)
+    def common(*arguments: Any, import_: list[str] | None = None, quiet: bool = False, **values: Any) -> Any:
+        be_quiet(quiet or is_quiet())
+        if import_:
+            from fledge.config import allow_code
+
+            for file in import_:
+                allow_code(file)
+        return verb(*arguments, **values, **({"quiet": is_quiet()} if "quiet" in hints else {}))
+
+    common.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+    return common

@@ -18,6 +18,7 @@ from fledge.cli.corpus import (
     Sources,
     Titles,
 )
+from fledge.cli.root import Quiet
 
 
 def tokenize(
@@ -35,7 +36,7 @@ def tokenize(
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; as many as there are cores by default.")] = None,
     engine: Annotated[str, typer.Option(help="local, or ray to spread the work over a Ray cluster.")] = "local",
     restart: Annotated[bool, typer.Option(help="Throw away what is in the folder and begin again.")] = False,
-    quiet: Annotated[bool, typer.Option(help="Print the result only.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Write a token store. Interrupted at any moment, the same command goes on where it stopped."""
     from fledge.corpus import Corpus

@@ -9,6 +9,7 @@ import typer
 
 from fledge.cli.corpus import LONGEST, Field, Format, Fraction, HeldOut, Longest, Separator, SkipBad, Titles
 from fledge.cli.places import destination
+from fledge.cli.root import Quiet
 from fledge.cli.tokenizer_options import Sources, Threads, TokenizerPath, require_new
 from fledge.errors import FledgeError, command
 
@@ -45,7 +46,7 @@ def train(
     max_document_bytes: Longest = LONGEST,
     threads: Threads = None,
     longest: Annotated[int, typer.Option(min=0, help="How many of the longest tokens to show.")] = 10,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train a tokenizer on text and save it as a folder that other programs read too.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fledge.cli.places import writable
+from fledge.cli.root import Quiet
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -89,7 +90,7 @@ def import_(
     out: Annotated[str, typer.Option("--out", "-o", help="The new store's folder.")],
     validation: Annotated[Path | None, typer.Option(help="A file of held-out ids, as nanoGPT's val.bin.")] = None,
     width: Annotated[int | None, typer.Option(help="Bytes of an id in the files: 2 or 4.")] = None,
-    quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Adopt a foreign token file: its ids are checked, and its documents found by the end token."""
     from rich.console import Console

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fledge.cli.places import trained
-from fledge.errors import FledgeError, command
+from fledge.cli.root import Quiet
+from fledge.errors import FledgeError, command, note
 
 if TYPE_CHECKING:
     from fledge.bundle import Bundle
@@ -43,7 +43,7 @@ def train(
     profile: Annotated[
         bool, typer.Option(help="Write a trace of a few steps, and print where their time goes.")
     ] = False,
-    quiet: Annotated[bool, typer.Option(help="Print the result only.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train a model. Ctrl-C finishes the step, saves, and says how to go on; a second one stops at once.
 
@@ -94,7 +94,7 @@ def resumed(folder: Path, at: int | None, overrides: list[str], quiet: bool) -> 
     check_same_model(run.config, checkpoint)
     asked = [text.partition("=")[0].strip() for text in overrides]
     for sentence in notable_changes(run.config, checkpoint, asked, back=at is not None):
-        warnings.warn(sentence)
+        note(sentence)
     run.bundle = checkpoint  # its tokenizer decides what tokens fit
     return run, checkpoint
 

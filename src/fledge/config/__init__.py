@@ -5,6 +5,8 @@ command line and its entry in the handbook. A recipe is a TOML file of these nam
 """
 
 from fledge.config.reading import (
+    allow_code,
+    allowed_code,
     changed,
     load_recipe,
     override_config,
@@ -39,6 +41,8 @@ __all__ = [
     "TokenizerConfig",
     "TokensConfig",
     "TrainingConfig",
+    "allow_code",
+    "allowed_code",
     "changed",
     "load_recipe",
     "nearest_setting",

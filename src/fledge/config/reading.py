@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from datetime import date, time
@@ -22,6 +23,8 @@ else:
     import tomli as tomllib
 
 S = TypeVar("S", bound=Settings)
+CODE = "FLEDGE_IMPORT"
+"The environment variable with the Python files that may be run, as PATH is written."
 
 
 def parse(kind: type[S], values: Mapping[str, Any], where: str = "") -> S:
@@ -42,7 +45,50 @@ def load_recipe(recipe: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
     values = recipe_values(str(recipe))
     for override in overrides:
         _apply(values, override)
-    return parse(RunConfig, values, where=str(recipe))
+    config = parse(RunConfig, values, where=str(recipe))
+    require_code(config.imports, recipe)
+    return config
+
+
+def allow_code(file: str) -> None:
+    """Let a Python file be run when an architecture is looked for that is not known yet, here and in every process that
+    this one starts."""
+    if not os.path.isfile(file):
+        raise FledgeError(f"--import {file}: there is no such file.")
+    path = os.path.abspath(file)
+    if path not in (known := allowed_code()):
+        os.environ[CODE] = os.pathsep.join((*known, path))
+
+
+def allowed_code() -> list[str]:
+    """The files that the person named with --import, or in the environment."""
+    return [path for path in os.environ.get(CODE, "").split(os.pathsep) if path]
+
+
+def require_code(files: Iterable[str], recipe: str | Path) -> None:
+    """Refuse a recipe that names code which the person has not agreed to: it came with the recipe, and could do
+    anything. On a terminal they are asked."""
+    loaded = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    for file in files:
+        path = os.path.abspath(file)
+        if path in loaded or path in allowed_code():
+            continue
+        if not os.path.isfile(path):
+            raise FledgeError(f"{recipe} imports {file}, and there is no such file here.")
+        if sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty():
+            print(
+                f"{recipe} runs the Python file {file}, which can do all that you can. Run it? [y/N] ",
+                end="",
+                flush=True,
+                file=sys.stderr,
+            )
+            if sys.stdin.readline().strip().lower() in ("y", "yes"):
+                allow_code(file)
+                continue
+        raise FledgeError(
+            f"{recipe} asks to run the Python file {file}, which could do anything that you can. Read it, and if you "
+            f"trust it, add: --import {file}"
+        )
 
 
 def recipe_names() -> list[str]:

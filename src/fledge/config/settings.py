@@ -393,6 +393,8 @@ class RunConfig(Settings):
     schedule: ScheduleConfig = ScheduleConfig()
     training: TrainingConfig = TrainingConfig()
     sampling: SamplingConfig = SamplingConfig()
+    imports: FileNames = ()
+    "Python files that register an architecture of your own. They are run only where `--import` or you agree."
 
     @field_validator("name")
     @classmethod

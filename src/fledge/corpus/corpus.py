@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -27,7 +26,7 @@ from fledge.corpus.sources import Source, Special, find_sources
 from fledge.corpus.split import ENOUGH, held_out
 from fledge.corpus.streams import BUFFER
 from fledge.corpus.text import Text
-from fledge.errors import FledgeError
+from fledge.errors import FledgeError, note
 
 Split = Literal["train", "validation"]
 COMPRESSION = 20  # bytes of text that a compressed byte may stand for
@@ -281,7 +280,7 @@ class Corpus:
             self._said = True
             count = self._count()[0]
             texts = "one document" if count == 1 else f"only {count} documents"
-            warnings.warn(
+            note(
                 f"{self.name} holds {texts}: {100 * self.options.validation_fraction:g}% of the text is held out for "
                 f"validation as contiguous blocks cut at line ends. (With {ENOUGH} documents or more, whole documents "
                 "are held out.)"

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 import stat
-import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
-from fledge.errors import FledgeError
+from fledge.errors import FledgeError, note
 from fledge.files import COMPRESSED, documents_format
 
 HEAD = 4096  # bytes of a file that show what it is
@@ -101,4 +100,4 @@ def _leave_out(folder: str, names: Sequence[str], why: str) -> None:
     if names:
         shown = ", ".join(os.path.relpath(name, folder) for name in names[:3])
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        warnings.warn(f"{folder}: left out {shown}{more}: {why}.")
+        note(f"{folder}: left out {shown}{more}: {why}.")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import isfinite
@@ -18,7 +17,7 @@ import numpy as np
 
 from fledge.bundle.fit import NOT_FINITE
 from fledge.config import SamplingConfig, parse
-from fledge.errors import FledgeError
+from fledge.errors import FledgeError, note
 from fledge.evaluation.losses import Window, token_losses, windows_over
 from fledge.generation import generate
 from fledge.progress import progress_bar
@@ -177,7 +176,7 @@ def sampling_of(options: Mapping[str, Any]) -> SamplingConfig:
     given = {name: value for name, value in given.items() if PLAIN.get(name, ...) != value}
     if given:
         shown = ", ".join(f"{name} = {value!r:.40}" for name, value in given.items())
-        warnings.warn(f"The task's generation_kwargs hold what there is no setting for here: {shown}.")
+        note(f"The task's generation_kwargs hold what there is no setting for here: {shown}.")
     return parse(SamplingConfig, values, where="The task's generation_kwargs")
 
 

@@ -56,9 +56,14 @@ def arm_config(name: str, base: RunConfig) -> RunConfig:
     if name in recipe_names() or name.endswith(".toml"):
         other = load_recipe(name)
         return base.model_copy(update={"model": other.model, "optimizer": other.optimizer, "schedule": other.schedule})
-    raise FledgeError(
-        f"{name!r} is neither a recipe nor an architecture. {nearest(name, {*recipe_names(), *ARCHITECTURES})}"
-    )
+    from fledge.model.registry import is_known, without_unused
+
+    if not is_known(name):
+        raise FledgeError(
+            f"{name!r:.80} is neither a recipe nor an architecture. {nearest(name, {*recipe_names(), *ARCHITECTURES})}"
+        )
+    config = override_config(base, [f"model.architecture={name}"])
+    return config.model_copy(update={"model": without_unused(config.model)})
 
 
 def compare(

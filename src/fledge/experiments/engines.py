@@ -11,7 +11,6 @@ import os
 import signal
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection, wait
@@ -21,7 +20,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from fledge.config import RunConfig
-from fledge.errors import FledgeError
+from fledge.config.reading import CODE
+from fledge.errors import FledgeError, note, notes_kept
 from fledge.experiments.plan import with_shared_data
 from fledge.experiments.trials import Outcome, Trial, describe, run_trial
 from fledge.experiments.watch import OUTCOME, STOPPING
@@ -129,19 +129,19 @@ class Job(NamedTuple):
 def run_heard(trial: Trial, folder: Path) -> tuple[Outcome | BaseException, list[str]]:
     """What came of a trial elsewhere, and what was said: for the process that has the person's ear."""
     found: Outcome | BaseException
-    with warnings.catch_warnings(record=True) as said:
+    with notes_kept() as said:
         try:
             found = run_trial(trial, folder)
         except (FledgeError, KeyboardInterrupt, MemoryError) as error:
             found = error
         except Exception as error:  # not every one of them can travel; its words can
             found = RuntimeError(f"{type(error).__name__}: {error}")
-    return found, [str(warning.message) for warning in said]
+    return found, said
 
 
 def heard(found: Outcome | BaseException, said: Sequence[str]) -> Outcome:
     for sentence in said:
-        warnings.warn(sentence)
+        note(sentence)
     if isinstance(found, BaseException):
         raise found
     return found
@@ -186,7 +186,8 @@ def _on_ray(trials: Sequence[Trial], folder: Path, parallel: int) -> Iterator[Ou
     # A trial may wait for one before it, so no more are handed in than can run at once.
     at_once = min(parallel, _ray_places(ray, threads))
     gpus = min(1.0, ray.cluster_resources().get("GPU", 0.0) / at_once)
-    task: Any = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=0)(run_heard)
+    code = {CODE: os.environ[CODE]} if os.environ.get(CODE) else {}
+    task: Any = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=0, runtime_env={"env_vars": code})(run_heard)
 
     def first(running: Sequence[Any]) -> Any:
         return ray.wait(list(running))[0][0]

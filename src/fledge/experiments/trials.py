@@ -12,7 +12,6 @@ import hashlib
 import platform
 import re
 import time
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 
 from fledge import memory
 from fledge.config import RunConfig, override_config, parse
-from fledge.errors import FledgeError
+from fledge.errors import FledgeError, note, notes_kept
 from fledge.experiments.plan import Arm, Plan, key_of, with_length, with_shared_data
 from fledge.experiments.watch import OUTCOME, GivenUp, Watch
 from fledge.files import read_json, write_json
@@ -171,8 +170,7 @@ def check_model(config: RunConfig) -> None:
 
     from fledge.model import build_model
 
-    with warnings.catch_warnings(), torch.device("meta"):
-        warnings.simplefilter("ignore")  # training will say it
+    with notes_kept(), torch.device("meta"):  # training will say it
         build_model(config.model, config.tokenizer.vocabulary_size or 256, config.tokens.context_length)
 
 
@@ -279,9 +277,11 @@ def read_outcome(trial: Trial, place: Path) -> Outcome:
 @contextmanager
 def without_context_notes() -> Iterator[None]:
     """Samples of trials often outgrow a small context; that is no news for each of them."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The text outgrows the context")
+    with notes_kept() as said:
         yield
+    for sentence in said:
+        if not sentence.startswith("The text outgrows the context"):
+            note(sentence)
 
 
 def machine(config: RunConfig) -> str:

@@ -5,26 +5,26 @@ Rows may have prompts of any length. A row that has ended is dropped from the ba
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fledge.bundle.fit import NOT_FINITE, require_fit
 from fledge.config import SamplingConfig
-from fledge.errors import FledgeError
+from fledge.errors import FledgeError, note
 from fledge.generation.burst import LONG, Bursts
 from fledge.generation.prepare import is_prepared
 from fledge.generation.results import Alternative, Generation, Piece
 from fledge.generation.sampling import choose, row_by_row, uniforms
 from fledge.generation.step import NativeStep
 from fledge.generation.text import TextStream, as_text
+from fledge.model.state import State
 
 if TYPE_CHECKING:
-    from fledge.model import Model, State
+    from fledge.model import Model
     from fledge.model.transformer import Transformer
     from fledge.tokenizer import Tokenizer
 
@@ -91,6 +91,11 @@ class Session:
         self.compiled = compiled
         self.finished = 0
         self.said: set[str] = set()
+        if not model.decodes:
+            self._say(
+                f"model.architecture = {model.config.architecture} has no init_state: the whole context is read again "
+                "for every token, which is slow."
+            )
 
     @cached_property
     def stepper(self) -> NativeStep | None:
@@ -138,6 +143,9 @@ class Session:
 
     def _most_rows(self) -> int:
         capacity = min(max(map(len, self.histories)) + self.sampling.max_tokens, self.model.context_length)
+        if not self.model.decodes:
+            one = 4 * capacity * (64 * self.model.config.width + self.model.vocabulary_size)
+            return max(1, ROOM // one)
         state = self.model.init_state(1, device="meta", capacity=capacity)
         one = sum(tensor.nbytes for tensor in state.tensors.values()) + 64 * self.model.vocabulary_size
         room = torch.cuda.mem_get_info(self.device)[0] // 4 if self.device.type == "cuda" else ROOM
@@ -242,6 +250,8 @@ class Session:
         """
         histories = [self.histories[row] for row in rows[::share]]
         limit = self.model.context_length
+        if not self.model.decodes:
+            return self._read_whole(rows)
         # A compiled step is made for one capacity: then it is always the whole context.
         capacity = limit if self.compiled else max(map(len, histories)) + self.sampling.max_tokens
         state = self.model.init_state(len(histories), device=self.device, capacity=min(capacity, limit))
@@ -271,10 +281,25 @@ class Session:
             state, logits = state.select(copies), logits[copies]
         return state, logits
 
+    def _read_whole(self, rows: list[int]) -> tuple[State, Tensor]:
+        """The next scores from the last tokens that fit the context, without a memory; padding lies on the right,
+        where no token looks."""
+        limit = self.model.context_length
+        histories = [self.histories[row][-limit:] for row in rows]
+        lengths = torch.tensor([len(ids) for ids in histories], device=self.device)
+        padded = nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids in histories], batch_first=True)
+        self.model.check_ids(padded)
+        hidden, _ = self.model.hidden(padded.to(self.device))
+        last = hidden[torch.arange(len(rows), device=self.device), lengths - 1]
+        return State({}, lengths, limit, int(lengths.max()), even=False), self.model.head(last)
+
     def _step(self, rows: list[int], chosen: Tensor, state: State) -> tuple[State, Tensor]:
         """The scores after one more token a row; a text that outgrows a context with fixed places starts again from
         the last half of it."""
         limit = self.model.context_length
+        if not self.model.decodes:
+            self._say_outgrown([row for row in rows if len(self.histories[row]) > limit])
+            return self._read_whole(rows)
         if state.capacity is not None and state.longest >= limit:
             running = [row for row in rows if self.results[row].stopped == "length"]
             full = [row for row in running if len(self.histories[row]) > limit]
@@ -347,7 +372,7 @@ class Session:
         """What the person should know of this text, once."""
         if sentence not in self.said:
             self.said.add(sentence)
-            warnings.warn(sentence)
+            note(sentence)
 
     def _seen(self) -> Tensor:
         seen = torch.zeros(len(self.results), self.tokenizer.vocab_size, dtype=torch.bool)

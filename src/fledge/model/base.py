@@ -1,7 +1,7 @@
 """What every model is to the other rooms: ids in, hidden states out, a plan for documents, a state for decoding.
 
 An architecture subclasses `Model` and fills in `hidden`; whoever needs documents fills in `plan`, whoever can decode
-`init_state`. Nothing here knows text, losses, optimizers or sampling.
+token by token `init_state`. Nothing here knows text, losses, optimizers or sampling.
 """
 
 from __future__ import annotations
@@ -164,6 +164,11 @@ class Model(nn.Module):
     ) -> State:
         """An empty state for `batch_size` sequences; `capacity` tokens are remembered where there is a window."""
         raise FledgeError(f"model.architecture = {self.config.architecture} cannot decode token by token.")
+
+    @property
+    def decodes(self) -> bool:
+        """Whether there is a state to decode token by token with; else the whole context is read for each token."""
+        return type(self).init_state is not Model.init_state
 
     def parameters_count(self) -> int:
         """Trainable numbers, vocabulary padding left out."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
+import hashlib
+import importlib.util
+import sys
+import traceback
 from numbers import Integral
 from typing import Any
 
-from fledge.config import ModelConfig
-from fledge.errors import FledgeError, nearest
+from fledge.config import ModelConfig, allowed_code
+from fledge.errors import FledgeError, nearest, note
 from fledge.model.base import Model
 from fledge.model.bdh import BDH
 from fledge.model.recurrent import Recurrent
@@ -36,11 +39,45 @@ def register(name: str, architecture: type[Model]) -> None:
     ARCHITECTURES[name] = architecture
 
 
+def is_known(name: str) -> bool:
+    """Whether there is such an architecture, among ours or in the files named with --import, which are run now."""
+    if name not in ARCHITECTURES:
+        for path in allowed_code():
+            run_code(path)
+    return name in ARCHITECTURES
+
+
 def find_architecture(name: str) -> type[Model]:
     """The class that `model.architecture = name` builds."""
-    if name not in ARCHITECTURES:
-        raise FledgeError(f"There is no model.architecture = {name!r}. {nearest(name, ARCHITECTURES)}")
+    if not is_known(name):
+        raise FledgeError(
+            f"There is no model.architecture = {name!r:.80}. {nearest(name, ARCHITECTURES)} If it is one of your own, "
+            "name the file that registers it: --import FILE.py, or in Python import it first."
+        )
     return ARCHITECTURES[name]
+
+
+def run_code(path: str) -> None:
+    """Import a Python file as a module of its own, once. Its classes keep their module's name in every process."""
+    name = f"fledge_import_{hashlib.sha256(path.encode()).hexdigest()[:12]}"
+    if name in sys.modules or path in {getattr(module, "__file__", None) for module in list(sys.modules.values())}:
+        return
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise FledgeError(f"--import {path} is no Python file: its name ends in .py.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except FledgeError:
+        del sys.modules[name]
+        raise
+    except Exception as error:
+        del sys.modules[name]
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise FledgeError(
+            f"--import {path} could not be run: {type(error).__name__}: {error} (line {where.lineno})"
+        ) from error
 
 
 def build_model(config: ModelConfig, vocabulary_size: int, context_length: int) -> Model:
@@ -65,7 +102,7 @@ def _warn_unused(config: ModelConfig, kind: type[Model]) -> None:
     unused = [f"model.{name} = {getattr(config, name)}" for name in _unused(config, kind)]
     if unused:
         verb = "has" if len(unused) == 1 else "have"
-        warnings.warn(f"{', '.join(unused)} {verb} no effect on model.architecture = {config.architecture}.")
+        note(f"{', '.join(unused)} {verb} no effect on model.architecture = {config.architecture}.")
 
 
 def _unused(config: ModelConfig, kind: type[Model]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ Text that the expression does not match is kept too, each gap as one pre-token, 
 from __future__ import annotations
 
 import re
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fledge.errors import FledgeError, nearest
+from fledge.errors import FledgeError, nearest, note
 from fledge.extras import missing
 from fledge.tokenizer.base import Ids, to_bytes
 from fledge.tokenizer.bpe import PATTERNS, refused
@@ -40,10 +39,9 @@ def compile_pattern(pattern: str) -> Any:
         ) from None
     if compiled.flags & regex.REVERSE:
         raise FledgeError(f"the pattern {pattern!r:.200} searches backwards, and text is cut forwards: leave out (?r).")
-    warnings.warn(
+    note(
         f"the pattern {pattern!r} is a regular expression, which the regex package cuts by: many times slower than "
-        "gpt2, cl100k and o200k. Other programs read it with engines of their own, which may cut some text otherwise.",
-        stacklevel=4,
+        "gpt2, cl100k and o200k. Other programs read it with engines of their own, which may cut some text otherwise."
     )
     return compiled
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fledge.config import TokenizerConfig
+from fledge.errors import note
 from fledge.files import COMPRESSED, documents_format
 from fledge.progress import progress_bar
 from fledge.tokenizer.base import Tokenizer
@@ -45,7 +45,7 @@ def train_tokenizer(
             progress=progress,
         )
     for setting in sorted(config.model_fields_set & {"pattern", "special_tokens"}):
-        warnings.warn(f"tokenizer.{setting} has no effect on a {config.kind} tokenizer, whose own is fixed.")
+        note(f"tokenizer.{setting} has no effect on a {config.kind} tokenizer, whose own is fixed.")
     from fledge.tokenizer.character import CharacterTokenizer
     from fledge.tokenizer.word import WordTokenizer
 

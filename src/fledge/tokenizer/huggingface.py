@@ -6,11 +6,10 @@ A file that asks for what this library does not do is refused: a text must have 
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fledge.errors import FledgeError
+from fledge.errors import FledgeError, note
 from fledge.tokenizer.base import to_bytes
 from fledge.tokenizer.parts import Parts, add_token, checked, token_id, unwritten, written
 
@@ -68,7 +67,7 @@ def write_vocabulary(parts: Parts, where: str) -> dict[str, int]:
     vocabulary = {written(data): token for token, data in sorted(parts.vocab.items()) if token not in special_ids}
     for text, token in parts.special_tokens.items():
         if vocabulary.setdefault(text, token) != token:
-            warnings.warn(
+            note(
                 f"{where}: the special token {text} is spelled like the ordinary token {vocabulary[text]}. "
                 "fledge tells them apart; other programs will not."
             )
@@ -182,9 +181,9 @@ def read_document(document: Any, where: str, start: str | None = None) -> Parts:
     expression = _read_pattern(document.get("pre_tokenizer"), where)
     for ignored in ("truncation", "padding"):
         if document.get(ignored):
-            warnings.warn(f"{where} sets {ignored}; fledge leaves that to those who use the ids.")
+            note(f"{where} sets {ignored}; fledge leaves that to those who use the ids.")
     if _adds_to_texts(document.get("post_processor"), start):
-        warnings.warn(f"{where} adds tokens around every text; fledge does so only where it is asked.")
+        note(f"{where} adds tokens around every text; fledge does so only where it is asked.")
     special_tokens, always = _read_added_tokens(document.get("added_tokens") or [], where)
     parts = read_vocabulary(model.get("vocab"), model.get("merges"), special_tokens, expression, where)
     if model.get("ignore_merges"):

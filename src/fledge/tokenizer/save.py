@@ -6,14 +6,13 @@ import errno
 import itertools
 import json
 import os
-import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from fledge.errors import FledgeError, nearest
+from fledge.errors import FledgeError, nearest, note
 from fledge.files import atomic_folder, atomic_write, require_space
 from fledge.tokenizer.base import Tokenizer
 from fledge.tokenizer.checks import as_path
@@ -44,9 +43,7 @@ def save_new_tokenizer(tokenizer: Tokenizer, folder: str | PathLike[str]) -> Pat
         except _TakenError:
             place = folder.with_name(f"{folder.name}-{number}")
     if place != folder:
-        warnings.warn(
-            f"{folder} was made meanwhile by another process, and stays as it is; the tokenizer is in {place}."
-        )
+        note(f"{folder} was made meanwhile by another process, and stays as it is; the tokenizer is in {place}.")
     return place
 
 
@@ -103,7 +100,7 @@ def export_tokenizer(tokenizer: Tokenizer, path: str | PathLike[str], format: st
         return [place / VOCABULARY, place / CONFIGURATION]
     parts = _parts(tokenizer)
     if parts.always:
-        warnings.warn(
+        note(
             f"{place}: the token {min(parts.always)} is found in plain text too, which a {format} file does not say: "
             "other programs give such text other ids. tokenizer.json keeps it."
         )
@@ -111,7 +108,7 @@ def export_tokenizer(tokenizer: Tokenizer, path: str | PathLike[str], format: st
         from fledge.tokenizer.huggingface import write_merges, write_vocabulary
 
         if parts.pattern != "gpt2":
-            warnings.warn(
+            note(
                 f"{place}: vocab.json and merges.txt do not say that text is cut by {parts.pattern}: other programs "
                 "cut it by gpt2, and give other ids. To read it again, give the pattern."
             )
@@ -126,12 +123,12 @@ def export_tokenizer(tokenizer: Tokenizer, path: str | PathLike[str], format: st
         raise FledgeError(f"{place} must end in .tiktoken: that is how it will be known again.")
     ranks = write_ranks(parts, str(place))
     if parts.pattern not in EXPRESSIONS and not parts.pattern.endswith(r"|[\s\S]"):
-        warnings.warn(
+        note(
             f"{place}: tiktoken leaves out text that the pattern {parts.pattern} does not match, and fledge keeps it: "
             r"only text that is matched whole has the same ids in both. A pattern that ends in |[\s\S] matches all."
         )
     if nested := [name for name in parts.special_tokens if _begins_another(name, parts.special_tokens)]:
-        warnings.warn(
+        note(
             f"{place}: the special token {nested[0]} begins another one, and tiktoken may find it where fledge finds "
             "the longer: only text without such tokens is sure to have the same ids in both."
         )

@@ -9,7 +9,6 @@ import codecs
 import hashlib
 import json
 import re
-import warnings
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +17,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from fledge.errors import FledgeError
+from fledge.errors import FledgeError, note
 from fledge.tokenizer.base import EncodedPart, Ids, Roles, Special, Tokenizer, to_bytes
 from fledge.tokenizer.checks import MOST_IDS, check_special, check_texts, check_whole
 
@@ -106,7 +105,7 @@ class SpellingTokenizer(Tokenizer):
         if vocab_size is not None:
             if vocab_size > FIRST_PIECE + len(frequent):
                 times = f" seen {min_frequency} times" if min_frequency > 1 else ""
-                warnings.warn(
+                note(
                     f"The text fills {FIRST_PIECE + len(frequent):,} of the {vocab_size:,} ids asked for: "
                     f"it has no more {cls.needs}{times}."
                 )

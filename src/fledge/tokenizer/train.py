@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fledge import memory
-from fledge.errors import FledgeError
+from fledge.errors import FledgeError, note
 from fledge.files import COMPRESSED, documents_format, readable_bytes
 from fledge.progress import Bar, progress_bar
 from fledge.tokenizer.base import to_bytes
@@ -124,10 +123,9 @@ def train_bpe(
         tokenizer = _build(merges, specials, pattern)
     if vocab_size is not None and len(merges) < wanted:
         reason = "no pair is left to merge" if least == 1 else f"no pair occurs {least} times any more"
-        warnings.warn(
+        note(
             f"training ended at {first_merge + len(merges):,} ids instead of {vocab_size:,}: {reason}. "
-            "Use more text or a smaller vocabulary.",
-            stacklevel=2,
+            "Use more text or a smaller vocabulary."
         )
     tokenizer.training_profile = TrainingProfile(tuple(phases), counter.source_bytes, counter.distinct, len(merges))
     return tokenizer

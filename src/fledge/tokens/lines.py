@@ -6,7 +6,6 @@ found from its number by binary search on the cumulative counts of windows per l
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fledge.config import TokensConfig
-from fledge.errors import FledgeError
+from fledge.errors import FledgeError, note
 from fledge.tokenizer.base import Roles
 from fledge.tokens.gather import Numbers, Plan, Stretches
 from fledge.tokens.scratch import Ascending, chunks, release, scratch_array
@@ -176,7 +175,7 @@ class LongestWindows(LineWindows):
 
     def _check(self) -> None:
         if self.lines.longest > self.context_length:
-            warnings.warn(
+            note(
                 f"tokens.policy = longest: the longest document of the {self.split.name} split has "
                 f"{self.lines.longest:,} tokens; documents are cut at tokens.context_length = {self.context_length:,}."
             )

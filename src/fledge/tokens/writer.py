@@ -11,7 +11,6 @@ import queue
 import shutil
 import tempfile
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -20,7 +19,7 @@ from typing import Any, TypeVar
 
 from fledge import files
 from fledge.corpus import Batch, Corpus
-from fledge.errors import FledgeError, command
+from fledge.errors import FledgeError, command, note
 from fledge.files import require_space, sync_file, sync_folder, write_json
 from fledge.progress import progress_bar
 from fledge.tokenizer.base import Tokenizer
@@ -109,7 +108,7 @@ def store_on_the_fly(
     if folder is not None and (Path(folder) / MANIFEST).exists():
         return write_store(corpus, tokenizer, folder, progress=progress, verify=False)
     once = command("tokenize", *corpus.arguments, "--tokenizer", "TOKENIZER", "--out", "tokens")
-    warnings.warn(
+    note(
         f"No token store: {corpus.name} is tokenized first. To do that once for all runs: "
         f"{once}, then --set tokens.store=tokens"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from fledge.bundle import TrainingState
 from fledge.config import RunConfig
-from fledge.errors import FledgeError, out_of_memory
+from fledge.errors import FledgeError, note, out_of_memory
 from fledge.model.recurrent import Recurrent
 from fledge.tokens import Batch
 from fledge.training.carry import Carry
@@ -38,7 +37,7 @@ class Stepper:
         settings = config.training
         self.config, self.ranks, self.precision, self.progress = config, ranks, precision, progress
         self.device = ranks.device
-        self.note: Callable[[str], None] = warnings.warn
+        self.note: Callable[[str], None] = note
         if rest := settings.batch_size % ranks.world:
             below = settings.batch_size - rest
             near = f"{below} or {below + ranks.world}" if below else f"{ranks.world}"
@@ -166,7 +165,7 @@ class Stepper:
         """Go on from a checkpoint's tensors; `progress` is already the checkpoint's."""
         self.optimizer.load_state(training.tensors, self.progress.updates)
         if self.carry is not None and not self.carry.load(training.tensors):
-            warnings.warn("The lanes are not those of the checkpoint: the carried state begins anew.")
+            note("The lanes are not those of the checkpoint: the carried state begins anew.")
 
     def go_back(self, bundle: Bundle) -> None:
         """Take the weights of a checkpoint, too."""
