@@ -253,3 +253,12 @@ def test_a_folder_that_no_bundle_could_be_loaded_from_is_refused_before_training
     with pytest.raises(FledgeError, match="lies below a name that is not UTF-8, .* Choose another place"):
         small_run(tmp_path / "nu\udcfe", text).train()
     assert not list(tmp_path.glob("nu*"))
+
+
+def test_a_run_from_before_a_setting_was_added_is_the_same_run(text: Path, tmp_path: Path) -> None:
+    run = Run("akjv-demo", tmp_path / "run", overrides=[*SMALL, f"corpus.source={text}"])
+    run.claim()
+    kept = json.loads((tmp_path / "run" / "config.json").read_text())
+    del kept["imports"]
+    (tmp_path / "run" / "config.json").write_text(json.dumps(kept))
+    run.claim()

@@ -275,7 +275,7 @@ class Run:
         kept, values = self.folder / CONFIG, self.config.model_dump(mode="json")
         if kept.is_file():
             origin = other_origin(self.folder, self.bundle)
-            differing = [*origin, *differences(read_json(settings_file(self.folder)), values)]
+            differing = [*origin, *differences(with_new_settings(read_json(settings_file(self.folder))), values)]
             if not differing:
                 return
             if self._spoils(differing):
@@ -340,6 +340,14 @@ def is_run(folder: Path) -> bool:
     kept = folder / CONFIG
     values = read_json(kept) if kept.is_file() else None
     return isinstance(values, dict) and {"corpus", "training"} <= values.keys()
+
+
+def with_new_settings(kept: Any) -> Any:
+    """The settings that a run has kept, with the defaults of those that were added to fledge since."""
+    try:
+        return RunConfig.model_validate(kept).model_dump(mode="json")
+    except ValueError:  # they are shown as they are
+        return kept
 
 
 def differences(old: Any, new: Any) -> list[str]:

@@ -171,7 +171,7 @@ def test_every_name_that_pip_is_given_is_that_of_the_package() -> None:
     wrong = [
         path
         for path in texts
-        if re.search(r"""pip install[^\n]*['" ]fledge\b(?!-lm|_lm)|\bfledge-lm\[""", path.read_text())
+        if re.search(r"""pip install[^\n]*['" ]fledge\b(?!-lm|_lm)|\bfledge\[""", path.read_text())
     ]
     assert wrong == []
 

@@ -94,7 +94,7 @@ def _write_tokenizer(writer: Any, bundle: Bundle, gguf: Any) -> None:
             f"may get other ids. It has names for {', '.join(PRE_TOKENIZERS)}."
         )
     elif parts.pattern == "o200k":
-        warnings.warn(
+        note(
             "llama.cpp cuts words with combining marks, as in Hindi, in its own way under the pattern o200k, and gets "
             "other ids for them. Its gpt2 and cl100k are as here."
         )
