@@ -11,6 +11,33 @@ COLOURS = ("#3b82b8", "#d1643f", "#4f9a5b", "#9a6cc4", "#b88a2d", "#c2527f", "#5
 GREY = "#808790"
 
 
+TIMES = ((1, "s"), (60, "min"), (3600, "h"), (86_400, "d"))
+MOST_MARKS = 6
+
+
+def time_marks(times: Curve) -> list[tuple[float, str]]:
+    """Round times with their places on the x axis, of curves whose points are at these times.
+
+    >>> time_marks(([0, 100, 200], [0.0, 200.0, 240.0]))
+    [(0.0, '0 min'), (30.0, '1 min'), (60.0, '2 min'), (90.0, '3 min'), (200.0, '4 min')]
+    """
+    import numpy as np
+
+    known = sorted(zip(times[1], times[0], strict=True))
+    if not known or known[-1][0] <= 0:
+        return []
+    first, last = known[0][0], known[-1][0]
+    sizes = [(count, 1, "s") for count in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)]
+    sizes += [(size * count, size, unit) for size, unit in TIMES for count in (1, 2, 5, 10, 15, 30)]
+    step, size, unit = next(
+        (each for each in sorted(sizes) if (last - first) / each[0] <= MOST_MARKS - 1),
+        (last, TIMES[-1][0], TIMES[-1][1]),
+    )
+    seconds = [number * step for number in range(int(-(-first // step)), int(last // step) + 1)]
+    places = np.interp(seconds, [second for second, _ in known], [place for _, place in known])
+    return [(float(place), f"{second / size:g} {unit}") for place, second in zip(places, seconds, strict=True)]
+
+
 def curves(
     lines: Mapping[str, Curve],
     x: str,
@@ -19,8 +46,12 @@ def curves(
     levels: Mapping[str, float] | None = None,
     log_x: bool = False,
     log_y: bool = False,
+    times: Curve | None = None,
 ) -> str:
-    """Named curves over one pair of axes; `levels` are drawn as labelled horizontal lines."""
+    """Named curves over one pair of axes; `levels` are drawn as labelled horizontal lines.
+
+    With `times`, places on the x axis and the seconds at each, the time stands above the figure.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -52,6 +83,14 @@ def curves(
         for side, spine in axes.spines.items():
             spine.set_visible(side in ("left", "bottom"))
             spine.set_color(GREY)
+        if times is not None and (marks := time_marks(times)):
+            above = axes.twiny()
+            above.set_xlim(axes.get_xlim())
+            above.set_xticks([place for place, _ in marks], [text for _, text in marks])
+            above.set_xlabel("time", color=GREY)
+            above.tick_params(colors=GREY)
+            for spine in above.spines.values():
+                spine.set_visible(False)
         if len(lines) > 1:
             axes.legend(frameon=False, labelcolor=GREY)
         text = io.StringIO()

@@ -507,5 +507,7 @@ def test_metrics_have_time_stamps_and_the_curve_is_drawn(tmp_path: Path) -> None
     assert all("T" in row["time"] for row in rows)
     assert steps_with(tmp_path / "run", "loss") == [3, 6, 9, 12]
     assert steps_with(tmp_path / "run", "validation_loss") == [4, 8, 12]
-    assert (tmp_path / "run" / "loss.svg").read_text().startswith("<?xml")
+    drawn = (tmp_path / "run" / "loss.svg").read_text()
+    assert drawn.startswith("<?xml")
+    assert ">time<" in drawn, "the time stands above the steps"
     assert "step 6" in (tmp_path / "run" / "samples.txt").read_text()

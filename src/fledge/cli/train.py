@@ -40,6 +40,12 @@ def train(
         typer.Option("--from", help="A bundle whose weights and tokenizer the new run starts from.", callback=trained),
     ] = None,
     time_limit: Annotated[str | None, typer.Option(help="Stop, saved, within this time, such as 8h50m.")] = None,
+    overfit_one_batch: Annotated[
+        bool,
+        typer.Option(
+            "--overfit-one-batch", help="Check that the model can learn one batch by heart, and train nothing else."
+        ),
+    ] = False,
     profile: Annotated[
         bool, typer.Option(help="Write a trace of a few steps, and print where their time goes.")
     ] = False,
@@ -55,11 +61,17 @@ def train(
     limit = parse_duration(time_limit) if time_limit is not None else None
     if resume is not None and (recipe or from_ or out):
         raise FledgeError("--resume goes on with a run as it is: leave out the recipe, --from and --out.")
+    if overfit_one_batch and (resume or from_ or time_limit or profile):
+        raise FledgeError(
+            "--overfit-one-batch is a check of a recipe: leave out --resume, --from, --time-limit and --profile."
+        )
     if at is not None and resume is None:
         raise FledgeError("--at names a step of the run given with --resume.")
     checkpoint: Bundle | None = None
     if resume is not None:
         run, checkpoint = resumed(resume, at, set_ or [], quiet)
+    elif overfit_one_batch and recipe is not None:
+        return overfit_check(recipe, out, set_ or [], quiet)
     elif from_ is not None:
         run = fine_tuned(recipe, from_, set_ or [], out, quiet)
         checkpoint = begun(run)
@@ -80,6 +92,19 @@ def train(
         result = run.train(resume=checkpoint, time_limit=left, profile=profile, leave=True)
         if ranks.main:
             summarise(result)
+
+
+def overfit_check(recipe: str, out: Path | None, overrides: list[str], quiet: bool) -> None:
+    """Say whether a model of the recipe learns its first batch by heart; one that does not ends with exit code 1."""
+    from fledge.run import Run
+    from fledge.training.overfit import overfit_one_batch
+
+    run = Run(recipe, out, overrides=overrides, quiet=quiet)
+    windows = run.windows("train")
+    found = overfit_one_batch(run.config, run.tokenizer.vocab_size, windows, (lambda text: None) if quiet else print)
+    print(found.sentence())
+    if not found.learned:
+        raise typer.Exit(1)
 
 
 def resumed(folder: Path, at: int | None, overrides: list[str], quiet: bool) -> tuple[Run, Bundle]:

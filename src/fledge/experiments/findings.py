@@ -314,12 +314,16 @@ def add_curves(page: Page, plan: Plan, outcomes: Sequence[Outcome], folder: Path
     best = sorted(found, key=lambda name: min(found[name][1]))[:MOST_CURVES]
     ends = [o.validation_loss for o in first if o.arm in best and o.validation_loss is not None]
     ceiling = 1.1 * max([*found[best[0]][1], *ends])  # a diverged loss would flatten all others
-    lines = {
-        name: ([a for a, b in zip(xs, ys, strict=True) if b <= ceiling], [b for b in ys if b <= ceiling])
-        for name, (xs, ys) in found.items()
-        if name in best
-    }
-    lines = {name: line for name, line in lines.items() if line[0]}
+
+    def drawn(curves_found: Mapping[str, Curve]) -> dict[str, Curve]:
+        low = {
+            name: [(a, b) for a, b in zip(*line, strict=True) if b <= ceiling] for name, line in curves_found.items()
+        }
+        return {
+            name: ([a for a, _ in low[name]], [b for _, b in low[name]]) for name in low if name in best and low[name]
+        }
+
+    lines = drawn(found)
     page.heading("Curves")
     left_out = f" The best {len(best)} of {len(found)} arms." if len(best) < len(found) else ""
     if any(len(lines[name][0]) < len(found[name][0]) for name in lines):
@@ -333,6 +337,10 @@ def add_curves(page: Page, plan: Plan, outcomes: Sequence[Outcome], folder: Path
     if len(plan.seeds) > 1:
         note += " The table has the means over all seeds."
     page.figure(drawing, f"Validation loss against tokens, seed {plan.seeds[0]} alone.{note}{left_out}")
+    if timed := drawn({o.arm: read_curve(folder / o.folder, "seconds") for o in first}):
+        with rc_context({"lines.marker": "o", "lines.markersize": 3}):
+            drawing = curves(timed, "seconds", "validation loss, nats per token")
+        page.figure(drawing, "The same against seconds, which depend on what else the machine did meanwhile.")
 
 
 def read_curve(run: Path, x: str) -> Curve:

@@ -131,9 +131,11 @@ def add_curves(page: Page, run: Run, baselines: dict[str, float]) -> None:
         points = [(float(row["tokens"]), float(row[column])) for row in rows if row[column]]
         if points:
             lines[name] = ([x for x, _ in points], [y for _, y in points])
+    timed = [(float(row["tokens"]), float(row["seconds"])) for row in rows if row["tokens"] and row["seconds"]]
+    times = ([tokens for tokens, _ in timed], [seconds for _, seconds in timed])
     page.figure(
-        curves(lines, "tokens", "nats per token", levels=baselines),
-        "Loss against tokens seen; the dashed lines are the n-gram baselines.",
+        curves(lines, "tokens", "nats per token", levels=baselines, times=times),
+        "Loss against tokens seen, and above them the time; the dashed lines are the n-gram baselines.",
     )
 
 

@@ -59,8 +59,10 @@ class Records:
             if points:
                 lines[name] = ([step for step, _ in points], [value for _, value in points])
         if lines:
+            timed = [(int(row["step"]), float(row["seconds"])) for row in self.metrics.rows if row["seconds"]]
+            times = ([step for step, _ in timed], [seconds for _, seconds in timed])
             with atomic_write(self.place / "loss.svg") as file:
-                file.write(curves(lines, "step", "loss (nats per token)").encode())
+                file.write(curves(lines, "step", "loss (nats per token)", times=times).encode())
         self._drawn = time.monotonic()
 
     def close(self) -> None:
