@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from fledge.model.dropout import Dropout, attention_with_dropout, kept_factor
+from fledge.config import ModelConfig
+from fledge.model import build_model
+from fledge.model.dropout import Dropout, RowDropout, TokenDropout, attention_with_dropout, kept_factor
 
 
 @pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.9])
@@ -64,3 +66,52 @@ def test_attention_keeps_its_expectation():
     many = attention_with_dropout(*(x.expand(20_000, 1, 6, 4) for x in (q, k, v)), None, 0.2)
     whole = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     torch.testing.assert_close(many.mean(0, keepdim=True), whole, rtol=0, atol=0.03)
+
+
+def test_row_dropout_leaves_out_whole_rows_and_keeps_the_expectation():
+    torch.manual_seed(0)
+    x = torch.ones(20_000, 3, 2)
+    out = RowDropout(0.2)(x)
+    assert set(out.unique().tolist()) == {0.0, 1.25}
+    assert (out == out[:, :1, :1]).all()
+    assert float((out == 0).double().mean()) == pytest.approx(0.2, abs=0.015)
+    assert RowDropout(0.2).eval()(x) is x
+    assert RowDropout(0.0)(x) is x
+
+
+def test_token_dropout_draws_a_share_for_each_row():
+    torch.manual_seed(0)
+    x = torch.ones(4_000, 200, 2)
+    out = TokenDropout(0.4)(x)
+    assert set(out.unique().tolist()) == {0.0, 1.0}
+    assert (out[..., 0] == out[..., 1]).all()
+    shares = (out[..., 0] == 0).double().mean(1)
+    assert float(shares.mean()) == pytest.approx(0.2, abs=0.01)
+    assert float(shares.std()) == pytest.approx(0.4 / 12**0.5, abs=0.01)
+    assert TokenDropout(0.4).eval()(x) is x
+
+
+def test_layers_are_left_out_more_often_the_deeper_they_are():
+    """A row for which a layer is left out passes it unchanged; attention's own share is a setting of its own."""
+    config = ModelConfig(layers=4, width=16, heads=2, layer_dropout=0.8, dropout=0.1, attention_dropout=0.0)
+    model = build_model(config, 11, 8).train()
+    shares = [module.share for block in model.layers for module in block.modules() if isinstance(module, RowDropout)]
+    assert shares == pytest.approx([0.2, 0.4, 0.6, 0.8])
+    assert {block.attn.dropout for block in model.layers} == {0.0}
+    torch.manual_seed(0)
+    block = build_model(config.model_copy(update={"dropout": 0.0}), 11, 8).train().layers[3]
+    x = torch.randn(64, 8, 16)
+    passed = (block(x, None, None, None, 3) == x).flatten(1).all(1)
+    assert float(passed.double().mean()) == pytest.approx(0.64, abs=0.2)
+
+
+def test_every_kind_of_dropout_ends_with_training():
+    config = ModelConfig(layers=2, width=16, heads=2)
+    torch.manual_seed(0)
+    plain = build_model(config, 11, 8)
+    torch.manual_seed(0)
+    shares = {"attention_dropout": 0.3, "layer_dropout": 0.3, "token_dropout": 0.3}
+    dropping = build_model(config.model_copy(update=shares), 11, 8)
+    ids = torch.arange(8)[None]
+    assert torch.equal(plain.eval()(ids), dropping.eval()(ids))
+    assert not torch.equal(dropping.train()(ids), plain(ids))

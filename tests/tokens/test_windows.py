@@ -116,6 +116,44 @@ def test_stream_covers_the_text(documents, layout, length, shuffle):
     assert batch.documents_BT is None
 
 
+@settings(max_examples=40, deadline=None)
+@given(documents=texts, layout=layouts, length=st.integers(1, 9), seed=st.integers(0, 9), epoch=st.integers(1, 3))
+def test_later_epochs_of_a_stream_are_cut_elsewhere(documents, layout, length, seed, epoch):
+    """Around the end of the text and on from its beginning: no pair comes twice, and only the remainder is left out."""
+    lines = lines_of(documents, layout)
+    text = [token for line in lines for token in (line[1:] if layout == "separated" else line)]
+    if len(text) <= length:
+        return
+    windows = windows_of(documents, layout, "stream", length, seed)
+    batch = windows.batch(range(epoch * len(windows), (epoch + 1) * len(windows)))
+    found = [pairs_in(row, batch) for row in range(len(windows))]
+    assert all(len(row) == length for row in found)
+    pairs = list(pairwise(text))
+    around = pairs + pairs
+    rows = sorted(found)
+    assert any(
+        rows == sorted(tuple(around[start + i * length : start + (i + 1) * length]) for i in range(len(windows)))
+        for start in range(len(pairs))
+    )
+    assert not Counter(pair for row in found for pair in row) - Counter(pairs)
+
+
+@pytest.mark.parametrize("policy", ["stream", "packed"])
+def test_epochs_cut_a_long_document_at_other_places(policy):
+    """Nearly all windows are new ones; the first epoch is the old one, and validation is cut in one way always."""
+    text = np.random.default_rng(0).integers(0, 256, 1000, np.uint8).tobytes()
+    windows = windows_of([text], "separated", policy, 16)
+    epochs = [windows.batch(range(n * len(windows), (n + 1) * len(windows))).inputs_BT for n in range(4)]
+    firsts = [{tuple(row) for row in epoch.tolist()} for epoch in epochs]
+    assert all(len(one & other) <= 2 for place, one in enumerate(firsts) for other in firsts[place + 1 :])
+    begins = {pairs[0] for pairs in (pairs_in(row, windows.batch(range(len(windows)))) for row in range(len(windows)))}
+    side_by_side = windows_of([text], "separated", policy, 16, shuffle=False)
+    batch = side_by_side.batch(range(2 * len(side_by_side)))
+    assert {pairs_in(row, batch)[0] for row in range(len(side_by_side))} == begins
+    half = len(side_by_side)
+    assert batch.inputs_BT[:half].equal(batch.inputs_BT[half:])
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     documents=texts,
@@ -133,7 +171,7 @@ def test_packing_loses_nothing_and_mixes_nothing(documents, layout, length, best
     if not lines:
         return
     windows = windows_of(documents, layout, "packed", length, seed, best_fit=best_fit, position_offset=offset)
-    for epoch in range(2):
+    for epoch in range(3):
         first = epoch * len(windows)
         batch = windows.batch(range(first, first + len(windows)))
         stretches = []

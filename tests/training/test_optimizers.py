@@ -95,6 +95,31 @@ def test_a_thousand_steps_follow_torch(name: str) -> None:
         assert float(torch.stack(gaps).max()) < 1e-6, step
 
 
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_cautious_decay_takes_what_the_update_takes_too(name: str) -> None:
+    """The update is that of no decay at all; only weights that it moves towards zero decay besides."""
+    moved = {}
+    for decay, cautious in ((0.0, False), (0.3, True)):
+        config = OptimizerConfig(name=name, learning_rate=0.1, weight_decay=decay, cautious_decay=cautious)
+        torch.manual_seed(0)
+        model = Small()
+        before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+        optimizer = build_optimizer(model, config)
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.grad.copy_(torch.randn_like(parameter))
+        optimizer.decay_factor = 0.5
+        optimizer.step()
+        moved[decay] = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    kinds = parameter_kinds(model)
+    for key, weights in before.items():
+        update = weights - moved[0.0][key]
+        rate = config.matrix_learning_rate if name == "muon" and kinds[key] == "matrix" else config.learning_rate
+        keep = 1 - rate * 0.3 * 0.5 if kinds[key] in ("matrix", "head") else 1.0
+        expected = torch.where(update * weights > 0, weights * keep, weights) - update
+        torch.testing.assert_close(moved[0.3][key], expected)
+
+
 def test_clipping_is_torchs() -> None:
     torch.manual_seed(0)
     gradients = [torch.randn(50), torch.randn(7, 3)]

@@ -35,7 +35,7 @@ def test_what_is_no_table_is_refused(values: Any) -> None:
 
 
 def test_a_counter_that_is_not_there_is_refused_by_its_name() -> None:
-    for name in KEPT.values().keys() - {"updates"}:
+    for name in KEPT.values().keys() - {"updates", "averaged"}:
         with pytest.raises(FledgeError, match=f"has no {name}, .*Go on from an earlier checkpoint"):
             Progress.restore({key: value for key, value in KEPT.values().items() if key != name})
 
@@ -47,6 +47,7 @@ WRONG: dict[str, tuple[str, list[Any]]] = {
     "seconds": ("a number, 0 or more", [-1.0, float("nan"), float("inf"), "1", 10**400]),
     "loss_scale": ("a number above 0", [0, -1.0, None]),
     "mean_loss": ("a number, or null", [float("nan"), "3", []]),
+    "averaged": ("true or false", [1, None, "yes"]),
     "skipped": ("a list of pairs", [3, [1], [[1]], [[1, 2, 3]], [[5, 4]], [[-1, 2]], [[0, 2**48]], {"1": 2}]),
 }
 

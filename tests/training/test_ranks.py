@@ -59,6 +59,16 @@ def test_the_loss_curve_of_two_processes_is_that_of_one(runs: Path, parallel: st
     assert max(abs(a - b) for a, b in zip(one, two, strict=True)) < 1e-5
     judged = zip(losses(runs / "one", "validation_loss"), losses(runs / parallel, "validation_loss"), strict=True)
     assert max(abs(a - b) for a, b in judged) < 1e-5
+    averages = zip(losses(runs / "one", "average_loss"), losses(runs / parallel, "average_loss"), strict=True)
+    assert max(abs(a - b) for a, b in averages) < 1e-5
+    first, second = (load_checkpoint(runs / name).training for name in ("one", parallel))
+    assert first is not None
+    assert second is not None
+    assert first.tensors.keys() == second.tensors.keys()
+    other = [name for name in first.tensors if name.startswith(("average/", "plain/"))]
+    assert other
+    for name in other:
+        torch.testing.assert_close(first.tensors[name], second.tensors[name], atol=1e-5, rtol=1e-4)
 
 
 def test_muon_orthogonalises_whole_matrices_of_sharded_parameters(runs: Path) -> None:

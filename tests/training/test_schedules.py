@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from fledge.config import ScheduleConfig
 from fledge.training import schedule
+from fledge.training.schedules import decay_share
+
+from .support import run, settings
 
 
 @pytest.mark.parametrize("name", ["cosine", "stable", "linear", "constant"])
@@ -37,3 +43,17 @@ def test_cosine_is_half_way_in_the_middle() -> None:
 def test_a_warm_up_longer_than_the_run_only_rises() -> None:
     config = ScheduleConfig(warmup_steps=100)
     assert [schedule(config, step, 4) for step in range(4)] == [0.25, 0.5, 0.75, 1.0]
+
+
+def test_weight_decay_goes_to_its_end_on_a_line_and_training_follows_it(tmp_path: Path, monkeypatch: Any) -> None:
+    from fledge.training.optimizers import AdamW
+
+    config = ScheduleConfig(final_weight_decay_factor=3.0)
+    assert [decay_share(config, step, 5) for step in range(5)] == pytest.approx([1.0, 1.5, 2.0, 2.5, 3.0])
+    assert decay_share(config, 0, 1) == 1.0
+    assert {decay_share(ScheduleConfig(), step, 5) for step in range(5)} == {1.0}
+    seen: list[float] = []
+    original = AdamW.step
+    monkeypatch.setattr(AdamW, "step", lambda self, *scale: (seen.append(self.decay_factor), original(self, *scale)))
+    run(settings(schedule={"final_weight_decay_factor": 0.0}, training={"steps": 5}), tmp_path / "run")
+    assert seen == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0])

@@ -109,7 +109,7 @@ def _recurrent(config: ModelConfig, tokens: int, size: int, flash: bool, kernels
 
 def _short(config: ModelConfig, tokens: int) -> bool:
     """Whether our kernel for short contexts attends: it turns queries and keys as it reads them."""
-    plain = not config.qk_norm and not config.dropout
+    plain = not config.qk_norm and not config.attention_share
     return plain and 16 <= tokens <= 1024 and config.width // config.heads in (16, 32, 64)
 
 

@@ -38,6 +38,8 @@ class Account:
     "Processes that weights, gradients and state are spread over."
     positions: int | None = None
     "Context length that the model was built with, where its windows may be shorter; none for that of its windows."
+    average: bool = False
+    "Whether training keeps averaged weights too."
 
     def __post_init__(self) -> None:
         """What can be known to be wrong is refused here, before anything is reckoned or printed."""
@@ -52,7 +54,7 @@ class Account:
         for name, known in (("precision", tuple(ACTIVATION_BYTES)), ("optimizer", OPTIMIZERS)):
             if (value := getattr(self, name)) not in known:
                 raise FledgeError(f"{name} = {value!r} is not allowed. {nearest(str(value), known)}")
-        for name in ("recompute", "flash"):
+        for name in ("recompute", "flash", "average"):
             if not isinstance(value := getattr(self, name), bool):
                 raise FledgeError(f"{name} = {value!r} is not allowed: it is True or False.")
         if not isinstance(self.device, Device | None):
@@ -81,6 +83,7 @@ class Account:
             cpu=self.device is not None and self.device.name == "cpu",
             shards=self.shards,
             positions=self.positions,
+            average=self.average,
         )
 
     @property
@@ -179,7 +182,7 @@ class Account:
 
         Products: the model's, those of recomputation, and the optimizer's. Traffic: activations are written and
         read once; weights are read twice for each batch; the optimizer reads and writes weights and state and
-        reads gradients.
+        reads gradients; averaged weights are read beside the others and written.
         """
         check_whole("processes", processes)
         found, windows = self._device(device), self.windows / processes
@@ -190,6 +193,7 @@ class Account:
         saved = recomputed if self.recompute else partial(activations, flash=self.flash)
         kept = windows * sum(count for _, count in saved(self.config, self.context_length, size))
         traffic = 2 * kept + 2 * weights * ceil(windows / self.batch) + 4 * weights + 2 * state
+        traffic += 3 * weights * self.average
         products = windows * work + self.optimizer_product_flops
         return Bound(products / self._peak(device), traffic / found.bandwidth)
 

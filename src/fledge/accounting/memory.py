@@ -206,6 +206,7 @@ def training_memory(
     cpu: bool = False,
     shards: int = 1,
     positions: int | None = None,
+    average: bool = False,
 ) -> Memory:
     """What our training holds: in the loss, as the forward pass ends, as the backward pass begins, and as it ends.
 
@@ -225,6 +226,8 @@ def training_memory(
         Part("gradients", constant=FP32 * parameters.total / shards),
         Part("optimizer state", constant=FP32 * state / shards),
     ]
+    if average:
+        held.append(Part("averaged weights", constant=FP32 * parameters.total / shards))
     if shards > 1:
         held.append(Part("one layer and the rest, whole", constant=2 * FP32 * _whole(parameters)))
     copied = sum(tensor.count for tensor in parameters.tensors if inner_matrix(tensor))

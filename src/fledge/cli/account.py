@@ -384,6 +384,7 @@ def make_account(
         batch=batch or min(run.training.micro_batch or step_batch, step_batch),
         precision=best_precision(found) if precision == "auto" else precision,
         optimizer=run.optimizer.name,
+        average=run.training.average > 0,
         recompute=run.training.recompute if recompute is None else recompute,
         flash=flash,
         device=found,

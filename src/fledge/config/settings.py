@@ -197,6 +197,12 @@ class ModelConfig(Settings):
     "Give linear layers and LayerNorms a bias."
     dropout: Fraction = 0.0
     "Share of activations dropped while training."
+    attention_dropout: Fraction | None = None
+    "Share of attention weights dropped while training; none for `dropout`. 0 is much faster on a GPU."
+    layer_dropout: Fraction = 0.0
+    "Stochastic depth: the share of rows for which the last layer is skipped while training; earlier layers less."
+    token_dropout: Fraction = 0.0
+    "Drop up to this share of each row's input embeddings while training; each row draws its own share."
     initialisation: Literal["scaled", "gpt2"] = "scaled"
     "Truncated normal of variance 2/(in+out), or GPT-2's 0.02 with scaled-down residual outputs."
     embedding_deviation: PositiveFloat | None = None
@@ -205,6 +211,11 @@ class ModelConfig(Settings):
     "Divide fresh residual outputs by √(2·layers); none to do so with `gpt2` only."
     multiplier: Positive = 128
     "For `bdh`: neurons in all, as a multiple of the width."
+
+    @property
+    def attention_share(self) -> float:
+        """The share of attention weights dropped: `attention_dropout`, or `dropout` where that is not set."""
+        return self.dropout if self.attention_dropout is None else self.attention_dropout
 
     @property
     def inner_size(self) -> int:
@@ -258,6 +269,8 @@ class OptimizerConfig(Settings):
     "Peak learning rate, reached after warm-up. Sweeps start a factor of 30 below and end where training diverges."
     weight_decay: NonNegativeFloat = 0.1
     "Decoupled decay of the matrices."
+    cautious_decay: bool = False
+    "Decay only those weights that the update moves towards zero anyway."
     decay_all: bool = False
     "Decay norms, biases and embeddings too."
     beta1: Fraction = 0.9
@@ -287,6 +300,8 @@ class ScheduleConfig(Settings):
     "What is left of the peak at the end."
     decay_fraction: Annotated[float, Field(gt=0, le=1)] = 0.2
     "For `stable`: the share of the steps spent on the final decay."
+    final_weight_decay_factor: NonNegativeFloat = 1.0
+    "Factor of the weight decay at the last step, reached on a straight line from 1; 1 keeps the decay constant."
 
 
 class TrainingConfig(Settings):
@@ -316,6 +331,8 @@ class TrainingConfig(Settings):
     "Under torchrun: replicate the model, or shard it; `auto` replicates."
     start: Literal["random", "pairs"] = "random"
     "Begin with random weights, or as a bigram model fitted to counts of neighbouring tokens (an untied Transformer)."
+    average: Fraction = 0.0
+    "Average the weights over about this latest share of the steps. A checkpoint's model is the better set; 0: off."
     label_smoothing: Fraction = 0.0
     "Share of the target spread over the whole vocabulary."
     z_loss: NonNegativeFloat = 0.0

@@ -23,6 +23,35 @@ class Dropout(nn.Module):
         return x * kept_factor(x, self.share) if x.device.type == "cpu" else functional.dropout(x, self.share)
 
 
+class RowDropout(nn.Module):
+    """A residual branch left out for a share of the rows while training; for the others it grows to make up for it."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+    def forward(self, branch_BTD: Tensor) -> Tensor:
+        if not self.training or not self.share:
+            return branch_BTD
+        rows = torch.rand(branch_BTD.shape[0], 1, 1, device=branch_BTD.device) >= self.share
+        return branch_BTD * rows.to(branch_BTD.dtype).mul_(1 / (1 - self.share))
+
+
+class TokenDropout(nn.Module):
+    """Whole embeddings set to zero while training: of each row a share of its own, drawn between none and `share`."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        if not self.training or not self.share:
+            return x_BTD
+        batch, length, _ = x_BTD.shape
+        shares = self.share * torch.rand(batch, 1, 1, device=x_BTD.device)
+        return x_BTD * (torch.rand(batch, length, 1, device=x_BTD.device) >= shares).to(x_BTD.dtype)
+
+
 def kept_factor(like: Tensor, share: float) -> Tensor:
     """The factor of each value: 0 for what is dropped, else 1 / (1 - share). One random number serves four values."""
     bits = torch.empty(-(-like.numel() // 4), dtype=torch.int64).random_(-(2**63), None)

@@ -124,7 +124,7 @@ def hub_settings(config: ModelConfig, vocabulary_size: int, context_length: int)
             "n_head": config.heads,
             "resid_pdrop": config.dropout,
             "embd_pdrop": config.dropout,
-            "attn_pdrop": config.dropout,
+            "attn_pdrop": config.attention_share,
         }
         if family.name == "gpt2":
             return {**values, "n_inner": config.inner_size, "activation_function": activation}

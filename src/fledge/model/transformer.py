@@ -15,7 +15,7 @@ from fledge.errors import FledgeError
 from fledge.model.attention import Attention, Window, additive, document_blocks, document_mask, has_flex
 from fledge.model.base import Model, VocabularyMatrix, compute_dtype
 from fledge.model.checks import check_batch, check_inputs, state_place
-from fledge.model.dropout import Dropout
+from fledge.model.dropout import Dropout, RowDropout, TokenDropout
 from fledge.model.layers import FeedForward, initialise, make_norm, rotary_frequencies, rotation, sinusoids
 from fledge.model.plan import Documents, Plan, places_within
 from fledge.model.state import State
@@ -24,14 +24,18 @@ from fledge.model.state import State
 class Block(nn.Module):
     """x + attention(norm(x)), then x + feed_forward(norm(x)); with post-norm, the norms move outside."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.pre_norm = config.norm_place == "pre"
         self.ln1 = make_norm(config)
         self.attn = Attention(config)
         self.ln2 = make_norm(config)
         self.ffn = FeedForward(config)
-        self.dropout = Dropout(config.dropout)
+        # Deeper layers are left out more often: the first ones are what all others build on.
+        skipped = RowDropout(config.layer_dropout * (layer + 1) / config.layers)
+        self.dropout = (
+            nn.Sequential(Dropout(config.dropout), skipped) if config.layer_dropout else Dropout(config.dropout)
+        )
 
     def forward(
         self,
@@ -69,6 +73,9 @@ class Transformer(Model):
             "tied",
             "bias",
             "dropout",
+            "attention_dropout",
+            "layer_dropout",
+            "token_dropout",
             "initialisation",
             "embedding_deviation",
             "residual_scaling",
@@ -87,7 +94,8 @@ class Transformer(Model):
         if config.position == "learned":
             self.position_embeddings = nn.Embedding(context_length, config.width)
         self.dropout = Dropout(config.dropout)
-        self.layers = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.token_dropout = TokenDropout(config.token_dropout)
+        self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
         # A post-norm block already ends in a norm.
         self.ln_final = make_norm(config) if config.norm_place == "pre" else nn.Identity()
         self.lm_head = None if config.tied else VocabularyMatrix(vocabulary_size, config.width)
@@ -122,7 +130,7 @@ class Transformer(Model):
             if plan is not None:
                 raise FledgeError("A Transformer takes a plan or a state, not both: decode each document on its own.")
             window = Window(state, steps, lengths, compute_dtype(self.token_embeddings.weight))
-        x_BTD = self.token_embeddings(inputs_BT)
+        x_BTD = self.token_dropout(self.token_embeddings(inputs_BT))
         x_BTD, turn = self._place(x_BTD, plan, state, steps, lengths)
         x_BTD = self.dropout(x_BTD.to(compute_dtype(x_BTD)))
         for number, block in enumerate(self.layers):
@@ -198,7 +206,7 @@ class Transformer(Model):
             turn = rotation(positions, self.rotary_frequencies.to(device))
         mask = blocks = None
         if documents is not None:
-            if has_flex(device) and not self.config.dropout:
+            if has_flex(device) and not self.config.attention_share:
                 blocks = document_blocks(documents)
             else:
                 mask = additive(document_mask(documents), compute_dtype(self.token_embeddings.weight))

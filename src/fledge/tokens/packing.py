@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ class Index(NamedTuple):
     begins: Ascending  # n + 1: the pair of the packed stream at which piece i begins
     pieces: Numbers  # n: the document
     skips: Numbers | None = None  # n: pairs of the document before the piece
+    lead: int = 0  # pairs of the first document that come at the end instead, so that each epoch is cut elsewhere
 
 
 class Segments(NamedTuple):
@@ -133,16 +135,39 @@ class PackingWindows(Windows):
 
 
 class PackedWindows(PackingWindows):
-    """The documents of an epoch end to end, cut into windows side by side; the last is padded."""
+    """The documents of an epoch end to end, cut into windows side by side; the last is padded.
+
+    Every epoch but the first begins inside its first document and ends with the part before, so that long documents
+    are cut at other places each time.
+    """
 
     def __len__(self) -> int:
         return (self.pairs + self.context_length - 1) // self.context_length
 
     def _build(self, epoch: int) -> Index:
         folder, count = self.split.token_file.path.parent, len(self.lines)
-        pieces = scratch_array(self.order(epoch), count, folder)
-        lengths = (self.lines.find(pieces[low:high])[1] for low, high in chunks(count))
-        return Index(Ascending(scratch_array(begins_of(lengths), count + 1, folder)), pieces)
+        lead = self._lead(epoch)
+        order = chain(self.order(epoch), [next(self.order(epoch))[:1]] if lead else [])
+        count += bool(lead)
+        pieces = scratch_array(order, count, folder)
+
+        def lengths() -> Iterator[Numbers]:
+            for low, high in chunks(count):
+                pairs = self.lines.find(pieces[low:high])[1].copy()
+                if lead and low == 0:
+                    pairs[0] -= lead
+                if lead and high == count:
+                    pairs[-1] = lead
+                yield pairs
+
+        return Index(Ascending(scratch_array(begins_of(lengths()), count + 1, folder)), pieces, lead=lead)
+
+    def _lead(self, epoch: int) -> int:
+        """Pairs of the epoch's first document to begin after: fewer than it has, and than a window has."""
+        if not self.shuffle or not epoch or not len(self.lines):
+            return 0
+        first = next(self.order(epoch))[:1]
+        return int(self.offsets(np.array([epoch]))[0]) % max(1, int(self.lines.find(first)[1][0]))
 
     def _segments(self, index: Index, windows: Numbers) -> Segments:
         begin = windows * self.context_length
@@ -157,7 +182,8 @@ class PackedWindows(PackingWindows):
         high = np.minimum(edges[slots + 1], end[rows])
         kept = high > low  # documents without a pair have no place of their own
         rows, slots, low, high, starts = rows[kept], slots[kept], low[kept], high[kept], starts[kept]
-        return Segments(rows, index.pieces[slots], low - starts, high - low, low - begin[rows], low)
+        skips = low - starts + np.where(slots == 0, index.lead, 0)
+        return Segments(rows, index.pieces[slots], skips, high - low, low - begin[rows], low)
 
 
 class BestFitWindows(PackingWindows):

@@ -21,6 +21,8 @@ from fledge.tokens.permutation import keys, permute
 from fledge.tokens.store import TokenSplit, end_token
 
 ORDER = 1  # the purpose of the key that orders windows
+OFFSET = 4  # of the one that draws how far an epoch's cuts are moved
+START = 5  # and of the one that draws where in the text it begins
 AHEAD = 4096  # samples whose order is computed at a time
 RELEASE_EVERY = 4096  # windows between two releases of mapped pages
 
@@ -45,6 +47,14 @@ class Windows(ABC):
     @abstractmethod
     def __len__(self) -> int:
         """Samples per epoch."""
+
+    def offsets(self, epochs: Numbers) -> Numbers:
+        """How far into a window each epoch's cuts are moved: 0 for the first, and all others as long as there are."""
+        rounds, places = np.divmod(epochs, self.context_length)
+        key = keys(self.seed, OFFSET, rounds)
+        drawn = permute(places, self.context_length, key) - permute(places * 0, self.context_length, key)
+        moved: Numbers = drawn % self.context_length
+        return moved
 
     @abstractmethod
     def _find(self, windows: Numbers, epochs: Numbers) -> Plan:
@@ -117,17 +127,46 @@ class Windows(ABC):
 
 
 class StreamWindows(Windows):
-    """The split as one continuous text, cut into windows side by side."""
+    """The split as one continuous text, cut into windows side by side.
+
+    The first epoch is cut from the first token on. Each later epoch begins at a place of its own and continues from the
+    end of the text at its beginning, so that it is cut elsewhere.
+    """
 
     def __len__(self) -> int:
-        return max(0, (len(self.split.tokens) - 1) // self.context_length)
+        return max(0, self.pairs // self.context_length)
+
+    @property
+    def pairs(self) -> int:
+        """Tokens that have one before them: what there is to predict."""
+        return len(self.split.tokens) - 1
 
     def _find(self, windows: Numbers, epochs: Numbers) -> Plan:
-        return self._cut(windows * self.context_length)
+        return self._cut((windows * self.context_length + self._starts(epochs)) % self.pairs)
+
+    def _starts(self, epochs: Numbers) -> Numbers:
+        """The place in the text from which each epoch is cut: in its first window, and then that many windows on."""
+        found, places = np.unique(epochs, return_inverse=True)
+        windows = keys(self.seed, START, found) % np.uint64(len(self))
+        starts = self.offsets(found) + np.where(found > 0, windows.astype(np.int64), 0) * self.context_length
+        each: Numbers = starts[places] if self.shuffle else np.zeros_like(epochs)
+        return each
 
     def _cut(self, starts: Numbers) -> Plan:
+        """Rows from these places on; one that reaches the end of the text goes on at its beginning."""
         rows, width = len(starts), self.context_length
-        return Plan(Stretches(np.arange(rows) * width, starts + 1, np.full(rows, width)), rows, width)
+        begins, lengths = np.arange(rows) * width, np.minimum(width, self.pairs - starts)
+        split = np.flatnonzero(lengths < width)
+        if not split.size:
+            return Plan(Stretches(begins, starts + 1, lengths), rows, width)
+        owners = np.concatenate((np.arange(rows), split))
+        order = np.argsort(owners, kind="stable")
+        stretches = Stretches(
+            np.concatenate((begins, begins[split] + lengths[split]))[order],
+            np.concatenate((starts + 1, np.ones_like(split)))[order],
+            np.concatenate((lengths, width - lengths[split]))[order],
+        )
+        return Plan(stretches, rows, width, np.searchsorted(owners[order], np.arange(rows + 1)))
 
 
 class LaneWindows(StreamWindows):

@@ -44,6 +44,7 @@ def expect(stepper: Stepper) -> Forecast | None:
             batch=stepper.progress.micro_batch,
             precision=precision,
             optimizer=config.optimizer.name,
+            average=config.training.average > 0,
             recompute=config.training.recompute,
             device=device,
             step_batch=config.training.batch_size,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fledge.bundle.load import step_of
 from fledge.config import RunConfig, changed
 from fledge.errors import FledgeError
+from fledge.training.averaging import Average
 from fledge.training.optimizers import build_optimizer
 from fledge.training.progress import Progress
 
@@ -23,6 +24,7 @@ def check_training_state(checkpoint: Bundle) -> None:
     progress = Progress.of(checkpoint)
     optimizer = build_optimizer(checkpoint.model.float(), checkpoint.config.optimizer)
     optimizer.load_state(checkpoint.training.tensors, progress.updates)
+    Average(optimizer.layout, 1.0).load(checkpoint.training.tensors)
 
 
 def check_same_model(config: RunConfig, resume: Bundle) -> None:

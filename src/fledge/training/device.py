@@ -135,6 +135,7 @@ def largest_micro_batch(
             config.tokens.context_length,
             precision=precision,
             optimizer=config.optimizer.name,
+            average=config.training.average > 0,
             recompute=config.training.recompute,
             device=row,
             shards=shards,

@@ -35,6 +35,9 @@ class Piece(Protocol):
     def add(self, name: str, whole: Tensor, factor: float) -> None:
         """Add `factor` times a whole tensor to a parameter."""
 
+    def decay_cautiously(self, name: str, whole: Tensor, keep: float) -> None:
+        """Multiply by `keep` the weights of a parameter that have the sign of a whole tensor."""
+
 
 class FlatPiece:
     """All parameters of one rule in one buffer; the model's parameters and their gradients become views of it."""
@@ -68,6 +71,10 @@ class FlatPiece:
 
     def add(self, name: str, whole: Tensor, factor: float) -> None:
         self._views[name].add_(whole, alpha=factor)
+
+    def decay_cautiously(self, name: str, whole: Tensor, keep: float) -> None:
+        weights = self._views[name]
+        weights.mul_(torch.where(weights * whole > 0, keep, 1.0))
 
 
 class ShardedPiece:
@@ -121,6 +128,9 @@ class ShardedPiece:
 
     def add(self, name: str, whole: Tensor, factor: float) -> None:
         self.weights.add_(self.shard(whole), alpha=factor)
+
+    def decay_cautiously(self, name: str, whole: Tensor, keep: float) -> None:
+        self.weights.mul_(torch.where(self.weights * self.shard(whole) > 0, keep, 1.0))
 
 
 class Layout:

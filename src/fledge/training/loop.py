@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fledge.config import RunConfig
 from fledge.loss import MASKED
 from fledge.training.ranks import join_ranks
-from fledge.training.schedules import schedule
+from fledge.training.schedules import decay_share, schedule
 from fledge.training.session import Session
 from fledge.training.skipping import Skipping
 from fledge.training.stops import Stops
@@ -107,6 +107,7 @@ def train(
                             stopped = wish or "another process"
                             break
                         session.optimizer.factor = schedule(config.schedule, progress.step, session.steps)
+                        session.optimizer.decay_factor = decay_share(config.schedule, progress.step, session.steps)
                         session.step(batch, count, kept.range(first, settings.batch_size))
                         if trouble := session.watch():
                             break

@@ -16,6 +16,8 @@ COLUMNS = (
     "tokens",
     "loss",
     "validation_loss",
+    "plain_loss",
+    "average_loss",
     "perplexity",
     "bits_per_byte",
     "learning_rate",

@@ -29,14 +29,19 @@ def adamw(
     beta1: float,
     beta2: float,
     eps: float,
+    cautious: bool = False,
 ) -> None:
     """Adam with decoupled decay. `scalars` are (decay factor, step size, root of the square's bias correction)."""
     keep, step_size, root_correction = scalars
-    weights.mul_(keep)
+    if not cautious:
+        weights.mul_(keep)
     mean.lerp_(gradient, 1 - beta1)
     square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
     denominator = square.sqrt().div_(root_correction).add_(eps)
-    weights.sub_(step_size * mean / denominator)
+    update = step_size * mean / denominator
+    if cautious:  # only what the update moves towards zero as well
+        weights.mul_(torch.where(update * weights > 0, keep, 1.0))
+    weights.sub_(update)
 
 
 def sgd(weights: Tensor, gradient: Tensor, velocity: Tensor, scalars: Any, momentum: float, nesterov: bool) -> None:
@@ -70,13 +75,15 @@ def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:
 class Optimizer:
     """Parameters laid out by rule, and the state that each rule keeps for them.
 
-    `factor` is the schedule's share of the peak learning rate; `step(scale)` reads the gradients, multiplied by
-    `scale` where one is given, and moves the weights. Gradients are kept: `zero()` clears them.
+    `factor` multiplies the learning rates and `decay_factor` the weight decay, as the schedules say. `step(scale)`
+    reads the gradients, multiplied by `scale` where one is given, and moves the weights. Gradients are kept: `zero()`
+    clears them.
     """
 
     def __init__(self, layout: Layout, config: OptimizerConfig) -> None:
         self.layout, self.config = layout, config
         self.factor = 1.0
+        self.decay_factor = 1.0
         self._scale: Tensor | None = None
         self.steps = 0
         self.state: dict[str, list[Tensor]] = {
@@ -111,7 +118,7 @@ class Optimizer:
         return gradient.device.type == "cuda" and not rule.startswith("matrix")
 
     def decay(self, rule: str) -> float:
-        return self.config.weight_decay if rule.endswith("+decay") else 0.0
+        return self.config.weight_decay * self.decay_factor if rule.endswith("+decay") else 0.0
 
     def apply(self, rule: Any, scalars: tuple[float, ...], tensors: list[Tensor], *settings: Any) -> None:
         """Run a rule over flat tensors: in blocks that fit the cache on a CPU, as one compiled kernel on a GPU."""
@@ -184,7 +191,8 @@ class AdamW(Optimizer):
             rate / (1 - config.beta1**self.steps),
             math.sqrt(1 - config.beta2**self.steps),
         )
-        self.apply(adamw, scalars, [piece.weights, gradient, *state], config.beta1, config.beta2, config.epsilon)
+        settings = (config.beta1, config.beta2, config.epsilon, config.cautious_decay)
+        self.apply(adamw, scalars, [piece.weights, gradient, *state], *settings)
 
 
 class SGD(Optimizer):
@@ -213,7 +221,9 @@ class Muon(AdamW):
         rate = self.config.matrix_learning_rate * self.factor
         momentum.lerp_(gradient, 1 - self.config.momentum)
         update = gradient.lerp(momentum, self.config.momentum) if self.config.nesterov else momentum
-        piece.weights.mul_(1 - rate * self.decay(rule))
+        keep, cautious = 1 - rate * self.decay(rule), self.config.cautious_decay
+        if not cautious:
+            piece.weights.mul_(keep)
         for names, matrices in piece.by_shape(update):
             batched = matrices.device.type == "cuda" or matrices.ndim > 3
             rows, columns = matrices.shape[-2:]
@@ -222,6 +232,8 @@ class Muon(AdamW):
             turned = orthogonalise(flat) if batched else torch.stack([orthogonalise(matrix) for matrix in flat])
             turned = turned.reshape(matrices.shape)
             for name, change in zip(names, turned, strict=True):
+                if cautious:
+                    piece.decay_cautiously(name, change, keep)
                 piece.add(name, change, -rate * math.sqrt(max(1, rows / columns)))
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 RECENT = 0.02  # weight of a new loss in the recent mean
 SETTLED = 20  # steps before a spike can be told from the beginning
-LATER = {"updates"}  # counters that the first checkpoints did not have
+LATER = {"updates", "averaged"}  # counters that the first checkpoints did not have
 GREATEST = 1 << 48  # no counter reaches it, and what counts on from there stays exact everywhere
 # Pairs of counters of which the first is never above the second: a step takes a sample at least, and a sample a token.
 ORDERED = [
@@ -51,6 +51,8 @@ class Progress:
     loss_scale: float = 65536.0
     scaled_steps: int = 0
     "fp16: steps since the scale was last lowered."
+    averaged: bool = False
+    "Whether the averaged weights did better than the plain ones at the last evaluation: they are the model then."
 
     def values(self) -> dict[str, Any]:
         return asdict(self)
@@ -142,6 +144,7 @@ def _are_ranges(value: Any) -> bool:
 # What each kind of counter, or one by its name, may be: in words and as a test.
 _RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "int": (f"a whole number, 0 or more and below {GREATEST:,}", _is_count),
+    "bool": ("true or false", lambda value: isinstance(value, bool)),
     "float": ("a number, 0 or more", lambda value: _is_number(value) and value >= 0),
     "loss_scale": ("a number above 0", lambda value: _is_number(value) and value > 0),
     "float | None": ("a number, or null", lambda value: value is None or _is_number(value)),

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: a step and the number of steps in, the share of the peak learning rate out."""
+"""Schedules: a step and the number of steps in, the share of the peak learning rate or of the weight decay out."""
 
 from __future__ import annotations
 
@@ -26,3 +26,13 @@ def schedule(config: ScheduleConfig, step: int, steps: int) -> float:
     progress = min(max(progress, 0.0), 1.0)
     share = 0.5 * (1 + math.cos(math.pi * progress)) if config.name == "cosine" else 1 - progress
     return config.final_fraction + (1 - config.final_fraction) * share
+
+
+def decay_share(config: ScheduleConfig, step: int, steps: int) -> float:
+    """The weight decay's factor at `step` (from 0) of `steps`: on a line from 1 to `final_weight_decay_factor`.
+
+    >>> falling = ScheduleConfig(final_weight_decay_factor=0.5)
+    >>> [decay_share(falling, step, 5) for step in range(5)]
+    [1.0, 0.875, 0.75, 0.625, 0.5]
+    """
+    return 1.0 + (config.final_weight_decay_factor - 1.0) * min(1.0, step / max(1, steps - 1))

@@ -220,8 +220,9 @@ class Session:
         if trouble := self._judge():
             raise FledgeError(f"At step {trouble.step} {trouble.what}: this step is not saved.")
         self.finish_saving()
-        with self.clock.busy("checkpoint"):
-            tensors, model = self.stepper.state(), self.stepper.whole_model()
+        tensors = self.stepper.state()
+        with self.clock.busy("checkpoint"), self.stepper.handed_over():
+            model = self.stepper.whole_model()
             if self.records is not None:
                 self.records.metrics.sync()
                 values = {**self.progress.values(), "seconds": self.clock.seconds()}
@@ -272,21 +273,32 @@ class Session:
         if self.validation is None or self._evaluated():
             return None
         count = min(self.config.training.evaluate_windows, len(self.validation))
+        averaged, both = self.progress.averaged, {}
         with self.clock.busy("evaluation"):
             loss = self._validation_loss(count)
+            if self.stepper.average is not None:
+                with self.stepper.averaged():
+                    average = self._validation_loss(count)
+                both = {"plain_loss": loss, "average_loss": average}
+                self.progress.averaged = average < loss
+                loss = min(loss, average)
         bits = None if self.bytes_per_token is None else loss / math.log(2) / self.bytes_per_token
         values: dict[str, Any] = {
             "step": self.progress.step,
             "samples": self.progress.samples,
             "tokens": self.progress.tokens,
             "validation_loss": loss,
+            **both,
             "perplexity": math.exp(min(loss, 700.0)),
             "bits_per_byte": bits,
             "seconds": self.clock.seconds(),
         }
         self._last.update(validation_loss=loss, bits_per_byte=bits)
         self._evaluated_at = self.progress.step
-        if self.ranks.main and self._saved == self.progress.step:
+        if self._saved == self.progress.step and averaged != self.progress.averaged:
+            self._saved = -1  # the checkpoint was saved with the other weights as its model
+            self.save()
+        elif self.ranks.main and self._saved == self.progress.step:
             self.saver.record(self._checkpoint(), self._summary())  # before the row, which says that it was done
         self._record(values)
         if self.records is not None and self.records.curves_due and not self.home.gone:
@@ -306,7 +318,10 @@ class Session:
     def sample(self) -> None:
         """What the model writes now, into samples.txt; the main process alone, with a generator of its own."""
         self._require_home()
-        model = self.stepper.whole_model()
+        with self.stepper.handed_over():
+            self._sample(self.stepper.whole_model())
+
+    def _sample(self, model: Model | None) -> None:
         if self.records is None or model is None or self.progress.step in self.records.samples.steps:
             return
         from fledge.generation import generate

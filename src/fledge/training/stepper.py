@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from itertools import zip_longest
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +16,7 @@ from fledge.config import RunConfig
 from fledge.errors import FledgeError, note, out_of_memory
 from fledge.model.recurrent import Recurrent
 from fledge.tokens import Batch
+from fledge.training.averaging import AVERAGE, PLAIN, Average
 from fledge.training.carry import Carry
 from fledge.training.device import Precision, largest_micro_batch, reseed
 from fledge.training.objective import Objective
@@ -55,6 +57,7 @@ class Stepper:
         self.shards = ranks.world if self.sharded else 1
         self._fully_sharded: Any = shard(self.plain, self.model, ranks) if self.sharded else None
         self.optimizer = build_optimizer(self.model, config.optimizer, flat=not self.sharded)
+        self.average = Average(self.optimizer.layout, settings.average) if settings.average else None
         recurrent = isinstance(self.model, Recurrent)
         lanes = recurrent and config.tokens.policy == "lanes"
         self.carry = Carry(self.model, share, ranks) if lanes else None
@@ -128,6 +131,8 @@ class Stepper:
             scale = None  # nothing to clip: no pass over the gradients
         if fits:
             self.optimizer.step(scale)
+            if self.average is not None:
+                self.average.update(self.optimizer.steps)
         self.optimizer.zero()
         self.progress.updates = self.optimizer.steps
         return norm
@@ -151,19 +156,49 @@ class Stepper:
     def state(self) -> dict[str, Tensor]:
         """The tensors that a checkpoint keeps besides the weights; every process takes part, the main one has all."""
         # What is gathered from shards leaves the GPU as it comes: there is no room on one for the whole state.
-        gathered = self.optimizer.named_state()
+        gathered = chain(self.optimizer.named_state(), self._other_weights())
         tensors = {name: each.cpu() if self.sharded else each for name, each in gathered if self.ranks.main}
         return {**tensors, **self.carry.tensors()} if self.carry is not None else tensors
 
+    def _other_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Of the plain and the averaged weights, those that are not the checkpoint's model."""
+        if self.average is not None:
+            averaged = self.progress.averaged
+            kind, named = (PLAIN, self.average.named_plain()) if averaged else (AVERAGE, self.average.named())
+            yield from ((f"{kind}/{name}", tensor) for name, tensor in named)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """The model holds the averaged weights within this context."""
+        assert self.average is not None
+        self._reshard()
+        with self.average.in_place():
+            yield
+            self._reshard()
+
+    def _reshard(self) -> None:
+        """Sharded: let go of what a forward pass without a backward one left whole, which is about to change."""
+        if self.sharded:
+            self._fully_sharded.reshard()
+
+    def handed_over(self) -> AbstractContextManager[None]:
+        """A context in which the model holds the weights that a checkpoint hands over: the better ones of the last
+        evaluation."""
+        return self.averaged() if self.progress.averaged and self.average is not None else nullcontext()
+
     def checkpoint_bytes(self) -> int:
         """What a checkpoint takes on the disk, but for some small files."""
-        weights = 4 * self.parameters  # not asked of the model: sharded, that would take all processes
+        sets = 1 if self.average is None else 2
+        weights = 4 * self.parameters * sets  # not asked of the model: sharded, that would take all processes
         state = sum(part.numel() * part.element_size() for parts in self.optimizer.state.values() for part in parts)
         return int(weights + state * self.shards)
 
     def take_up(self, training: TrainingState) -> None:
         """Go on from a checkpoint's tensors; `progress` is already the checkpoint's."""
         self.optimizer.load_state(training.tensors, self.progress.updates)
+        # Without an average, too: the model of the checkpoint may be one, and training goes on with the plain weights.
+        (self.average or Average(self.optimizer.layout, 1.0)).load(training.tensors)
+        self.progress.averaged = self.progress.averaged and self.average is not None
         if self.carry is not None and not self.carry.load(training.tensors):
             note("The lanes are not those of the checkpoint: the carried state begins anew.")
 

@@ -66,6 +66,8 @@ class View:
             parts.append(f"validation loss {validation:.4f}, perplexity {values['perplexity']:.2f}")
             if values.get("bits_per_byte") is not None:
                 parts.append(f"{values['bits_per_byte']:.4f} bits per byte")
+            if values.get("average_loss") is not None:
+                parts.append(f"plain weights {values['plain_loss']:.4f}, averaged {values['average_loss']:.4f}")
             return ", ".join(parts)
         parts.append(f"loss {values['loss']:.4f}")
         if values.get("tokens_per_second") is not None:
