@@ -13,7 +13,17 @@ from fledge.config import ModelConfig
 
 SIZES = frozenset({"architecture", "layers", "width", "heads", "hidden", "norm_epsilon", "tied"})
 "Settings that every family has."
-TRAINING = frozenset({"dropout", "initialisation", "embedding_deviation", "residual_scaling"})
+TRAINING = frozenset(
+    {
+        "dropout",
+        "attention_dropout",
+        "layer_dropout",
+        "token_dropout",
+        "initialisation",
+        "embedding_deviation",
+        "residual_scaling",
+    }
+)
 "Settings that change how a model is trained, and not what it calculates."
 LINEAR = frozenset({"attn.q_proj", "attn.k_proj", "attn.v_proj", "attn.output_proj", "ffn.w1", "ffn.w2", "ffn.w3"})
 NORMS = frozenset({"ln1", "ln2", "ln_final"})
