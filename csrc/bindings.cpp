@@ -8,6 +8,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <initializer_list>
@@ -22,7 +23,11 @@
 #include "encoder.hpp"
 #include "file_parts.hpp"
 #include "gather.hpp"
+#include "near_copies.hpp"
+#include "parallel.hpp"
+#include "passages.hpp"
 #include "ranks.hpp"
+#include "suffixes.hpp"
 #include "too_large.hpp"
 #include "trainer.hpp"
 #include "validity.hpp"
@@ -66,6 +71,20 @@ constexpr unsigned most_threads = 4096;
 void check_threads(unsigned threads) {
     if (threads < 1 || threads > most_threads) throw nb::value_error("threads must be from 1 to 4096");
 }
+
+// Only one at a time: another thread, or the progress of a training, finds an object at work.
+class Turn {
+public:
+    explicit Turn(std::atomic<bool>& at_work) : at_work_(at_work) {
+        if (at_work_.exchange(true)) throw std::runtime_error("this object is at work already");
+    }
+    ~Turn() { at_work_ = false; }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+private:
+    std::atomic<bool>& at_work_;
+};
 
 fledge::Pattern pattern_of(const std::string& name) {
     if (name == "gpt2") return fledge::Pattern::gpt2;
@@ -304,20 +323,6 @@ public:
     std::uint64_t source_bytes() const { return counter_.source_bytes(); }
 
 private:
-    // Only one at a time: another thread, or the progress of a training, finds the counter at work.
-    class Turn {
-    public:
-        explicit Turn(std::atomic<bool>& at_work) : at_work_(at_work) {
-            if (at_work_.exchange(true)) throw std::runtime_error("this counter is at work already");
-        }
-        ~Turn() { at_work_ = false; }
-        Turn(const Turn&) = delete;
-        Turn& operator=(const Turn&) = delete;
-
-    private:
-        std::atomic<bool>& at_work_;
-    };
-
     struct Call {
         nb::object& progress;
         bool& failed;
@@ -429,6 +434,112 @@ void find_places(const Numbers& numbers, const Numbers& rungs, std::size_t step,
 
 nb::object path_of(const std::string& name) {
     return nb::steal(PyUnicode_DecodeFSDefaultAndSize(name.data(), static_cast<Py_ssize_t>(name.size())));
+}
+
+// A hash as Python keeps it: 16 bytes.
+fledge::Hash128 key_of(const nb::bytes& key) {
+    if (key.size() != 16) throw nb::value_error("a key has 16 bytes");
+    fledge::Hash128 found;
+    std::memcpy(&found, key.c_str(), 16);
+    return found;
+}
+
+class PythonNearCopies {
+public:
+    PythonNearCopies(double threshold, unsigned words, unsigned threads, const nb::bytes& key)
+        : copies_(threshold, words, (check_threads(threads), threads), key_of(key)) {}
+
+    void add(nb::handle text, const Numbers& starts, const Numbers& ends) {
+        const Turn turn(at_work_);
+        const View view(text);
+        nb::gil_scoped_release release;
+        copies_.add(view.bytes(), span_of(starts), span_of(ends));
+    }
+    nb::object exact() { return without_lock([&] { return copies_.exact(); }); }
+    nb::object groups() { return without_lock([&] { return copies_.groups(); }); }
+    nb::bytes hash(std::size_t document) {
+        const Turn turn(at_work_);
+        if (document >= copies_.size()) throw nb::index_error("there is no such document");
+        return nb::bytes(reinterpret_cast<const char*>(&copies_.hash(document)), 16);
+    }
+    double similarity(std::size_t left, std::size_t right) {
+        const Turn turn(at_work_);
+        return copies_.similarity(left, right);
+    }
+    std::size_t size() {
+        const Turn turn(at_work_);
+        return copies_.size();
+    }
+
+private:
+    template <typename Work>
+    nb::object without_lock(const Work& work) {
+        const Turn turn(at_work_);
+        fledge::Buffer<std::uint32_t> out;
+        {
+            nb::gil_scoped_release release;
+            const auto found = work();
+            out.append(found.data(), found.size());
+        }
+        return to_array(std::move(out));
+    }
+
+    fledge::NearCopies copies_;
+    std::atomic<bool> at_work_{false};
+};
+
+// Three numbers for each stretch: where it starts, where it stands too, and its length.
+nb::object find_stretches(nb::handle text, const Bounds& bounds, std::size_t minimum, std::uint64_t queries,
+                          unsigned threads) {
+    const View view(text);
+    const auto documents = checked(bounds, view.bytes().size());
+    check_threads(threads);
+    fledge::Buffer<std::uint64_t> out;
+    {
+        nb::gil_scoped_release release;
+        for (const auto& [start, source, length] : fledge::find_stretches(view.bytes(), documents, minimum, queries, threads)) {
+            const std::uint64_t facts[] = {start, source, length};
+            out.append(facts, 3);
+        }
+    }
+    return to_array(std::move(out));
+}
+
+template <typename Id>
+using Tokens = nb::ndarray<const Id, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Order = nb::ndarray<std::uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// The order of the suffixes that start at the first tokens, as many as `out` has room for.
+template <typename Id>
+void sort_suffixes(const Tokens<Id>& tokens, const Order& out, std::size_t limit, unsigned threads) {
+    if (out.size() > tokens.size() || tokens.size() >= ~0u) throw nb::value_error("more suffixes than tokens");
+    if (limit < 1) throw nb::value_error("suffixes are compared by one token at least");
+    check_threads(threads);
+    nb::gil_scoped_release release;
+    fledge::sort_suffixes<Id>(span_of(tokens), span_of(out), limit, threads);
+}
+
+// For each place of what is sought, how long the longest stretch is that starts there and stands in the tokens, and
+// where it stands: `offset` more than in these tokens. Only what is longer than is known already is written.
+template <typename Id>
+void longest_matches(const Tokens<Id>& tokens, const Tokens<std::uint32_t>& suffixes, std::size_t limit,
+                     const Tokens<Id>& sought, std::int64_t offset, const Places& lengths, const Places& places,
+                     unsigned threads) {
+    if (lengths.size() != sought.size() || places.size() != sought.size()) throw nb::value_error("a length and a place for each token");
+    if (limit < 1) throw nb::value_error("suffixes are compared by one token at least");
+    check_threads(threads);
+    nb::gil_scoped_release release;
+    constexpr std::size_t step = 1024;
+    fledge::run_parallel((sought.size() + step - 1) / step, threads, [&] {
+        return [&](std::size_t part) {
+            for (std::size_t i = part * step; i < std::min(sought.size(), (part + 1) * step); ++i) {
+                const auto found = fledge::longest_match<Id>(span_of(tokens), span_of(suffixes), limit, span_of(sought).subspan(i));
+                if (static_cast<std::int64_t>(found.length) <= lengths.data()[i]) continue;
+                lengths.data()[i] = static_cast<std::int64_t>(found.length);
+                places.data()[i] = static_cast<std::int64_t>(found.place) + offset;
+            }
+        };
+    });
 }
 
 nb::bytes to_bytes(const std::string& text) { return nb::bytes(text.data(), text.size()); }
@@ -566,6 +677,30 @@ NB_MODULE(_core, m) {
             nb::gil_scoped_release release;
             self(open, from, to, rows, threads);
         }, "gates"_a, "x"_a, "out"_a, "rows"_a, "threads"_a);
+
+    m.def("document_hash", [](nb::handle text, const nb::bytes& key) {
+        const View view(text);
+        const auto [low, high] = key_of(key);
+        const fledge::Hash128 found = fledge::siphash(view.bytes(), low, high);
+        return nb::bytes(reinterpret_cast<const char*>(&found), 16);
+    }, "text"_a, "key"_a, "A hash of 128 bits under a key of 16 bytes: SipHash-2-4.");
+    m.def("find_stretches", &find_stretches, "text"_a, "bounds"_a, "minimum"_a, "queries"_a, "threads"_a,
+          "Stretches of documents that stand elsewhere too: start, source and length of each, one after the other.");
+    m.def("sort_suffixes", &sort_suffixes<std::uint16_t>, "tokens"_a, "out"_a, "limit"_a, "threads"_a,
+          "The order of the suffixes of some tokens.");
+    m.def("sort_suffixes", &sort_suffixes<std::uint32_t>, "tokens"_a, "out"_a, "limit"_a, "threads"_a);
+    m.def("longest_matches", &longest_matches<std::uint16_t>, "tokens"_a, "suffixes"_a, "limit"_a, "sought"_a, "offset"_a,
+          "lengths"_a, "places"_a, "threads"_a, "The longest stretch that starts at each place and stands in the tokens.");
+    m.def("longest_matches", &longest_matches<std::uint32_t>, "tokens"_a, "suffixes"_a, "limit"_a, "sought"_a, "offset"_a,
+          "lengths"_a, "places"_a, "threads"_a);
+    nb::class_<PythonNearCopies>(m, "NearCopies")
+        .def(nb::init<double, unsigned, unsigned, const nb::bytes&>(), "threshold"_a, "words"_a, "threads"_a, "key"_a)
+        .def("add", &PythonNearCopies::add, "text"_a, "starts"_a, "ends"_a)
+        .def("exact", &PythonNearCopies::exact)
+        .def("groups", &PythonNearCopies::groups)
+        .def("hash", &PythonNearCopies::hash, "document"_a)
+        .def("similarity", &PythonNearCopies::similarity, "left"_a, "right"_a)
+        .def("__len__", &PythonNearCopies::size);
 
     nb::class_<PythonEncoder>(m, "Encoder")
         .def(nb::init<const PythonTokens&, const nb::list&, const PythonTokens&, const PythonTokens&, const std::string&,

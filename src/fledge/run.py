@@ -78,7 +78,7 @@ class Run:
         kept = Path(folder) / CONFIG if settings is None else settings
         if not kept.is_file():
             raise FledgeError(f"{folder} is not a run: there is no {CONFIG} in it. Begin one with fledge train RECIPE.")
-        config = parse(RunConfig, read_json(kept), where=str(kept))
+        config = parse(RunConfig, kept_settings(kept), where=str(kept))
         return cls(config, folder, overrides=overrides, quiet=quiet)
 
     @cached_property
@@ -146,7 +146,7 @@ class Run:
         kept, path = self.folder / CONFIG, self.folder / "tokens"
         if not (path / "store.json").is_file() or not kept.is_file():
             return None
-        if read_json(kept).get("corpus") != self.config.corpus.model_dump(mode="json"):
+        if kept_settings(kept).get("corpus") != self.config.corpus.model_dump(mode="json"):
             return None
         store = TokenStore.open(path)
         store.require(self.tokenizer)
@@ -275,7 +275,8 @@ class Run:
         kept, values = self.folder / CONFIG, self.config.model_dump(mode="json")
         if kept.is_file():
             origin = other_origin(self.folder, self.bundle)
-            differing = [*origin, *differences(with_new_settings(read_json(settings_file(self.folder))), values)]
+            kept_values = with_new_settings(kept_settings(settings_file(self.folder)))
+            differing = [*origin, *differences(kept_values, values)]
             if not differing:
                 return
             if self._spoils(differing):
@@ -340,6 +341,14 @@ def is_run(folder: Path) -> bool:
     kept = folder / CONFIG
     values = read_json(kept) if kept.is_file() else None
     return isinstance(values, dict) and {"corpus", "training"} <= values.keys()
+
+
+def kept_settings(path: Path) -> dict[str, Any]:
+    """The settings that a run keeps; where they were written before near-copies were kept together, they say so."""
+    values: dict[str, Any] = read_json(path)
+    if isinstance(values, dict) and isinstance(values.get("corpus"), dict):
+        values["corpus"].setdefault("split", "document")
+    return values
 
 
 def with_new_settings(kept: Any) -> Any:

@@ -315,6 +315,67 @@ def gated_sum(chance: Random) -> None:
     assert np.allclose(out, np.einsum("bhn,hnd->bd", found, outer), atol=1e-3)
 
 
+def document_hash(chance: Random) -> None:
+    key = bytes(range(chance.choice((16, 16, 16, 8))))
+    document = text(chance)
+    assert _core.document_hash(odd(chance, document), key) == _core.document_hash(document, key)
+
+
+def near_copies(chance: Random) -> None:
+    found = _core.NearCopies(
+        chance.choice((0.5, 0.6, 0.9, odd(chance, 1.0))),
+        odd(chance, chance.randrange(1, 70)),
+        threads(chance),
+        bytes(16),
+    )
+    documents = [text(chance) for _ in range(chance.randrange(8))] * chance.choice((1, 2))
+    ends = np.cumsum([len(one) for one in documents]).astype(np.int64)
+    starts = np.concatenate((np.zeros(1, np.int64), ends))[: len(ends)]
+    found.add(b"".join(documents), odd(chance, starts), odd(chance, ends))
+    assert len(found) == len(documents)
+    assert found.exact().tolist() == [documents.index(one) for one in documents]
+    assert all(first <= i for i, first in enumerate(found.groups().tolist()))
+    found.hash(odd(chance, 0, 0.5)), found.similarity(odd(chance, 0, 0.5), 0)
+
+
+def find_stretches(chance: Random) -> None:
+    document = text(chance, 2000)
+    bounds = offsets(chance, len(document))
+    minimum = odd(chance, chance.randrange(4, 40))
+    queries = odd(chance, int(chance.choice(bounds)) if chance.random() < 0.5 else 0)
+    found = _core.find_stretches(document, bounds, minimum, queries, threads(chance)).reshape(-1, 3)
+    for start, source, length in found.tolist():
+        assert document[start : start + length] == document[source : source + length]
+
+
+def some_tokens(chance: Random, width: str) -> Any:
+    return np.array([chance.randrange(4) for _ in range(chance.randrange(200))], width)
+
+
+def sort_suffixes(chance: Random) -> None:
+    tokens = some_tokens(chance, chance.choice(("<u2", "<u4")))
+    order = np.empty(len(tokens) if chance.random() < 0.9 else chance.randrange(300), np.uint32)
+    _core.sort_suffixes(odd(chance, tokens), odd(chance, order), odd(chance, 300), threads(chance))
+    assert order.tolist() == sorted(range(len(tokens)), key=lambda i: tokens[i:].tolist())[: len(order)] or len(
+        order
+    ) < len(tokens)
+
+
+def longest_matches(chance: Random) -> None:
+    width = chance.choice(("<u2", "<u4"))
+    tokens, sought = some_tokens(chance, width), some_tokens(chance, chance.choice((width, width, "<u2")))
+    order = np.array(
+        [chance.choice((i, i, i, chance.choice(ODD_NUMBERS) % 2**32)) for i in range(len(tokens))], np.uint32
+    )
+    lengths, places = np.zeros(len(sought), np.int64), np.zeros(len(sought), np.int64)
+    limit = odd(chance, chance.randrange(1, 50))
+    _core.longest_matches(
+        tokens, odd(chance, order), limit, sought, odd(chance, 0), odd(chance, lengths), places, threads(chance)
+    )
+    for i, length in enumerate(lengths.tolist()):
+        assert not length or tokens[places[i] : places[i] + length].tolist() == sought[i : i + length].tolist()
+
+
 FUZZED: dict[str, Callable[[Random], None]] = {
     "count_invalid": count_invalid,
     "last_merges": last_merges,
@@ -324,6 +385,11 @@ FUZZED: dict[str, Callable[[Random], None]] = {
     "divide": divide,
     "gather": gather,
     "find_places": find_places,
+    "document_hash": document_hash,
+    "NearCopies": near_copies,
+    "find_stretches": find_stretches,
+    "sort_suffixes": sort_suffixes,
+    "longest_matches": longest_matches,
     "Encoder": encode,
     "PretokenCounter": count,
     "Product": product,

@@ -269,7 +269,7 @@ from tests.tokens.helpers import ByteTokenizer
 fledge.corpus.readers.BLOCK = fledge.corpus.corpus.BLOCK = 1 << 16
 fledge.tokens.work.COMMIT_SECONDS = 0.0
 print("begin", flush=True)
-write_store(Corpus.open(sys.argv[1]), ByteTokenizer(), sys.argv[2], progress=False)
+write_store(Corpus.open(sys.argv[1], split="document"), ByteTokenizer(), sys.argv[2], progress=False)
 """
 
 

@@ -31,6 +31,10 @@ Longest = Annotated[
     int, typer.Option("--max-document-bytes", min=1, help="Refuse longer documents: each has to fit in memory.")
 ]
 LONGEST = 1 << 28
+Split = Annotated[
+    Literal["document", "group"] | None,
+    typer.Option(help="Hold out each document by itself, or near-copies together (group, unless given)."),
+]
 
 
 @app.command()
@@ -62,6 +66,7 @@ def show(
     field: Field = "text",
     validation_fraction: Fraction = 0.1,
     validation: HeldOut = None,
+    split: Split = None,
     book_titles: Titles = False,
     skip_bad: SkipBad = False,
     max_document_bytes: Longest = LONGEST,
@@ -86,6 +91,7 @@ def show(
         book_titles=book_titles,
         validation_fraction=validation_fraction,
         validation_source=validation or (),
+        split=split,
         skip_bad=skip_bad,
         max_document_bytes=max_document_bytes,
     )

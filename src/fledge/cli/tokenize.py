@@ -16,6 +16,7 @@ from fledge.cli.corpus import (
     Separator,
     SkipBad,
     Sources,
+    Split,
     Titles,
 )
 from fledge.cli.root import Quiet
@@ -30,6 +31,7 @@ def tokenize(
     field: Field = "text",
     validation_fraction: Fraction = 0.1,
     validation: HeldOut = None,
+    split: Split = None,
     book_titles: Titles = False,
     skip_bad: SkipBad = False,
     max_document_bytes: Longest = LONGEST,
@@ -56,6 +58,7 @@ def tokenize(
         book_titles=book_titles,
         validation_fraction=validation_fraction,
         validation_source=validation or (),
+        split=split,
         skip_bad=skip_bad,
         max_document_bytes=max_document_bytes,
     )

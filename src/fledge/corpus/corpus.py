@@ -20,6 +20,7 @@ import numpy.typing as npt
 from fledge.config import CorpusConfig, parse
 from fledge.corpus import akjv
 from fledge.corpus.batch import Batch, Block, Cursor, Flags, Gathered
+from fledge.corpus.copies import Sides
 from fledge.corpus.native import crc32
 from fledge.corpus.readers import BLOCK, Options, Read, read, to_bytes
 from fledge.corpus.sources import Source, Special, find_sources
@@ -58,6 +59,7 @@ class Corpus:
         book_titles: bool = False,
         validation_fraction: float = 0.1,
         validation_source: Sequence[str | Path] = (),
+        split: Literal["document", "group"] | None = None,
         skip_bad: bool = False,
         max_document_bytes: int = 1 << 28,
     ) -> Corpus:
@@ -70,6 +72,7 @@ class Corpus:
             "book_titles": book_titles,
             "validation_fraction": validation_fraction,
             "validation_source": tuple(map(str, validation_source)),
+            **({} if split is None else {"split": split}),
             "skip_bad": skip_bad,
             "max_document_bytes": max_document_bytes,
         }
@@ -89,6 +92,7 @@ class Corpus:
             validation_fraction=config.validation_fraction,
             skip_bad=config.skip_bad,
             max_document_bytes=config.max_document_bytes,
+            split=config.split,
         )
         if not config.source:
             raise FledgeError("corpus.source is empty. Name a file, a folder or a corpus such as akjv.")
@@ -108,7 +112,8 @@ class Corpus:
         """A corpus of texts that are in memory, one document each."""
         texts = tuple(to_bytes(text) if isinstance(text, str) else bytes(text) for text in documents)
         config = parse(CorpusConfig, {"validation_fraction": validation_fraction})
-        return cls([_memory("memory", texts)], Options(validation_fraction=config.validation_fraction))
+        options = Options(validation_fraction=config.validation_fraction, split=config.split)
+        return cls([_memory("memory", texts)], options)
 
     @property
     def arguments(self) -> list[str]:
@@ -148,6 +153,29 @@ class Corpus:
         """Whether some sources are held out as they are, instead of a share of the documents."""
         return any(source.held_out for source in self.sources)
 
+    @cached_property
+    def _sides(self) -> Sides | None:
+        """What keeps near-copies on one side, which takes a reading of its own; None where each document has its own.
+
+        Where sources are held out as they are, or blocks of one text, nothing is to be chosen.
+        """
+        chosen = self.options.split == "group" and self.options.validation_fraction and not self._sources_are_held_out
+        if not chosen or self.contiguous:
+            return None
+        if self.half_known:
+            warnings.warn(
+                f"{self.name} can be read only once: near-copies in it are not kept on one side of the split. Write it "
+                "to a file first to have that."
+            )
+            return None
+        return Sides(Corpus(self.sources, replace(self.options, validation_fraction=0.0)).batches())
+
+    def without_groups(self) -> Corpus:
+        """The same corpus, each document held out by itself."""
+        found = Corpus(self.sources, replace(self.options, split="document"))
+        found.config = self.config and self.config.model_copy(update={"split": "document"})
+        return found
+
     @property
     def description(self) -> dict[str, Any]:
         """What a manifest keeps of the corpus: enough to see that another one is different."""
@@ -166,7 +194,7 @@ class Corpus:
             "book_titles": self.options.book_titles,
             "validation_fraction": self.options.validation_fraction,
             "skip_bad": self.options.skip_bad,
-            "split": "contiguous" if self.contiguous else "documents",
+            "split": "contiguous" if self.contiguous else "groups" if self._sides else "documents",
         }
         return {"sources": listed, "count": len(self.sources), "bytes": self.size, **settings}
 
@@ -203,6 +231,8 @@ class Corpus:
 
     def _summed(self, places: list[tuple[str, str | None]], options: Options) -> str:
         digest = hashlib.sha256(repr(options).encode())
+        if options.split == "group" and options.validation_fraction and not self._sources_are_held_out:
+            digest.update(b"split by groups")
         for source, (address, stamp) in zip(self.sources, places, strict=True):
             digest.update(repr((address, source.format, source.size, stamp, source.held_out)).encode())
         return digest.hexdigest()
@@ -273,7 +303,8 @@ class Corpus:
             return np.full(len(found.text), source.held_out, np.bool_)
         if found.validation is not None:
             return np.array(found.validation, np.bool_)
-        return held_out(found.text, self.options.validation_fraction)
+        sums = self._sides.checksums(found.text) if self._sides else None
+        return held_out(found.text, self.options.validation_fraction, sums)
 
     def _announce(self) -> bool:
         if not self._said:

@@ -6,10 +6,11 @@ gives exactly the documents that were still to come, so interrupted work can go 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from fledge.corpus.sources import Source
 from fledge.corpus.split import Spans, cut_document, cut_place
@@ -33,6 +34,7 @@ class Options:
     validation_fraction: float = 0.1
     skip_bad: bool = False
     max_document_bytes: int = 1 << 28
+    split: Literal["document", "group"] = dataclasses.field(default="document", repr=False)  # old checksums lack it
 
 
 class Read(NamedTuple):

@@ -1,6 +1,7 @@
 """Which documents are held out: by a hash of each, or, where there are too few of them, as contiguous blocks.
 
-The hash depends on the document's bytes alone, so a document stays on its side when others are added.
+The hash depends on the document's bytes alone, so a document stays on its side when others are added; a near-copy has
+the hash of the first of its group.
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ LARGEST_PERIOD = 32 << 20  # and at most: it bounds the memory that a text witho
 LINE_SEARCH = 1 << 16  # how far past the chosen place a line may end
 
 
-def held_out(text: Text, fraction: float) -> npt.NDArray[np.bool_]:
-    """True for each document that belongs to the validation part.
+def held_out(text: Text, fraction: float, checksums: npt.NDArray[np.uint32] | None = None) -> npt.NDArray[np.bool_]:
+    """True for each document that belongs to the validation part, by its checksum or by one that is given instead.
 
     >>> held_out(Text.of([b"a verse"]), 0.0).tolist()
     [False]
     """
     if not fraction:
         return np.zeros(len(text), np.bool_)
-    return _mixed(text.checksums.astype(np.uint64)) < np.uint64(int(fraction * 2**64))
+    return _mixed((text.checksums if checksums is None else checksums).astype(np.uint64)) < np.uint64(
+        int(fraction * 2**64)
+    )
 
 
 def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

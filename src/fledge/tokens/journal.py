@@ -30,7 +30,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.records, whole = _read(path)
+        self.records, whole = read_journal(path)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
         os.ftruncate(self._file, whole)
         os.lseek(self._file, 0, os.SEEK_END)
@@ -67,7 +67,7 @@ def _sound(line: bytes) -> bool:
     return check == b"%08x" % zlib.crc32(text)
 
 
-def _read(path: Path) -> tuple[list[dict[str, Any]], int]:
+def read_journal(path: Path) -> tuple[list[dict[str, Any]], int]:
     """The sound records from the start, and the bytes they take."""
     records: list[dict[str, Any]] = []
     whole = 0

@@ -25,7 +25,7 @@ from fledge.progress import progress_bar
 from fledge.tokenizer.base import Tokenizer
 from fledge.tokenizer.checks import check_threads
 from fledge.tokens.encoding import Encoded, encode_batches
-from fledge.tokens.journal import Journal, begins_journal
+from fledge.tokens.journal import Journal, begins_journal, read_journal
 from fledge.tokens.store import FORMAT, JOURNAL, MANIFEST, SPLITS, TOKENIZER, VERSION, TokenStore, new_manifest
 from fledge.tokens.work import Committer, Work
 
@@ -65,6 +65,7 @@ def write_store(
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise FledgeError(f"{folder} is a file, and a token store is a folder. Name another one with --out.")
+    corpus = corpus if restart else as_begun(corpus, tokenizer, folder)
     purpose = purpose_of(corpus, tokenizer)
 
     def found() -> TokenStore:
@@ -172,6 +173,22 @@ def purpose_of(corpus: Corpus, tokenizer: Tokenizer) -> dict[str, Any]:
         "tokenizer": tokenizer.fingerprint,
         "version": VERSION,
     }
+
+
+def as_begun(corpus: Corpus, tokenizer: Tokenizer, folder: Path) -> Corpus:
+    """The corpus with the split of the store in the folder: one that was begun before near-copies were kept together
+    goes on as it began, unless a split was asked for by name.
+    """
+    if corpus.config is not None and "split" in corpus.config.model_fields_set:
+        return corpus
+    if (folder / JOURNAL).exists():
+        kept = next(iter(read_journal(folder / JOURNAL)[0]), {})
+    elif (folder / MANIFEST).exists():
+        kept = TokenStore.open(folder).manifest["purpose"]
+    else:
+        return corpus
+    before = corpus.without_groups()
+    return before if kept.get("source") == before.identity or kept.get("outline") == before.outline else corpus
 
 
 def require_same(

@@ -1,0 +1,157 @@
+"""Stretches that stand elsewhere in the text, and suffixes in order, against a search by brute force."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from fledge import _core
+
+MINIMUM = 6
+
+
+def stretches(documents: list[bytes], queries: int = 0, minimum: int = MINIMUM, threads: int = 1):
+    """(start, source, length) of all that is copied; with `queries`, of the documents from that number on."""
+    bounds = np.cumsum([0, *map(len, documents)]).astype(np.uint64)
+    found = _core.find_stretches(b"".join(documents), bounds, minimum, int(bounds[queries]), threads)
+    return found.reshape(-1, 3).tolist(), bounds.tolist()
+
+
+def longest_by_brute_force(documents: list[bytes], queries: int) -> list[int]:
+    """For each byte the length of the longest stretch of its document that holds it and stands in an earlier place, or
+    before the queries."""
+    starts = np.cumsum([0, *map(len, documents)]).tolist()
+    longest = [0] * starts[-1]
+    for number, document in enumerate(documents):
+        for first in range(len(document)):
+            place = starts[number] + first
+            for other, earlier in enumerate(documents):
+                for begin in range(len(earlier)):
+                    source = starts[other] + begin
+                    allowed = source < starts[queries] <= place if queries else source < place
+                    if not allowed:
+                        continue
+                    length = 0
+                    room = min(len(document) - first, len(earlier) - begin)
+                    while length < room and document[first + length] == earlier[begin + length]:
+                        length += 1
+                    for at in range(place, place + length):
+                        longest[at] = max(longest[at], length)
+    return longest
+
+
+def longest_of(found, size: int) -> list[int]:
+    longest = [0] * size
+    for start, _, length in found:
+        for at in range(start, start + length):
+            longest[at] = max(longest[at], length)
+    return longest
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.text("ab", max_size=24), min_size=1, max_size=4), st.integers(0, 3))
+@example(["aaaaaaaaaaaaaaaaaaaaaaaa"], 0)
+@example(["abababbbabababba", "abbabababbbabaab"], 1)
+def test_stretches_are_those_of_brute_force(texts, queries):
+    """Every byte's longest copied stretch, of the asked length or more; and what is given stands where it is said."""
+    documents = [text.encode() for text in texts]
+    queries = min(queries, len(documents) - 1)
+    found, bounds = stretches(documents, queries if bounds_rise(documents, queries) else 0)
+    queries = queries if bounds_rise(documents, queries) else 0
+    joined = b"".join(documents)
+    for start, source, length in found:
+        assert length >= MINIMUM
+        assert joined[start : start + length] == joined[source : source + length]
+        assert source < (bounds[queries] if queries else start)
+        assert start >= bounds[queries]
+        for place in (start, source):  # within one document
+            assert np.searchsorted(bounds, place, "right") == np.searchsorted(bounds, place + length - 1, "right")
+    wanted = [n if n >= MINIMUM else 0 for n in longest_by_brute_force(documents, queries)]
+    assert longest_of(found, len(joined)) == wanted
+
+
+def bounds_rise(documents: list[bytes], queries: int) -> bool:
+    """Whether there is text before the queries; without any, none is asked for."""
+    return queries > 0 and any(documents[:queries])
+
+
+def test_stretches_do_not_depend_on_threads_and_parts(monkeypatch):
+    """A text of many parts, with passages across their borders; and every planted passage is found whole."""
+    generator = random.Random(5)
+    text = bytearray(generator.randbytes(300_000))
+    for place in (32_700, 65_500, 98_304 - 31, 131_072 + 1, 262_144 - 64):
+        text[place : place + 100] = text[1000:1100]
+    found, _ = stretches([bytes(text)], minimum=64, threads=2)
+    assert found == stretches([bytes(text)], minimum=64, threads=1)[0]
+    assert [start for start, _, length in found if length >= 100] == [32_700, 65_500, 98_273, 131_073, 262_080]
+
+
+def test_copies_of_one_letter_and_many_copies_of_one_passage_take_no_time():
+    found, _ = stretches([b"a" * 100_000], minimum=50)
+    assert [1, 0, 99_999] in found
+    passage = bytes(random.Random(6).randbytes(300))
+    found, bounds = stretches([passage + bytes([i % 256, i // 256]) for i in range(3000)], minimum=50)
+    assert len({np.searchsorted(bounds, start, "right") for start, _, length in found if length >= 300}) == 2999
+
+
+@pytest.mark.parametrize(
+    ("bounds", "minimum", "queries", "threads"),
+    [([0, 9], 4, 0, 1), ([0, 5, 2], 4, 0, 1), ([], 4, 0, 1), ([0, 8], 3, 0, 1), ([0, 8], 4, 3, 1), ([0, 8], 4, 0, 0)],
+)
+def test_wrong_bounds_are_refused(bounds, minimum, queries, threads):
+    with pytest.raises(ValueError, match="offsets|stretch|queries|threads"):
+        _core.find_stretches(b"12345678", np.array(bounds, np.uint64), minimum, queries, threads)
+
+
+ids = st.lists(st.integers(0, 3), max_size=40)
+
+
+@settings(max_examples=80, deadline=None)
+@given(ids, ids, st.sampled_from(["<u2", "<u4"]), st.sampled_from([1, 2, 5, 100]), st.integers(1, 2))
+@example([0] * 40, [0] * 12, "<u2", 5, 1)
+def test_the_longest_matches_are_those_of_brute_force(tokens, sought, width, limit, threads):
+    """Up to the depth of the order exactly, beyond it at least that much; where they stand is told."""
+    text, asked = np.array(tokens, width), np.array(sought, width)
+    order = np.empty(len(text), np.uint32)
+    _core.sort_suffixes(text, order, limit, threads)
+    assert sorted(order.tolist()) == list(range(len(text)))
+    heads = [tokens[i : i + limit] for i in order.tolist()]
+    assert heads == sorted(heads)
+    lengths, places = np.zeros(len(asked), np.int64), np.full(len(asked), -1, np.int64)
+    _core.longest_matches(text, order, limit, asked, 0, lengths, places, threads)
+    for i, (length, place) in enumerate(zip(lengths.tolist(), places.tolist(), strict=True)):
+        wanted = max(
+            (common(sought[i:], tokens[j:]) for j in range(len(tokens))),
+            default=0,
+        )
+        assert min(wanted, limit) <= length <= wanted
+        assert place == -1 if not length else tokens[place : place + length] == sought[i : i + length]
+
+
+def common(left: list[int], right: list[int]) -> int:
+    length = 0
+    while length < min(len(left), len(right)) and left[length] == right[length]:
+        length += 1
+    return length
+
+
+def test_suffixes_that_are_not_of_the_tokens_are_refused():
+    tokens = np.zeros(4, np.uint16)
+    with pytest.raises(ValueError, match="more suffixes"):
+        _core.sort_suffixes(tokens, np.zeros(5, np.uint32), 8, 1)
+    with pytest.raises(ValueError, match="one token"):
+        _core.sort_suffixes(tokens, np.zeros(4, np.uint32), 0, 1)
+    with pytest.raises(ValueError, match="id"):
+        _core.sort_suffixes(np.array([2**31], np.uint32), np.zeros(1, np.uint32), 8, 1)
+    lengths = np.zeros(1, np.int64)
+    with pytest.raises(ValueError, match="for each"):
+        _core.longest_matches(tokens, np.zeros(4, np.uint32), 8, np.zeros(3, np.uint16), 0, lengths, lengths.copy(), 1)
+    # A damaged order is not read beyond the tokens.
+    _core.longest_matches(
+        tokens, np.full(4, 2**32 - 1, np.uint32), 8, np.zeros(1, np.uint16), 0, lengths, lengths.copy(), 1
+    )
+    assert lengths.tolist() == [0]
