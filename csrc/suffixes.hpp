@@ -211,6 +211,8 @@ Match longest_match(std::span<const Symbol> text, std::span<const std::uint32_t>
             known_high = common;
         }
     }
+    // Counted again from the start: an order that was damaged may have told wrong of it.
+    if (best.length > 0) best.length = shared(best.place, sought.size());
     // Beyond the limit the order says nothing: of those that are alike so far, some are looked at.
     if (best.length >= limit) {
         constexpr std::size_t tried = 64;
