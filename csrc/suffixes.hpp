@@ -194,7 +194,7 @@ Match longest_match(std::span<const Symbol> text, std::span<const std::uint32_t>
     while (low < high) {
         const std::size_t middle = (low + high) / 2;
         const std::uint64_t place = suffixes[middle];
-        if (place >= text.size()) return best;  // of another text: nothing is promised, but nothing is read beyond
+        if (place >= text.size()) break;  // of another text: nothing is promised, but nothing is read beyond
         const std::size_t skip = std::min(known_low, known_high);
         std::size_t common = skip;
         const std::size_t most = std::min({limit, sought.size(), text.size() - place});

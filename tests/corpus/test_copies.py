@@ -84,7 +84,7 @@ def test_groups_are_those_of_brute_force(documents):
 
 
 def test_planted_copies_are_found_and_nothing_else():
-    """Of documents with one word in twenty changed nearly all are found, of others none is; on any number of threads."""
+    """Of documents with one word in twenty changed nearly all are found, of others none; on any number of threads."""
     generator = random.Random(1)
     texts = [story(generator) for _ in range(300)]
     planted = {}

@@ -323,7 +323,7 @@ def document_hash(chance: Random) -> None:
 
 def near_copies(chance: Random) -> None:
     found = _core.NearCopies(
-        chance.choice((0.5, 0.6, 0.9, odd(chance, 1.0))),
+        odd(chance, chance.choice((0.5, 0.6, 0.9, 1.0))),
         odd(chance, chance.randrange(1, 70)),
         threads(chance),
         bytes(16),
@@ -369,9 +369,7 @@ def longest_matches(chance: Random) -> None:
     )
     lengths, places = np.zeros(len(sought), np.int64), np.zeros(len(sought), np.int64)
     limit = odd(chance, chance.randrange(1, 50))
-    _core.longest_matches(
-        tokens, odd(chance, order), limit, sought, odd(chance, 0), odd(chance, lengths), places, threads(chance)
-    )
+    _core.longest_matches(tokens, odd(chance, order), limit, sought, 0, odd(chance, lengths), places, threads(chance))
     for i, length in enumerate(lengths.tolist()):
         assert not length or tokens[places[i] : places[i] + length].tolist() == sought[i : i + length].tolist()
 

@@ -114,7 +114,7 @@ class CorpusConfig(Settings):
     validation_source: FileNames = ()
     "Sources held out as they are, instead of a share of the documents."
     split: Literal["document", "group"] = "group"
-    "How documents are held out: each by itself, or near-copies together, so that no copy of a training text is held out."
+    "Hold out each document by itself, or near-copies together, so that no copy of a training text is held out."
     skip_bad: bool = False
     "Skip broken JSON lines, and count them, instead of stopping at the first."
     max_document_bytes: Annotated[int, Field(ge=1, le=1 << 40)] = 1 << 28
