@@ -163,7 +163,7 @@ class Corpus:
         if not chosen or self.contiguous:
             return None
         if self.half_known:
-            warnings.warn(
+            note(
                 f"{self.name} can be read only once: near-copies in it are not kept on one side of the split. Write it "
                 "to a file first to have that."
             )
