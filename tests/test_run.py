@@ -13,6 +13,7 @@ from fledge.bundle import Bundle, load_bundle
 from fledge.bundle.archive import pack
 from fledge.config import load_recipe
 from fledge.errors import FledgeError
+from fledge.generation.burst import Bursts
 from fledge.run import Run, load
 from fledge.tokenizer import train_bpe
 from fledge.tokens.writer import alone
@@ -262,3 +263,24 @@ def test_a_run_from_before_a_setting_was_added_is_the_same_run(text: Path, tmp_p
     del kept["imports"]
     (tmp_path / "run" / "config.json").write_text(json.dumps(kept))
     run.claim()
+
+
+def test_a_run_generates_in_recorded_steps_before_and_after_training_and_not_during_it(
+    tmp_path, text, trained, monkeypatch
+) -> None:
+    """On a GPU; here the same steps on a CPU. A recording would hold weights that training is about to move."""
+    lengths: list[int] = []
+    plain = Bursts.burst
+    monkeypatch.setattr(Bursts, "fit", staticmethod(lambda *_: True))
+    monkeypatch.setattr(Bursts, "burst", lambda self, length: (lengths.append(length), plain(self, length))[1])
+    greedy = {"temperature": 0, "max_tokens": 5, "stop_at_end": False}
+    loaded = load(trained.folder)
+    written = loaded.generate(["fledge", "a text"], **greedy)
+    assert sum(lengths) == 4
+    assert written == trained.generate(["fledge", "a text"], **greedy)
+    lengths.clear()
+    run = small_run(tmp_path / "run", text, "training.evaluate_every=3", "training.sample_every=3")
+    run.train(on_evaluation=lambda *_: run.generate(["fledge"], **greedy))
+    assert not lengths
+    run.generate(["fledge"], **greedy)
+    assert sum(lengths) == 4

@@ -216,21 +216,24 @@ class Run:
             windows = self.windows("train"), self.windows("validation") if len(validation.tokens) else None
             if self.config.training.start == "pairs" and self.bundle is None:
                 start_from_pairs(self.model, tokens.split("train").verify().tokens, self.config)
-            return train(
-                self.config,
-                self.model,
-                self.tokenizer,
-                *windows,
-                self.folder,
-                resume=resume,
-                bytes_per_token=validation.source_bytes / max(1, len(validation.tokens)),
-                time_limit=None if time_limit is None else time_limit - (time.monotonic() - began),
-                profile=profile,
-                quiet=self.quiet if quiet is None else quiet,
-                on_start=keep_settings if resume is not None else None,
-                on_evaluation=on_evaluation,
-                leave=leave,
-            )
+            try:
+                return train(
+                    self.config,
+                    self.model,
+                    self.tokenizer,
+                    *windows,
+                    self.folder,
+                    resume=resume,
+                    bytes_per_token=validation.source_bytes / max(1, len(validation.tokens)),
+                    time_limit=None if time_limit is None else time_limit - (time.monotonic() - began),
+                    profile=profile,
+                    quiet=self.quiet if quiet is None else quiet,
+                    on_start=keep_settings if resume is not None else None,
+                    on_evaluation=on_evaluation,
+                    leave=leave,
+                )
+            finally:
+                self.model.eval()
 
     def evaluate(self, texts: Sequence[str | bytes] | None = None, **options: Any) -> Evaluation:
         """Loss, perplexity and bits per byte on texts, or on the validation split where none are given."""
@@ -243,9 +246,11 @@ class Run:
     def generate(self, prompts: Sequence[str | bytes] | None = None, **sampling: Any) -> list[Generation]:
         """Texts that go on from the prompts; keywords change the run's sampling settings."""
         from fledge.config import SamplingConfig
-        from fledge.generation import generate
+        from fledge.generation import generate, prepare
 
         settings = parse(SamplingConfig, {**self.config.sampling.model_dump(), **sampling})
+        if not self.model.training:
+            prepare(self.model)
         return generate(self.model, self.tokenizer, [settings.prompt] if prompts is None else prompts, settings)
 
     def save(self, folder: Path | str) -> Path:

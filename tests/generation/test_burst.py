@@ -8,14 +8,15 @@ import warnings
 import pytest
 import torch
 
-from fledge.config import ModelConfig, SamplingConfig
+from fledge.config import ModelConfig, OptimizerConfig, SamplingConfig
 from fledge.generation import generate
 from fledge.generation.burst import Bursts, has_kernels
 from fledge.generation.generate import holes_of
-from fledge.generation.prepare import prepare
+from fledge.generation.prepare import is_prepared, prepare
 from fledge.model import Model, build_model
 from fledge.model.state import State
 from fledge.tokenizer import BPETokenizer, Tokenizer
+from fledge.training.optimizers import build_optimizer
 from tests.generation.conftest import CONTEXT, small_model
 from tests.generation.test_step import SHAPES
 from tests.kernels import on_gpu
@@ -23,10 +24,9 @@ from tests.kernels import on_gpu
 loop = sys.modules["fledge.generation.generate"]  # the name of the package is the function's
 
 
-def anywhere(model: Model, state: State, sampling: SamplingConfig, alternatives: int) -> bool:
+def anywhere(model: Model, state: State, sampling: SamplingConfig) -> bool:
     """Like `Bursts.fit`, but on any device."""
-    room = model.endless or state.longest + sampling.max_tokens <= model.context_length
-    return state.even and not alternatives and room
+    return model.endless or state.longest + sampling.max_tokens <= model.context_length
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "-".join(map(str, shape.values())) or "plain")
@@ -53,6 +53,70 @@ def test_equal_to_the_plain_loop(
             assert other.logprobs == pytest.approx(one.logprobs, abs=1e-4)
 
 
+@pytest.mark.parametrize("name", ["rope", "learned", "sinusoidal"])
+def test_prompts_of_any_length_and_their_alternatives(
+    monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer, name: str
+) -> None:
+    """Rows that stand at different places, past the context where the model has no end, with what else was likely."""
+    model = prepare(small_model(name, tokenizer))
+    prompts = ["In", "And the earth was without form", "", "God"]
+    tokens = 9 if name == "learned" else 40
+    for temperature in (0, 1):
+        sampling = SamplingConfig(temperature=temperature, max_tokens=tokens, samples=2, stop_at_end=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            plain = generate(model, tokenizer, prompts, sampling, alternatives=3)
+            with monkeypatch.context() as patch:
+                patch.setattr(Bursts, "fit", staticmethod(anywhere))
+                burst = generate(model, tokenizer, prompts, sampling, alternatives=3)
+        for one, other in zip(plain, burst, strict=True):
+            assert (other.ids, other.text, other.stopped) == (one.ids, one.text, one.stopped)
+            assert other.logprobs == pytest.approx(one.logprobs, abs=1e-4)
+            assert len(other.alternatives) == len(one.alternatives) == len(one.ids)
+            for ours, theirs in zip(other.alternatives, one.alternatives, strict=True):
+                assert [each.id for each in ours] == [each.id for each in theirs]
+                assert [each.logprob for each in ours] == pytest.approx([each.logprob for each in theirs], abs=1e-4)
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_a_recording_that_fails_costs_a_note_and_no_text(
+    monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer, samples: int
+) -> None:
+    model = prepare(small_model("rope", tokenizer))
+    sampling = SamplingConfig(temperature=1, max_tokens=300, samples=samples, stop=("zz",))
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("CUDA error: operation not permitted\nwhen stream is capturing")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plain = generate(model, tokenizer, ["In", "And the"], sampling)
+    monkeypatch.setattr(Bursts, "fit", staticmethod(anywhere))
+    monkeypatch.setattr(Bursts, "start", fail)
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        assert generate(model, tokenizer, ["In", "And the"], sampling) == plain
+    told = [str(note.message) for note in notes if "Fast decoding failed" in str(note.message)]
+    assert told == [
+        f"Fast decoding failed, and the text is written more slowly: {'CUDA error: operation not permitted'}"
+    ]
+
+
+def test_a_prepared_model_is_so_until_its_weights_move(tokenizer: Tokenizer) -> None:
+    """Training lays them out anew, and nothing is recorded of a model in training."""
+    model = prepare(small_model("rope", tokenizer))
+    assert is_prepared(model)
+    places = [weight.data_ptr() for weight in model.parameters()]
+    assert [weight.data_ptr() for weight in prepare(model).parameters()] == places
+    optimizer = build_optimizer(model, OptimizerConfig())
+    assert not is_prepared(model)
+    prepare(model)  # what an optimizer holds stays where it is, or its steps would move nothing
+    before = model.token_embeddings.weight.detach().clone()
+    model(torch.tensor([[1, 2]])).sum().backward()
+    optimizer.step()
+    assert not torch.equal(model.token_embeddings.weight, before)
+
+
 @pytest.mark.parametrize("temperature", [0, 1.0])
 @pytest.mark.parametrize("way", ["plain", "bursts", pytest.param("cuda", marks=on_gpu)])
 def test_ids_that_are_no_token_are_never_taken(
@@ -69,7 +133,7 @@ def test_ids_that_are_no_token_are_never_taken(
     with torch.no_grad():
         model.head_weight[101:104].mul_(50)  # far above all others, half of the time
     sampling = SamplingConfig(temperature=temperature, max_tokens=20, samples=4, stop_at_end=False)
-    for result in generate(model, holed, ["In"], sampling, alternatives=999 if way == "plain" else 0):
+    for result in generate(model, holed, ["In"], sampling, alternatives=999):
         assert len(result.ids) == 20
         assert set(result.ids) <= vocab.keys()
         assert min(result.logprobs) > -20
@@ -88,7 +152,7 @@ def test_equal_when_compiled(monkeypatch: pytest.MonkeyPatch, tokenizer: Tokeniz
 
 def test_on_the_cpu_the_plain_loop_is_taken(tokenizer: Tokenizer) -> None:
     model = small_model("rope", tokenizer)
-    assert not Bursts.fit(model, model.init_state(1), SamplingConfig(), 0)
+    assert not Bursts.fit(model, model.init_state(1), SamplingConfig())
     assert not has_kernels(model, model.init_state(1))
 
 

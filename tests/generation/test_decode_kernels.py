@@ -35,9 +35,20 @@ def test_our_kernels_equal_the_plain_formula(
     compare_with_the_plain_formula(monkeypatch, shape, dtype, bar, batch)
 
 
+@pytest.mark.parametrize("shape", KERNEL_SHAPES[:2], ids=lambda shape: "-".join(map(str, shape.values())))
+def test_our_kernels_take_rows_at_different_places(monkeypatch: pytest.MonkeyPatch, shape: dict[str, object]) -> None:
+    compare_with_the_plain_formula(monkeypatch, shape, torch.float32, 1e-4, batch=2, apart=1)
+
+
 def compare_with_the_plain_formula(
-    monkeypatch: pytest.MonkeyPatch, shape: dict[str, object], dtype: torch.dtype, bar: float, batch: int
+    monkeypatch: pytest.MonkeyPatch,
+    shape: dict[str, object],
+    dtype: torch.dtype,
+    bar: float,
+    batch: int,
+    apart: int = 0,
 ) -> None:
+    """Each row stands `apart` tokens behind the one before it."""
     torch.manual_seed(0)
     config = ModelConfig(**{"layers": 2, "width": 320, "heads": 10, **shape})
     vocabulary, context, keys = 500, 150, 64
@@ -47,7 +58,8 @@ def compare_with_the_plain_formula(
     model = build_model(config, vocabulary, context).to(DEVICE, dtype).eval()
     for parameter in model.parameters():
         parameter.data += 0.05 * torch.randn_like(parameter)
-    tokens = context if config.position == "learned" else context + 3
+    tokens = context - apart * (batch - 1) if config.position == "learned" else context + 3
+    places_B = apart * torch.arange(batch, device=DEVICE)
     ids, numbers = torch.randint(vocabulary - 10, (tokens, batch), device=DEVICE), torch.zeros(batch, 2, device=DEVICE)
     sampling = SamplingConfig(temperature=0)
     with torch.inference_mode():
@@ -56,22 +68,25 @@ def compare_with_the_plain_formula(
         if INTERPRETED:
             monkeypatch.setattr(burst, "has_kernels", lambda *_: True)
             monkeypatch.setattr(decode_step, "cut", lambda *_: Cut(rows=8, block=32, warps=4))
-        ours = Bursts(model, model.init_state(batch), sampling, numbers, vocabulary - 10, compiled=False)
+        states = model.init_state(batch), model.init_state(batch)
+        for state in states:
+            state.even = not apart
+        ours = Bursts(model, states[0], sampling, numbers, vocabulary - 10, compiled=False)
         monkeypatch.setattr(burst, "has_kernels", lambda *_: False)
-        plain = Bursts(model, model.init_state(batch), sampling, numbers, vocabulary - 10, compiled=False)
+        plain = Bursts(model, states[1], sampling, numbers, vocabulary - 10, compiled=False)
         assert ours.kernels is not None
         assert plain.kernels is None
         for place, tokens_B in enumerate(ids):
             for one in (ours, plain):
                 one.tokens_B.copy_(tokens_B)
-                one.place_B.fill_(place)
+                one.place_B.copy_(place + places_B)
                 one.count_B.fill_(1)
             found, wanted = ours.kernels.scores(ours.tokens_B, ours.place_B).clone(), plain._scores()
             assert distance(found, wanted) < bar, place
             ours.step()
             assert ours.found_BN[:, 1].tolist() == found.argmax(-1).tolist() == ours.tokens_B.tolist()
             torch.testing.assert_close(ours.logprobs_BN[:, 1], found.log_softmax(-1).amax(-1), rtol=1e-4, atol=1e-4)
-            assert (ours.place_B == place + 1).all()
+            assert (ours.place_B == place + places_B + 1).all()
             assert (ours.count_B == 2).all()
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
 
-from fledge.config import ModelConfig, SamplingConfig
+from fledge.bundle import save_bundle
+from fledge.config import ModelConfig, RunConfig, SamplingConfig
 from fledge.errors import FledgeError
 from fledge.generation import burst, generate
 from fledge.generation.burst import has_kernels
 from fledge.generation.prepare import prepare
 from fledge.model import build_model
+from fledge.run import load
 from fledge.tokenizer import Tokenizer
 from tests.generation.conftest import CONTEXT, small_model
 from tests.kernels import on_gpu
@@ -23,21 +26,49 @@ pytestmark = on_gpu
 @pytest.mark.parametrize("name", ["rope", "learned", "sinusoidal"])
 @pytest.mark.parametrize("samples", [1, 2])
 @pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("prompts", [["In", "An"], ["In", "And the earth"]], ids=["even", "uneven"])
 def test_equal_when_recorded(
-    monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer, name: str, samples: int, temperature: float
+    monkeypatch: pytest.MonkeyPatch,
+    tokenizer: Tokenizer,
+    name: str,
+    samples: int,
+    temperature: float,
+    prompts: list[str],
 ) -> None:
     """The text of the CPU's plain loop, in 32 bits: past the context, and with a graph of several steps."""
     monkeypatch.setattr(burst, "LONG", 50)
     model = small_model(name, tokenizer)
-    tokens = 18 if name == "learned" else 55
+    tokens = 14 if name == "learned" else 55
     sampling = SamplingConfig(temperature=temperature, top_k=20, max_tokens=tokens, samples=samples, stop_at_end=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        plain = generate(model, tokenizer, ["In", "An"], sampling)
-        recorded = generate(prepare(model.to("cuda")), tokenizer, ["In", "An"], sampling)
+        plain = generate(model, tokenizer, prompts, sampling, alternatives=2)
+        recorded = generate(prepare(model.to("cuda")), tokenizer, prompts, sampling, alternatives=2)
     assert [result.ids for result in recorded] == [result.ids for result in plain]
     for one, other in zip(plain, recorded, strict=True):
         assert other.logprobs == pytest.approx(one.logprobs, abs=1e-3)
+        assert [len(others) for others in other.alternatives] == [2] * tokens
+
+
+def test_a_loaded_model_decodes_in_recorded_steps(
+    monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """`fledge.load(...).generate(...)`, with nothing else to call."""
+    save_bundle(
+        tmp_path / "bundle",
+        RunConfig(model=small_model("rope", tokenizer).config),
+        tokenizer,
+        small_model("rope", tokenizer),
+    )
+    bursts = []
+    monkeypatch.setattr(
+        burst.Bursts,
+        "burst",
+        lambda self, length, plain=burst.Bursts.burst: (bursts.append(length), plain(self, length))[1],
+    )
+    text = load(tmp_path / "bundle", device="cuda").generate(["In"], temperature=0, max_tokens=20, stop_at_end=False)[0]
+    assert len(text.ids) == 20
+    assert sum(bursts) == 19
 
 
 def test_what_our_kernels_do_not_take_is_recorded_all_the_same(tokenizer: Tokenizer) -> None:

@@ -55,12 +55,11 @@ class serving:
         import uvicorn
 
         from fledge.web.app import create_app
-        from fledge.web.server import listen
+        from fledge.web.server import listen, settings
 
         self.listener: socket.socket = listen("127.0.0.1", 0)
         app = create_app(self.sources, **{"rate": 100_000, **self.options})
-        config = uvicorn.Config(app, log_level="error", access_log=False, ws="none", timeout_graceful_shutdown=2)
-        self.server = uvicorn.Server(config)
+        self.server = uvicorn.Server(settings(app, log_level="error", timeout_graceful_shutdown=2))
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.listener]}, daemon=True)
         self.thread.start()
         while not self.server.started:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from fledge.accounting import account
-from fledge.config import ModelConfig
+from fledge.config import ModelConfig, load_recipe
+from fledge.model.registry import ARCHITECTURES
+from fledge.model.transformer import Transformer
 
 
 def ask(client: TestClient, **values: Any) -> dict[str, Any]:
@@ -22,12 +26,62 @@ def ask(client: TestClient, **values: Any) -> dict[str, Any]:
 def test_the_numbers_are_those_of_the_accounting(client: TestClient) -> None:
     shape = {"layers": 48, "width": 1600, "heads": 25, "hidden": 6400, "tied": False}
     answer = ask(client, model=shape, vocabulary_size=50_257, context_length=1024, batch=4)
-    expected = account(ModelConfig(**shape), 50_257, 1024, batch=4)
+    optimizer = load_recipe("akjv-demo").optimizer.name
+    expected = account(ModelConfig(**shape), 50_257, 1024, batch=4, optimizer=optimizer)
     assert answer["parameters"] == expected.parameters.total == 2_127_057_600
     assert answer["forward_flops"] == expected.forward_flops == 4_513_336_524_800
     assert answer["memory"] == pytest.approx(expected.memory.total)
     assert sum(part["bytes"] for part in answer["memory_parts"]) == pytest.approx(answer["memory"])
     assert sum(answer["parameters_by_component"].values()) == answer["parameters"]
+
+
+@pytest.mark.parametrize("recipe", ["akjv", "akjv-demo", "gpt2-small", "lstm", "bdh"])
+def test_the_numbers_are_those_of_the_command(
+    client: TestClient, capsys: pytest.CaptureFixture[str], recipe: str
+) -> None:
+    """Whatever the recipe says of optimizer, precision and recomputation: `akjv` trains with Muon."""
+    from fledge.cli.account import show
+
+    show(recipe, batch=3, json=True)
+    told = json.loads(capsys.readouterr().out)
+    answer = ask(client, recipe=recipe, batch=3, vocabulary_size=told["vocabulary_size"])
+    assert answer["memory"] == told["memory"]["total"]
+    assert answer["optimizer"] == load_recipe(recipe).optimizer.name
+    for name in ("forward_flops", "flops_per_token", "context_length"):
+        assert answer[name] == told[name]
+    held = {part["name"]: part["constant"] for part in told["memory"]["parts"]}
+    weights = held["parameters"] + held["gradients"] + held["optimizer state"]
+    assert sum(tensor["training_bytes"] for tensor in answer["tensors"]) == pytest.approx(
+        weights, rel=1e-3
+    )  # its vocabulary is padded
+
+
+def test_a_bundle_is_accounted_as_the_command_does(
+    client: TestClient, world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fledge.cli.account import show
+
+    show(str(world / "runs" / "alpha"), batch=2, json=True)
+    told = json.loads(capsys.readouterr().out)
+    answer = ask(client, bundle="alpha", batch=2)
+    assert answer["memory"] == told["memory"]["total"]
+    assert answer["context_length"] == told["context_length"]
+
+
+def test_an_architecture_of_ones_own_has_an_account_and_no_drawing_of_another(client: TestClient) -> None:
+    class Mine(Transformer):
+        pass
+
+    answer = client.post("/api/account", json={"model": {"architecture": "mine"}})
+    assert answer.status_code == 400
+    assert "mine" in answer.json()["error"]["message"]
+    ARCHITECTURES["mine"] = Mine
+    try:
+        answer = ask(client, model={"architecture": "mine"})
+    finally:
+        del ARCHITECTURES["mine"]
+    assert answer["parameters"] > 0
+    assert (answer["diagram"], answer["nodes"]) == ("", [])
 
 
 def test_a_bundle_is_accounted_as_it_was_built(client: TestClient) -> None:

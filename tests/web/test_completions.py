@@ -9,7 +9,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from fledge.config import load_recipe
-from fledge.tokenizer import WordTokenizer
+from fledge.generation.burst import Bursts
+from fledge.tokenizer import WordTokenizer, train_bpe
+from fledge.web.app import create_app
 from tests.documentation import examples
 from tests.web.conftest import serving
 from tests.web.world import SMALL, TEXT, make_bundle
@@ -70,6 +72,38 @@ def test_prompts_as_ids(api: Any, client: TestClient) -> None:
     asked = {"model": "alpha", "max_tokens": 8, "temperature": 0}
     by_ids = api.completions.create(prompt=ids, **asked).choices[0].text
     assert by_ids == api.completions.create(prompt="the egg", **asked).choices[0].text
+
+
+def test_ids_need_no_token_that_begins_a_text(tmp_path: Path) -> None:
+    tokenizer = train_bpe([TEXT.encode()] * 3, 300, [])
+    make_bundle(tmp_path / "bare", load_recipe("akjv-demo", SMALL), tokenizer, seed=1)
+    ids = tokenizer.encode("the egg")
+    asked = {"model": "bare", "max_tokens": 4, "temperature": 0}
+    with TestClient(create_app([tmp_path / "bare"]), base_url="http://127.0.0.1") as client:
+        texts = [
+            client.post("/v1/completions", json={"prompt": prompt, **asked}).json()["choices"][0]["text"]
+            for prompt in (ids, [ids], "the egg")
+        ]
+        answer = client.post("/v1/completions", json={"prompt": [300], **asked})
+        empty = client.post("/v1/completions", json={"prompt": "", **asked})
+    assert len(set(texts)) == 1
+    assert (answer.status_code, empty.status_code) == (400, 400)
+    assert "The id 300 is not in this tokenizer" in answer.json()["error"]["message"]
+    assert "The prompt is empty" in empty.json()["error"]["message"]
+
+
+def test_several_prompts_are_written_in_recorded_steps(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU does for the API and the page; here the same steps, unrecorded, on a CPU."""
+    lengths: list[int] = []
+    plain = Bursts.burst
+    monkeypatch.setattr(Bursts, "fit", staticmethod(lambda *_: True))
+    monkeypatch.setattr(Bursts, "burst", lambda self, length: (lengths.append(length), plain(self, length))[1])
+    asked = {"model": "alpha", "prompt": ["the egg", "a", "And the hen said"], "max_tokens": 9, "logprobs": 2}
+    answer = client.post("/v1/completions", json={**asked, "temperature": 0}).json()
+    assert sum(lengths) == 8
+    assert all(len(choice["logprobs"]["top_logprobs"]) == 9 for choice in answer["choices"])
+    client.post("/api/generate", json={"bundle": "alpha", "prompt": "the egg", "max_tokens": 5, "stop": ["zzz"]})
+    assert sum(lengths) == 8 + 4
 
 
 def test_logprobs(api: Any) -> None:

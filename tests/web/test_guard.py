@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from fledge.errors import FledgeError
+from fledge.web import server
 from fledge.web.app import create_app
 from fledge.web.guard import Buckets
 from fledge.web.server import own_address, start
+from tests.web.conftest import serving
 
 TOKEN = "a-secret-of-enough-characters"
 
@@ -195,3 +198,87 @@ def test_an_address_that_was_given_is_printed_as_it_is() -> None:
         "192.0.2.7",
         "example.org",
     ]
+
+
+def is_closed(connection: socket.socket, seconds: float = 5.0) -> bool:
+    """Whether the server closes it within that time, with a word or without."""
+    connection.settimeout(seconds)
+    try:
+        while connection.recv(4096):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+@pytest.fixture
+def port(world: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Of a server that waits for half a second, and takes three connections of one client."""
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(server, "CLIENT_CONNECTIONS", 3)
+    with serving([world / "runs"], token=TOKEN) as address:
+        yield int(address.rpartition(":")[2])
+
+
+REQUEST = b"GET /api/library HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+
+
+def test_a_connection_that_says_nothing_is_closed(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as silent:
+        assert is_closed(silent)
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_head_without_end_is_closed(port: int, answered: bool) -> None:
+    """Also one that comes line by line, and one behind a request that was answered."""
+    with socket.create_connection(("127.0.0.1", port)) as slow:
+        slow.sendall(REQUEST + b"\r\n" if answered else b"")
+        if answered:
+            assert b"401" in slow.recv(4096)
+        slow.sendall(REQUEST)
+        began = time.monotonic()
+        try:
+            while time.monotonic() - began < 5:
+                slow.sendall(b"X-Line: more\r\n")
+                time.sleep(0.1)
+        except OSError:
+            pass
+        assert time.monotonic() - began < 3
+
+
+def test_a_connection_whose_request_was_answered_is_kept_for_the_next(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as kept:
+        for _ in range(2):
+            kept.sendall(REQUEST + b"\r\n")
+            assert b"401" in kept.recv(4096)
+            time.sleep(0.8)  # longer than a head may take
+
+
+def test_many_silent_connections_of_a_client_keep_nobody_out(port: int) -> None:
+    """The oldest give way; before a token was shown."""
+    silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(8)]
+    try:
+        with socket.create_connection(("127.0.0.1", port)) as person:
+            person.sendall(REQUEST + f"Authorization: Bearer {TOKEN}\r\n\r\n".encode())
+            assert b"200 OK" in person.recv(4096)
+            assert all(is_closed(connection, 0.2) for connection in silent[:5])
+    finally:
+        for connection in silent:
+            connection.close()
+
+
+def test_a_client_whose_connections_are_all_at_work_is_told_so(port: int) -> None:
+    body = b"POST /api/tokens HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n"
+    busy = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
+    try:
+        for connection in busy:  # the server waits for their bodies
+            connection.sendall(body + f"Authorization: Bearer {TOKEN}\r\n\r\n".encode())
+        time.sleep(0.3)
+        with socket.create_connection(("127.0.0.1", port)) as more:
+            more.settimeout(5)
+            assert more.recv(4096).startswith(b"HTTP/1.1 503")
+    finally:
+        for connection in busy:
+            connection.close()

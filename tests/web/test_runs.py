@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from fledge.files import read_json
 from fledge.training.metrics import Metrics
+from fledge.web import runs
 from fledge.web.runs import flatten, read_metrics, read_settings, summarise
 from tests.web.world import write_metrics
 
@@ -156,6 +158,26 @@ def test_settings_are_flat_and_samples_are_text(client: TestClient) -> None:
     assert settings["model.layers"] == 2
     assert flatten({"a": {"b": {"c": 1}}}) == {"a.b.c": 1}
     assert "step 50" in client.get("/api/runs/samples", params={"run": "alpha"}).json()["text"]
+
+
+def test_settings_beyond_all_reason_are_not_read_and_others_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page looks at every run every two seconds."""
+    reads: list[str] = []
+    monkeypatch.setattr(runs, "read_json", lambda path: (reads.append(Path(path).name), read_json(path))[1])
+    write_metrics(tmp_path, range(10), seed=1)
+    (tmp_path / "config.json").write_text('{"name": "small"}')
+    for _ in range(3):
+        assert summarise("run", tmp_path).problem is None
+    assert reads == ["config.json"]
+    with open(tmp_path / "config.json", "ab") as file:
+        file.truncate(40 << 20)
+    summary = summarise("run", tmp_path)
+    assert "config.json has 40 MB" in (summary.problem or "")
+    assert summary.step == 9
+    assert read_metrics("run", tmp_path).columns["step"] == list(range(10))
+    assert reads == ["config.json"]
 
 
 def test_checkpoints_that_are_a_link_to_elsewhere_are_not_read(world: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from fledge.accounting import devices
 from fledge.accounting.budget import optimum
 from fledge.accounting.devices import peak_flops
 from fledge.accounting.forecast import Forecast, forecast, usual_speed
-from fledge.accounting.ledger import Account, account
+from fledge.accounting.ledger import Account, account, account_run
 from fledge.accounting.shapes import SHAPES, Shape
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Forecast",
     "Shape",
     "account",
+    "account_run",
     "devices",
     "forecast",
     "optimum",

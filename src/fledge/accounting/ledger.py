@@ -8,12 +8,12 @@ from math import ceil
 
 from fledge.accounting.activations import FP32, activations, recomputed
 from fledge.accounting.budget import Bound, Time, check_number, check_whole
-from fledge.accounting.devices import Device, find_device
+from fledge.accounting.devices import Device, best_precision, find_device
 from fledge.accounting.flops import Product, list_products
 from fledge.accounting.memory import ACTIVATION_BYTES, OPTIMIZERS, Memory, optimizer_numbers, training_memory
 from fledge.accounting.parameters import Parameters, list_parameters
 from fledge.accounting.updates import elementwise_flops, product_flops
-from fledge.config import ModelConfig
+from fledge.config import ModelConfig, RunConfig
 from fledge.errors import FledgeError, nearest
 
 DEFAULT_MFU = 0.4
@@ -234,3 +234,36 @@ def account(
     """
     found = find_device(device) if isinstance(device, str) else device
     return Account(config, vocabulary_size, context_length, batch, precision, optimizer, recompute, flash, found)
+
+
+def account_run(
+    run: RunConfig,
+    vocabulary_size: int,
+    positions: int | None = None,
+    *,
+    batch: int | None = None,
+    context: int | None = None,
+    precision: str | None = None,
+    device: str | None = None,
+    recompute: bool | None = None,
+    flash: bool = True,
+) -> Account:
+    """The account of a run's settings: its own batch, precision and optimizer, unless others are given."""
+    found = find_device(device) if device is not None else None
+    precision = run.training.precision if precision is None else precision.lower()
+    step_batch = batch or run.training.batch_size
+    whole = Account(
+        run.model,
+        vocabulary_size,
+        context or run.tokens.context_length,
+        batch=batch or min(run.training.micro_batch or step_batch, step_batch),
+        precision=best_precision(found) if precision == "auto" else precision,
+        optimizer=run.optimizer.name,
+        average=run.training.average > 0,
+        recompute=run.training.recompute if recompute is None else recompute,
+        flash=flash,
+        device=found,
+        step_batch=step_batch,
+        positions=positions,
+    )
+    return whole if batch else whole.fitted()

@@ -74,6 +74,7 @@ def show(
     """Parameters, FLOPs, memory and time of one model."""
     from rich.console import Console
 
+    from fledge.accounting import account_run
     from fledge.accounting.tables import account_values, show_account, show_textbook
     from fledge.accounting.textbook import textbook
     from fledge.errors import FledgeError
@@ -82,7 +83,7 @@ def show(
         raise FledgeError(f"--memory {memory} is not allowed. Choose real or textbook.")
     check_numbers(tokens=tokens, mfu=mfu, price=price)
     run, vocabulary_size, positions = open_target(target, settings or (), vocabulary)
-    found = make_account(
+    found = account_run(
         run,
         vocabulary_size,
         positions,
@@ -133,12 +134,13 @@ def compare(
     """Shares of the FLOPs by component, across models and context lengths."""
     from rich.console import Console
 
+    from fledge.accounting import account_run
     from fledge.accounting.bars import draw_shares, shares
     from fledge.accounting.tables import show_shares
 
     if output:
         check_drawing(output, SVG)
-    accounts = {name: make_account(*open_target(name, settings or (), vocabulary)) for name in targets}
+    accounts = {name: account_run(*open_target(name, settings or (), vocabulary)) for name in targets}
     contexts = list(dict.fromkeys(contexts or [1_024, 16_384]))
     rows = shares(accounts, contexts)
     if output:
@@ -356,39 +358,3 @@ def save_drawing(path: Path, text: str) -> None:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise FledgeError(f"{path} can't be written: {reason}. Choose another place with -o.") from None
-
-
-def make_account(
-    run: RunConfig,
-    vocabulary_size: int,
-    positions: int | None = None,
-    *,
-    batch: int | None = None,
-    context: int | None = None,
-    precision: str | None = None,
-    device: str | None = None,
-    recompute: bool | None = None,
-    flash: bool = True,
-) -> Account:
-    """The account of a run's settings, with what the command line says instead."""
-    from fledge.accounting import Account
-    from fledge.accounting.devices import best_precision, find_device
-
-    found = find_device(device) if device is not None else None
-    precision = run.training.precision if precision is None else precision.lower()
-    step_batch = batch or run.training.batch_size
-    whole = Account(
-        run.model,
-        vocabulary_size,
-        context or run.tokens.context_length,
-        batch=batch or min(run.training.micro_batch or step_batch, step_batch),
-        precision=best_precision(found) if precision == "auto" else precision,
-        optimizer=run.optimizer.name,
-        average=run.training.average > 0,
-        recompute=run.training.recompute if recompute is None else recompute,
-        flash=flash,
-        device=found,
-        step_batch=step_batch,
-        positions=positions,
-    )
-    return whole if batch else whole.fitted()

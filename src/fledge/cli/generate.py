@@ -57,7 +57,7 @@ def generate(
     """Generate text. What is not given here is taken from the bundle's sampling settings."""
     from fledge.bundle import load_bundle
     from fledge.config import SamplingConfig, parse
-    from fledge.generation import prepare
+    from fledge.generation import prepare, widen
 
     options = {
         "temperature": temperature,
@@ -89,10 +89,7 @@ def generate(
             for_prompts, "is not for --interactive, which asks for one prompt after the other and shows one text each"
         )
     loaded = load_bundle(bundle, device=device_named(device))
-    weight = next(loaded.model.parameters())
-    if weight.device.type == "cpu" and weight.element_size() == 2:
-        loaded.model.float()  # the same numbers: a CPU is slow with 16 bits
-    prepare(loaded.model)
+    prepare(widen(loaded.model))
     settings = parse(SamplingConfig, {**loaded.config.sampling.model_dump(), **given})
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if interactive or (at_terminal and not any(for_prompts.values())):

@@ -68,7 +68,8 @@ class Weights(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where the next token stands: its slot in the ring, which slots hold keys, and its rotary angles."""
+    """Where the next token stands, for all rows or for each: its slot in the ring, which slots hold keys, and its
+    rotary angles."""
 
     slot: Tensor
     held: Tensor
@@ -141,15 +142,19 @@ def _norm(x: Tensor, norm: Norm, shape: Shape) -> Tensor:
 
 def _attend(x_BD: Tensor, w: Weights, keys: Tensor, values: Tensor, place: Place, shape: Shape) -> Tensor:
     heads, kv_heads, size = shape.heads, shape.kv_heads, shape.head_size
-    batch, groups, capacity = x_BD.shape[0], heads // kv_heads, place.held.shape[0]
+    batch, groups, capacity = x_BD.shape[0], heads // kv_heads, place.held.shape[-1]
     heads_BHK = functional.linear(x_BD, *w.qkv).view(batch, -1, size)
     q, k, v = torch.split(heads_BHK, [heads, kv_heads, kv_heads], dim=1)
     if shape.qk_norm:
         q, k = _head_norm(q, w.query_norm, shape), _head_norm(k, w.key_norm, shape)
     if place.cosines is not None and place.sines is not None:
         q, k = _turn(q, place.cosines, place.sines), _turn(k, place.cosines, place.sines)
-    keys.index_copy_(2, place.slot, k[:, :, None].to(keys.dtype))
-    values.index_copy_(2, place.slot, v[:, :, None].to(values.dtype))
+    for ring, new in ((keys, k), (values, v)):
+        new = new[:, :, None].to(ring.dtype)
+        if place.slot.shape[0] == 1:
+            ring.index_copy_(2, place.slot, new)
+        else:
+            ring.scatter_(2, place.slot[:, None, None, None].expand_as(new), new)
     q = q.reshape(batch, kv_heads, groups, size) * size**-0.5
     if torch.compiler.is_compiling():
         # Sums of products become one pass over the keys each, spread over the whole GPU.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -35,8 +35,17 @@ MOST_ROWS = 8  # for our own kernels; beyond, matrix units pay
 LARGEST_HEAD, LARGEST_MATRIX = 256, 16_384  # what they hold in registers: entries of a head, columns of a matrix
 
 
+class Written(NamedTuple):
+    """What a burst found, on the processor: tokens and their log-probabilities, and the likeliest ones beside them."""
+
+    tokens_BN: Tensor
+    logprobs_BN: Tensor
+    others_BNA: Tensor
+    other_logprobs_BNA: Tensor
+
+
 class Bursts:
-    """The decoding of a batch whose rows are equally long; `burst` gives its next tokens and how likely they were."""
+    """The decoding of a batch; `burst` gives its next tokens and how likely they were."""
 
     def __init__(
         self,
@@ -47,6 +56,7 @@ class Bursts:
         vocabulary_size: int,
         compiled: bool,
         holes: Tensor | None = None,
+        alternatives: int = 0,
     ) -> None:
         """`holes` are ids below the `vocabulary_size` that are no token."""
         assert state.capacity is not None
@@ -60,9 +70,15 @@ class Bursts:
         batch = state.batch_size
         self.tokens_B = torch.zeros(batch, dtype=torch.long, device=self.device)
         self.place_B, self.count_B = torch.zeros_like(self.tokens_B), torch.zeros_like(self.tokens_B)
-        self.place, self.count = self.place_B[:1], self.count_B[:1]  # the rows are equally long
+        # Rows that are equally long stand at one place: the plain formula then writes one slot for all of them.
+        self.place = self.place_B[:1] if state.even else self.place_B
+        self.count = self.count_B[:1]
         self.found_BN = torch.zeros_like(numbers_BN, dtype=torch.long)
         self.logprobs_BN = torch.zeros_like(numbers_BN, dtype=torch.float32)
+        self.alternatives = alternatives
+        shape = (*numbers_BN.shape, alternatives)
+        self.others_BNA = torch.zeros(shape, dtype=torch.long, device=self.device)
+        self.other_logprobs_BNA = torch.zeros(shape, device=self.device)
         self.slots = torch.arange(self.capacity, device=self.device)
         self.block: Callable[..., Tensor] = block_step
         self.finish: Callable[..., Tensor] = head_step
@@ -75,14 +91,12 @@ class Bursts:
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     @staticmethod
-    def fit(model: Model, state: State, sampling: SamplingConfig, alternatives: int) -> bool:
-        """Whether this text can be decoded so: a Transformer on a GPU, rows of equal length, nothing asked of the
-        processor between two tokens, and room for all of it."""
+    def fit(model: Model, state: State, sampling: SamplingConfig) -> bool:
+        """Whether this text can be decoded so: a Transformer on a GPU, nothing asked of the processor between two
+        tokens, and room for all of it."""
         return (
             type(model) is Transformer
             and state.lengths.device.type == "cuda"
-            and state.even
-            and not alternatives
             and sampling.repetition_penalty == 1
             and (model.endless or state.longest + sampling.max_tokens <= model.context_length)
         )
@@ -106,8 +120,8 @@ class Bursts:
         self.numbers_BN[:, : self.ready].copy_(numbers_BN)
         self.count_B.fill_(0)
 
-    def burst(self, length: int) -> tuple[Tensor, Tensor]:
-        """The next `length` tokens of each row and their log-probabilities, on the processor."""
+    def burst(self, length: int) -> Written:
+        """The next `length` tokens of each row."""
         first, left = self.done, length
         for steps, graph in self.graphs.items():
             for _ in range(left // steps):
@@ -118,12 +132,13 @@ class Bursts:
         self.done += length
         self.state.advance(length)
         part = slice(first, self.done)
-        return self.found_BN[:, part].cpu(), self.logprobs_BN[:, part].cpu()
+        found = self.found_BN, self.logprobs_BN, self.others_BNA, self.other_logprobs_BNA
+        return Written(*(tensor[:, part].cpu() for tensor in found))
 
     def _reset(self, tokens_B: Tensor, count: int) -> None:
         self.done = count
         self.tokens_B.copy_(tokens_B)
-        self.place_B.fill_(self.state.longest)
+        self.place_B.copy_(self.state.lengths)
         self.count_B.fill_(count)
 
     def _record(self) -> None:
@@ -133,7 +148,7 @@ class Bursts:
             for _ in range(WARM_UPS):
                 self.step()
                 # The same place again: a rehearsal must not write over keys that are still needed.
-                self.place_B.fill_(self.state.longest)
+                self.place_B.copy_(self.state.lengths)
                 self.count_B.fill_(self.done)
         torch.cuda.current_stream(self.device).wait_stream(side)
         for steps in (STEPS, 1) if self.numbers_BN.shape[1] >= LONG else (1,):
@@ -148,7 +163,7 @@ class Bursts:
             logits_BV = self._scores()
         else:
             logits_BV = self.kernels.scores(self.tokens_B, self.place_B)
-            if self.sampling.temperature == 0 and self.holes is None:
+            if self.sampling.temperature == 0 and self.holes is None and not self.alternatives:
                 fixed = self.tokens_B, self.place_B, self.count_B, self.found_BN, self.logprobs_BN
                 self.kernels.take_likeliest(*fixed)
                 return
@@ -156,7 +171,12 @@ class Bursts:
             logits_BV = logits_BV.index_fill(1, self.holes, -torch.inf)
         numbers_B = self.numbers_BN.index_select(1, self.count)[:, 0]
         chosen_B = choose(logits_BV, self.sampling, numbers_B)
-        logprobs_B = logits_BV.gather(1, chosen_B[:, None])[:, 0] - logits_BV.logsumexp(dim=-1)
+        whole_B1 = logits_BV.logsumexp(dim=-1, keepdim=True)
+        logprobs_B = (logits_BV.gather(1, chosen_B[:, None]) - whole_B1)[:, 0]
+        if self.alternatives:
+            best_BA, others_BA = logits_BV.topk(self.alternatives)
+            self.others_BNA.index_copy_(1, self.count, others_BA[:, None])
+            self.other_logprobs_BNA.index_copy_(1, self.count, (best_BA - whole_B1)[:, None])
         self.found_BN.index_copy_(1, self.count, chosen_B[:, None])
         self.logprobs_BN.index_copy_(1, self.count, logprobs_B[:, None])
         self.tokens_B.copy_(chosen_B)
@@ -179,10 +199,10 @@ class Bursts:
         return logits_BV[:, : self.vocabulary_size].float()
 
     def _where(self) -> Place:
-        held = self.slots < (self.place + 1).clamp(max=self.capacity)
+        held = (self.slots < (self.place + 1).clamp(max=self.capacity)[:, None])[:, None, None]
         if self.model.config.position != "rope":
             return Place(self.place % self.capacity, held, None, None)
-        angles = self.place.float() * self.model.rotary_frequencies
+        angles = self.place.float()[:, None, None] * self.model.rotary_frequencies
         return Place(self.place % self.capacity, held, angles.cos(), angles.sin())
 
 

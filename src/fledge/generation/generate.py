@@ -33,11 +33,13 @@ ON_DEVICE = 1 << 20  # random numbers that lie ready on a GPU at once
 ROOM = 1 << 30  # bytes for the states and scores of texts that are written together; on a GPU, a quarter of the free
 BURST = 16  # tokens between two looks at what a GPU has written
 
+Prompt = str | bytes | Sequence[int]
+
 
 def generate(
     model: Model,
     tokenizer: Tokenizer,
-    prompts: Sequence[str | bytes],
+    prompts: Sequence[Prompt],
     sampling: SamplingConfig | None = None,
     stream: Callable[[Piece], None] | None = None,
     *,
@@ -48,8 +50,9 @@ def generate(
 
     `stream` is called with every piece of text as soon as it is certain: whole characters, and never a part of a stop
     text. Prompts are plain text, or its bytes, which need not be UTF-8: the text of a special token in one does not
-    become that token. `compiled` lets torch.compile fuse those steps on a GPU that our own kernels do not take (more
-    than eight texts, post-norm): half a minute at first, which pays for long texts.
+    become that token. Or they are ids, which the model meets as they are. `compiled` lets torch.compile fuse those
+    steps on a GPU that our own kernels do not take (more than eight texts, post-norm): half a minute at first, which
+    pays for long texts.
     """
     session = Session(model, tokenizer, prompts, sampling or SamplingConfig(), alternatives, compiled)
     for piece in session.pieces():
@@ -65,7 +68,7 @@ class Session:
         self,
         model: Model,
         tokenizer: Tokenizer,
-        prompts: Sequence[str | bytes],
+        prompts: Sequence[Prompt],
         sampling: SamplingConfig,
         alternatives: int = 0,
         compiled: bool = False,
@@ -83,7 +86,7 @@ class Session:
         )
         self.stop_ids, self.stop_texts = stops_of(tokenizer, sampling)
         self.histories = [list(ids) for ids in map(self.prompt_ids, prompts) for _ in range(sampling.samples)]
-        self.results = [Generation(as_text(prompt)) for prompt in prompts for _ in range(sampling.samples)]
+        self.results = [Generation(self.text_of(prompt)) for prompt in prompts for _ in range(sampling.samples)]
         self.streams = [TextStream(tokenizer, self.stop_texts) for _ in self.results]
         self.device = next(model.parameters()).device
         holes = holes_of(tokenizer)
@@ -102,8 +105,16 @@ class Session:
         """Made with the first step, since it may hold weights of its own: a session that waits has none."""
         return NativeStep.make(self.model)
 
-    def prompt_ids(self, prompt: str | bytes) -> list[int]:
-        """A prompt as the model meets it: after the start token where the tokenizer has one of its own."""
+    def text_of(self, prompt: Prompt) -> str:
+        return as_text(prompt) if isinstance(prompt, str | bytes) else self.tokenizer.decode(list(prompt))
+
+    def prompt_ids(self, prompt: Prompt) -> list[int]:
+        """A prompt as the model meets it: text after the start token where the tokenizer has one of its own."""
+        if not isinstance(prompt, str | bytes):
+            check_ids(prompt, self.tokenizer)
+            if len(prompt):
+                return list(prompt)
+            prompt = ""
         roles = self.tokenizer.roles
         ids: list[int] = self.tokenizer.encode(prompt, special="text")
         start = roles.own_start
@@ -153,15 +164,13 @@ class Session:
 
     def _decode(self, rows: list[int], share: int) -> Iterator[Piece]:
         state, logits = self._read(rows, share)
-        if (self.compiled or is_prepared(self.model)) and Bursts.fit(
-            self.model, state, self.sampling, self.alternatives
-        ):
+        if (self.compiled or is_prepared(self.model)) and Bursts.fit(self.model, state, self.sampling):
             yield from self._decode_in_bursts(rows, state, logits)
         else:
             if self.compiled:
                 self._say(
-                    "compiled (--compile) has no effect here: it is for Transformers on a GPU, without alternatives or "
-                    "a repetition penalty, and with learned positions only as far as these go."
+                    "compiled (--compile) has no effect here: it is for Transformers on a GPU, without a repetition "
+                    "penalty, and with learned positions only as far as these go."
                 )
             yield from self._decode_singly(rows, state, logits)
         for row in rows:
@@ -184,47 +193,55 @@ class Session:
     def _decode_in_bursts(self, rows: list[int], state: State, logits: Tensor) -> Iterator[Piece]:
         """On a GPU: some tokens of every row at once, before their ends are looked for."""
         sampling = self.sampling
-        ahead = max(LONG, ON_DEVICE // len(rows))
+        wanted = min(self.alternatives, len(self.tokenizer.vocab))
+        ahead = max(LONG, ON_DEVICE // (len(rows) * (1 + wanted)))
         numbers = self._numbers(rows, 0, min(ahead, sampling.max_tokens))
         usable = self._usable(logits)
         chosen = choose(usable, sampling, numbers[:, 0])
-        logprobs = (usable.gather(1, chosen[:, None])[:, 0] - usable.logsumexp(dim=-1)).cpu()
-        tokens_BN, logprobs_BN = chosen.cpu()[:, None], logprobs[:, None]
+        self._note(rows, usable, chosen)
+        yield from self._take_all(rows, chosen.tolist())
         bursts: Bursts | None = None
         done = 1
         while True:
-            for tokens, scores in zip(tokens_BN.T.tolist(), logprobs_BN.T.tolist(), strict=True):
-                for row, token, score in zip(rows, tokens, scores, strict=True):
-                    if self.results[row].stopped == "length":
-                        _check(score)
-                        self.results[row].logprobs.append(score)
-                        text, _ = self._take(row, token)
-                        if text:
-                            yield Piece(row, text)
             running = [row for row in rows if self.results[row].stopped == "length"]
             if done == sampling.max_tokens or not running:
                 return
             self._say_outgrown([row for row in running if len(self.histories[row]) > self.model.context_length])
             if bursts is None:
-                size = self.tokenizer.vocab_size
-                transformer = cast("Transformer", self.model)
-                bursts = Bursts(transformer, state, sampling, numbers, size, self.compiled, self.holes)
-                bursts.start(chosen, 1)
+                size, transformer = self.tokenizer.vocab_size, cast("Transformer", self.model)
+                try:
+                    bursts = Bursts(transformer, state, sampling, numbers, size, self.compiled, self.holes, wanted)
+                    bursts.start(chosen, 1)
+                except Exception as error:  # of the driver, of a compiler, of memory: the same text comes without it
+                    reason = "".join(str(error).splitlines()[:1]) or type(error).__name__
+                    self._say(f"Fast decoding failed, and the text is written more slowly: {reason:.200}")
+                    yield from self._decode_singly(rows, *self._step(rows, chosen, state), done)
+                    return
             if not bursts.left:
                 bursts.refill(self._numbers(rows, done, min(ahead, sampling.max_tokens - done)))
             length = min(BURST, bursts.left)
-            tokens_BN, logprobs_BN = bursts.burst(length)
+            written = bursts.burst(length)
             done += length
+            for tokens, *scores in zip(*(tensor.transpose(0, 1).tolist() for tensor in written), strict=True):
+                self._keep(rows, *scores)
+                yield from self._take_all(rows, tokens)
 
-    def _decode_singly(self, rows: list[int], state: State, logits: Tensor) -> Iterator[Piece]:
+    def _take_all(self, rows: list[int], tokens: list[int]) -> Iterator[Piece]:
+        for row, token in zip(rows, tokens, strict=True):
+            text, _ = self._take(row, token)
+            if text:
+                yield Piece(row, text)
+
+    def _decode_singly(self, rows: list[int], state: State, logits: Tensor, first: int = 0) -> Iterator[Piece]:
         sampling = self.sampling
         seen = self._seen() if sampling.repetition_penalty != 1 else None
         numbers = torch.empty(0)
-        for step in range(sampling.max_tokens):
-            if step % NUMBERS == 0:
+        for step in range(first, sampling.max_tokens):
+            place = (step - first) % NUMBERS
+            if place == 0:
                 numbers = self._numbers(rows, step, min(NUMBERS, sampling.max_tokens - step))
             usable = self._usable(logits)
-            chosen = choose(usable, sampling, numbers[:, step % NUMBERS], None if seen is None else seen[rows])
+            chosen = choose(usable, sampling, numbers[:, place], None if seen is None else seen[rows])
             if seen is not None:
                 seen[rows, chosen] = True
             tokens = chosen.tolist()
@@ -349,16 +366,18 @@ class Session:
         """Keep each choice's log-probability, and the likeliest tokens where they are wanted."""
         everything = row_by_row(lambda row: torch.log_softmax(row, dim=-1), logits)
         logprobs = everything.gather(1, chosen[:, None])[:, 0]
-        for row, logprob in zip(rows, logprobs.tolist(), strict=True):
-            _check(logprob)
-            if self.results[row].stopped == "length":
-                self.results[row].logprobs.append(logprob)
-        if not self.alternatives:
-            return
-        best, ids = everything.topk(min(self.alternatives, len(self.tokenizer.vocab)))
-        for row, values, names in zip(rows, best.tolist(), ids.tolist(), strict=True):
-            if self.results[row].stopped == "length":
-                self.results[row].alternatives.append([Alternative(*pair) for pair in zip(names, values, strict=True)])
+        wanted = min(self.alternatives, len(self.tokenizer.vocab))
+        best, ids = everything.topk(wanted) if wanted else (everything[:, :0], everything[:, :0])
+        self._keep(rows, logprobs.tolist(), ids.tolist(), best.tolist())
+
+    def _keep(self, rows: list[int], logprobs: list[float], ids: list[list[int]], best: list[list[float]]) -> None:
+        for row, logprob, names, values in zip(rows, logprobs, ids, best, strict=True):
+            result = self.results[row]
+            if result.stopped == "length":
+                _check(logprob)
+                result.logprobs.append(logprob)
+                if self.alternatives:
+                    result.alternatives.append([Alternative(*pair) for pair in zip(names, values, strict=True)])
 
     def _say_outgrown(self, rows: list[int]) -> None:
         """Of texts that are longer than the context of a model that goes on without what falls out of it."""
@@ -384,6 +403,13 @@ class Session:
 def _check(logprob: float) -> None:
     if logprob != logprob:
         raise FledgeError(NOT_FINITE)
+
+
+def check_ids(ids: Sequence[int], tokenizer: Tokenizer) -> None:
+    """Refuse ids that come from outside and are no token."""
+    for token in ids:
+        if token not in tokenizer.vocab:
+            raise FledgeError(f"The id {token} is not in this tokenizer's vocabulary of {tokenizer.vocab_size:,}.")
 
 
 def holes_of(tokenizer: Tokenizer) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SMALLEST = 1 << 16  # entries; a matrix that stays in the nearest cache reads equally well either way
 LARGE_PAGE, LINE = 2 << 20, 64  # bytes
 
-_prepared: WeakSet[nn.Module] = WeakSet()
+_prepared: WeakKeyDictionary[nn.Module, list[int]] = WeakKeyDictionary()
 
 
 def prepare(model: Model) -> Model:
@@ -28,9 +28,11 @@ def prepare(model: Model) -> Model:
 
     Where the native products read them row by row, they go into large pages; BDH's encoders are turned for that. Of the
     other models, a matrix with more outputs than inputs is stored by its inputs: BLAS then adds long rows instead of
-    taking many short dot products, for which it reaches half the bandwidth. Values and shapes stay as they are.
+    taking many short dot products, for which it reaches half the bandwidth. Values and shapes stay as they are; a
+    matrix that lies in one piece of memory with others, as an optimizer wants them, stays where it is.
     """
-    _prepared.add(model)
+    if is_prepared(model):
+        return model
     large = [parameter for parameter in model.parameters() if _is_large(parameter)]
     with torch.no_grad():
         if type(model) in (Transformer, BDH):
@@ -41,12 +43,24 @@ def prepare(model: Model) -> Model:
             for parameter in large:
                 if parameter.shape[0] > parameter.shape[1] and parameter.is_contiguous():
                     parameter.data = parameter.data.t().contiguous().t()
+    _prepared[model] = _places(model)
     return model
 
 
 def is_prepared(model: Model) -> bool:
-    """Whether `prepare` was called: a model in training is not, and nothing is recorded of it."""
-    return model in _prepared
+    """Whether `prepare` was called and the weights still lie where it left them: training lays them out anew, and
+    nothing is recorded of a model in training."""
+    return _prepared.get(model) == _places(model)
+
+
+def _places(model: Model) -> list[int]:
+    return [parameter.data_ptr() for parameter in model.parameters()]
+
+
+def widen(model: Model) -> Model:
+    """Weights of 16 bits in 32 on a CPU, which is slow with the narrow ones: the same numbers."""
+    weight = next(model.parameters())
+    return model.float() if weight.device.type == "cpu" and weight.element_size() == 2 else model
 
 
 def large_pages(tensors: Iterable[Tensor]) -> list[Tensor]:
@@ -71,7 +85,8 @@ def large_pages(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 
 def _is_large(parameter: nn.Parameter) -> bool:
-    return parameter.device.type == "cpu" and parameter.ndim >= 2 and parameter.numel() >= SMALLEST
+    alone = parameter.untyped_storage().nbytes() == parameter.nbytes
+    return parameter.device.type == "cpu" and parameter.ndim >= 2 and parameter.numel() >= SMALLEST and alone
 
 
 def _by_rows(parameter: Tensor) -> Tensor:

@@ -6,9 +6,12 @@ import re
 
 from fastapi import APIRouter
 
-from fledge.accounting import Account, account
+from fledge.accounting import Account, account_run
 from fledge.accounting.diagram import draw_chart, model_chart
 from fledge.accounting.diagram.chart import Chart
+from fledge.accounting.diagram.models import TITLES
+from fledge.accounting.memory import optimizer_numbers
+from fledge.accounting.parameters import Parameters
 from fledge.bundle import read_manifest
 from fledge.config import ModelConfig, RunConfig, load_recipe, parse, recipe_names
 from fledge.errors import FledgeError, nearest
@@ -44,27 +47,29 @@ def routes(library: Library) -> APIRouter:
 
     @router.post("/account")
     def model_account(request: AccountRequest) -> AccountAnswer:
-        """Parameters, FLOPs and memory by component, and the diagram, of a recipe or bundle with settings changed."""
-        config, vocabulary_size, context_length = find_config(library, request)
+        """Parameters, FLOPs and memory by component, and the diagram, of a recipe or bundle with settings changed: what
+        `fledge account` says of it."""
+        config, vocabulary_size, positions = find_config(library, request)
         model = parse(ModelConfig, {**config.model.model_dump(), **request.model})
         for name, limit in LARGEST.items():
             value = getattr(model, name)
             if value is not None and value > limit:
                 raise FledgeError(f"model.{name} = {value} is more than the page reckons with: at most {limit:,}.")
         return answer(
-            account(
-                model,
+            account_run(
+                config.model_copy(update={"model": model}),
                 request.vocabulary_size or vocabulary_size,
-                request.context_length or context_length,
+                positions,
                 batch=request.batch,
+                context=request.context_length,
             )
         )
 
     return router
 
 
-def find_config(library: Library, request: AccountRequest) -> tuple[RunConfig, int, int]:
-    """The settings to start from, with the vocabulary size and context length that go with them."""
+def find_config(library: Library, request: AccountRequest) -> tuple[RunConfig, int, int | None]:
+    """The settings to start from, their vocabulary size, and the context length that a bundle was built with."""
     if request.bundle is not None:
         manifest = read_manifest(library.bundle(request.bundle))
         config = parse(RunConfig, manifest.config, where=request.bundle)
@@ -73,21 +78,33 @@ def find_config(library: Library, request: AccountRequest) -> tuple[RunConfig, i
     if name not in recipe_names():  # a recipe may be a path on the command line, and must not be one here
         raise FledgeError(f"There is no recipe called {name!r}. {nearest(name, recipe_names())}")
     config = load_recipe(name)
-    return config, config.tokenizer.vocabulary_size or 50_257, config.tokens.context_length
+    return config, config.tokenizer.vocabulary_size or 50_257, None
 
 
 def answer(found: Account) -> AccountAnswer:
     memory = found.memory
-    chart = model_chart(found.config, found.vocabulary_size, found.context_length)
+    context = max(found.context_length, found.positions or 1)
+    # An architecture of one's own has an account, and no drawing of ours.
+    known = found.config.architecture in TITLES
+    chart = model_chart(found.config, found.vocabulary_size, context) if known else None
     return AccountAnswer(
         settings=found.config.model_dump(),
         vocabulary_size=found.vocabulary_size,
         context_length=found.context_length,
         batch=found.batch,
+        optimizer=found.optimizer,
+        precision=found.precision,
         parameters=found.parameters.total,
         parameters_by_component=found.parameters.by_component,
         tensors=[
-            TensorFacts(name=t.name, component=t.component, shape=list(t.shape), times=t.times, count=t.count)
+            TensorFacts(
+                name=t.name,
+                component=t.component,
+                shape=list(t.shape),
+                times=t.times,
+                count=t.count,
+                training_bytes=4 * (2 * t.count + optimizer_numbers(found.optimizer, Parameters((t,)))),
+            )
             for t in found.parameters.tensors
         ],
         forward_flops=found.forward_flops,
@@ -104,8 +121,8 @@ def answer(found: Account) -> AccountAnswer:
         bytes_per_window=memory.slope,
         bytes_at_any_batch=memory.intercept,
         largest_batch={str(size): memory.largest_batch(size * 1e9) for size in DEVICE_GIGABYTES},
-        diagram=STYLE.sub("", draw_chart(chart)),
-        nodes=nodes(chart, found),
+        diagram=STYLE.sub("", draw_chart(chart)) if chart else "",
+        nodes=nodes(chart, found) if chart else [],
     )
 
 

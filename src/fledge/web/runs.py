@@ -23,6 +23,7 @@ METRICS = "metrics.csv"
 SAMPLES = "samples.txt"
 LONGEST_HEADER = 2000
 SAMPLES_TAIL = 200_000
+LARGEST_JSON = 4 << 20
 LIVE_SECONDS = 120.0
 
 
@@ -142,22 +143,32 @@ def newest_manifest(folder: Path) -> dict[str, Any]:
     found += [path for path in [readable_file(folder, "bundle.json")] if path]
     if not found:
         return {}
-    path = found[-1]
-    values = _manifest(str(path), path.stat().st_mtime_ns)
+    return _read_object(found[-1])
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """What a file of settings or facts says; remembered for as long as the file is the same, since the page looks at
+    every run again and again."""
+    status = path.stat()
+    if status.st_size > LARGEST_JSON:
+        raise FledgeError(
+            f"{path.name} has {status.st_size >> 20} MB, and the page reads at most {LARGEST_JSON >> 20}: no run "
+            "writes as much. Look at what did."
+        )
+    values = _json(str(path), status.st_mtime_ns, status.st_size)
     return values if isinstance(values, dict) else {}
 
 
-@lru_cache(maxsize=256)
-def _manifest(path: str, modified: int) -> Any:
+@lru_cache(maxsize=1024)
+def _json(path: str, modified: int, size: int) -> Any:
     return read_json(path)
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
     """The run's configuration as it was written; empty where there is none yet."""
     if (path := readable_file(folder, "config.json")) is not None:
-        config = read_json(path)
-    else:
-        config = newest_manifest(folder).get("config", {})
+        return _read_object(path)
+    config = newest_manifest(folder).get("config", {})
     return config if isinstance(config, dict) else {}
 
 

@@ -245,6 +245,8 @@ class TensorFacts(Answer):
     shape: list[int]
     times: int
     count: int
+    training_bytes: int
+    "Of its weights, gradients and optimizer state."
 
 
 class ProductFacts(Answer):
@@ -281,6 +283,8 @@ class AccountAnswer(Answer):
     vocabulary_size: int
     context_length: int
     batch: int
+    optimizer: str
+    precision: str
     parameters: int
     parameters_by_component: dict[str, int]
     tensors: list[TensorFacts]

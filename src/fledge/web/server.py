@@ -1,17 +1,21 @@
-"""Listening: the socket, the address that is printed, and a clean end on Ctrl-C."""
+"""Listening: the socket and its connections, the address that is printed, and a clean end on Ctrl-C."""
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+import json
 import socket
 import sys
 import threading
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from fledge.errors import FledgeError
 from fledge.web.app import create_app
@@ -19,6 +23,9 @@ from fledge.web.guard import Guard, is_loopback
 from fledge.web.worker import Worker
 
 CONNECTIONS = 512
+CLIENT_CONNECTIONS = 128
+REQUEST_SECONDS = 15.0
+"For the head of a request: from the opening of a connection, or from the first byte after an answer."
 
 
 def start(
@@ -65,18 +72,79 @@ def run(app: Guard, worker: Worker, listener: socket.socket, page: str | None) -
     if page and sys.stdout.isatty():
         threading.Timer(0.5, webbrowser.open, [page]).start()
     sys.setswitchinterval(0.001)  # a text in the making gives way to requests sooner than Python's 5 ms
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        limit_concurrency=CONNECTIONS,
-        timeout_keep_alive=30,
-        timeout_graceful_shutdown=3,
-        ws="none",
-    )
-    Server(config, worker).run(sockets=[listener])
+    Server(settings(app), worker).run(sockets=[listener])
+
+
+def settings(app: Guard, **changes: Any) -> uvicorn.Config:
+    """How uvicorn serves the page."""
+    usual: dict[str, Any] = {
+        "http": Connection,
+        "ws": "none",
+        "log_level": "warning",
+        "access_log": False,
+        "server_header": False,
+        "date_header": False,
+        "limit_concurrency": CONNECTIONS,
+        "timeout_keep_alive": 30,
+        "timeout_graceful_shutdown": 3,
+    }
+    return uvicorn.Config(app, **{**usual, **changes})
+
+
+class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """One that says nothing is closed after a while, and gives way to a new one before that where there are many: of
+    one client, or of all. Nobody has to be known, or to have sent a request, to be counted."""
+
+    deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self.opened = self.loop.time()
+        self.host = self.client[0] if self.client else ""
+        own = [other for other in self.connections if other.host == self.host]
+        crowd = own if len(own) > CLIENT_CONNECTIONS else self.connections
+        if len(crowd) > (CLIENT_CONNECTIONS if crowd is own else CONNECTIONS):
+            idle = [other for other in crowd if other is not self and not other.is_busy()]
+            if not idle:
+                self.refuse()
+                return
+            min(idle, key=lambda other: other.opened).transport.abort()
+        self.watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self.watch()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.unwatch()
+        super().connection_lost(error)
+
+    def is_busy(self) -> bool:
+        """Whether a request is being answered; its body has a time limit of its own."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def watch(self) -> None:
+        if self.is_busy():
+            self.unwatch()
+        elif self.deadline is None:
+            self.deadline = self.loop.call_later(REQUEST_SECONDS, self.end)
+
+    def unwatch(self) -> None:
+        if self.deadline is not None:
+            self.deadline.cancel()
+            self.deadline = None
+
+    def end(self) -> None:
+        self.deadline = None
+        if not self.is_busy():
+            self.transport.abort()
+
+    def refuse(self) -> None:
+        words = f"{CLIENT_CONNECTIONS} requests from here are being answered already. Wait for one of them to end."
+        body = json.dumps({"error": {"message": words, "type": "refused"}}).encode()
+        head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        self.transport.write(f"{head}Retry-After: 2\r\nConnection: close\r\n\r\n".encode() + body)
+        self.transport.close()
 
 
 class Server(uvicorn.Server):

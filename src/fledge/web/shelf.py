@@ -73,8 +73,11 @@ class Shelf:
 
     def _read_bundle(self, path: Path) -> Bundle:
         from fledge.bundle import load_bundle
+        from fledge.generation import prepare, widen
 
-        return load_bundle(path, device=self.device)
+        bundle = load_bundle(path, device=self.device)
+        prepare(widen(bundle.model))
+        return bundle
 
     def _read_tokenizer(self, path: Path) -> Tokenizer:
         from fledge.tokenizer import load_tokenizer

@@ -12,7 +12,6 @@ from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 
 from fledge.config import SamplingConfig, parse
-from fledge.errors import FledgeError
 from fledge.web.schemas import GenerateRequest
 from fledge.web.shelf import Shelf
 from fledge.web.streams import LiveResponse, last_words
@@ -20,7 +19,6 @@ from fledge.web.worker import Job, Worker
 
 if TYPE_CHECKING:
     from fledge.generation.generate import Session
-    from fledge.tokenizer import Tokenizer
 
 
 class Fresh(NamedTuple):
@@ -35,33 +33,22 @@ class Fresh(NamedTuple):
 def open_session(
     shelf: Shelf,
     bundle: str,
-    prompts: Sequence[str | Sequence[int]],
+    prompts: Sequence[str | list[int]],
     sampling: SamplingConfig,
     alternatives: int = 0,
     prefix: Sequence[int] = (),
 ) -> Session:
     """A generation that is ready to run; everything that can be wrong with the request is found here."""
-    from fledge.generation.generate import Session
+    from fledge.generation.generate import Session, check_ids
 
     found = shelf.bundle(bundle)
-    texts = [prompt if isinstance(prompt, str) else "" for prompt in prompts]
-    session = Session(found.model, found.tokenizer, texts, sampling, alternatives)
-    for number, prompt in enumerate(prompts):
-        for row in range(number * sampling.samples, (number + 1) * sampling.samples):
-            if not isinstance(prompt, str):
-                check_ids(prompt, found.tokenizer)
-                session.histories[row] = list(prompt) or session.histories[row]
-            check_ids(prefix, found.tokenizer)
-            session.histories[row] += prefix
-            for token in prefix:
-                session.streams[row].push(token)
+    session = Session(found.model, found.tokenizer, prompts, sampling, alternatives)
+    check_ids(prefix, found.tokenizer)
+    for history, stream in zip(session.histories, session.streams, strict=True):
+        history += prefix
+        for token in prefix:
+            stream.push(token)
     return session
-
-
-def check_ids(ids: Sequence[int], tokenizer: Tokenizer) -> None:
-    for token in ids:
-        if token not in tokenizer.vocab:
-            raise FledgeError(f"The id {token} is not in this tokenizer's vocabulary of {tokenizer.vocab_size:,}.")
 
 
 def run_session(session: Session) -> Iterator[Fresh]:

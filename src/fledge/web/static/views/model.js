@@ -13,6 +13,7 @@ const SLIDERS = {
   vocabulary_size: { words: "Vocabulary", values: [256, 512, 1024, 2048, 4096, 8192, 10000, 16384, 32768, 50257, 65536, 100277, 131072, 200019] },
   batch: { words: "Batch", values: powers(0, 12) },
 };
+const OPTIMIZERS = { adamw: "AdamW", muon: "Muon", sgd: "SGD" };
 const ARCHITECTURES = ["transformer", "bdh", "rnn", "gru", "lstm"];
 
 export async function open(place) {
@@ -49,16 +50,27 @@ export async function open(place) {
 
   const ask = latest(async () => {
     const [kind, name] = [state.source.slice(0, state.source.indexOf(":")), state.source.slice(state.source.indexOf(":") + 1)];
+    const asked = `${state.source} ${state.model.architecture ?? ""}`;
     try {
       const start = performance.now();
       const account = await post("/api/account", { [kind]: name, model: state.model, ...state.facts });
       problem.textContent = "";
+      state.drawn = asked;
       draw(account);
       performance.measure("account", { start, end: performance.now() });
     } catch (error) {
-      if (error.status === 400) problem.textContent = error.message; else notice(error.message);
+      if (error.status === 400 || error.status === 404) problem.textContent = error.message; else notice(error.message);
+      if (state.drawn !== asked) clear(error.message);  // a slider's step too far leaves the model it began with
     }
   });
+
+  /** Nothing of another model stays beside the name of one that has no account. */
+  function clear(message) {
+    state.drawn = state.account = null;
+    architecture.value = state.model.architecture ?? "";
+    show(diagram, h("p", { class: "problem" }, message));
+    [numbers, bars, part].forEach((place) => show(place, h("p", { class: "muted" }, "Nothing to reckon.")));
+  }
 
   function draw(account) {
     state.account = account;
@@ -66,6 +78,7 @@ export async function open(place) {
     for (const name of ["layers", "width", "heads"]) sliders[name].set(settings[name]);
     for (const name of ["context_length", "vocabulary_size", "batch"]) sliders[name].set(account[name]);
     sliders.heads.element.hidden = !["transformer", "bdh"].includes(settings.architecture);
+    if (![...architecture.options].some((option) => option.value === settings.architecture)) architecture.append(h("option", {}, settings.architecture));
     architecture.value = settings.architecture;
     const fact = (value, words, title) => h("div", { title }, h("b", {}, value), h("span", {}, words));
     show(numbers,
@@ -77,7 +90,7 @@ export async function open(place) {
       barGroup("Parameters", Object.entries(account.parameters_by_component), billions),
       barGroup("FLOPs of a forward pass", Object.entries(account.flops_by_component), (value) => `${short(value)}FLOP`),
       barGroup("Memory of a training step", account.memory_parts.map((p) => [p.name, p.bytes]), bytes),
-      h("p", { class: "small muted" }, `${bytes(account.bytes_per_window)} for each window, and ${bytes(account.bytes_at_any_batch)} at any batch (bf16 activations, AdamW).`),
+      h("p", { class: "small muted" }, `${bytes(account.bytes_per_window)} for each window, and ${bytes(account.bytes_at_any_batch)} at any batch (${account.precision} activations, ${OPTIMIZERS[account.optimizer] ?? account.optimizer}).`),
       h("p", { class: "small muted" }, "Largest batch: ", Object.entries(account.largest_batch).map(([size, batch], i) => `${i ? " · " : ""}${size} GB: ${batch ? count(batch) : "none"}`).join("")));
     drawDiagram(account);
     pick(state.picked, false);
@@ -112,14 +125,15 @@ export async function open(place) {
     if (!node) { show(part, h("h2", {}, "A part"), h("p", { class: "muted" }, "Choose a box of the diagram to see what it holds and costs.")); return; }
     const tensors = account.tensors.filter((t) => node.tensors.includes(t.name));
     const products = account.products.filter((p) => node.products.includes(p.name));
-    const own = tensors.reduce((sum, t) => sum + t.count, 0), flops = products.reduce((sum, p) => sum + p.flops, 0);
+    const own = tensors.reduce((sum, t) => sum + t.count, 0), held = tensors.reduce((sum, t) => sum + t.training_bytes, 0);
+    const flops = products.reduce((sum, p) => sum + p.flops, 0);
     const share = (value, whole) => (whole ? ` (${((100 * value) / whole).toFixed(1)} %)` : "");
     const rows = [
       ["Parameters", own ? `${count(own)}${share(own, account.parameters)}` : "none"],
       ...tensors.map((t) => ["", h("code", {}, `${t.name}  ${t.shape.join(" × ")}${t.times > 1 ? `, ${t.times} times` : ""}`)]),
       ["Forward", flops ? `${short(flops)}FLOP${share(flops, account.forward_flops)}` : "no matrix product"],
       ...products.map((p) => ["", h("code", {}, `${p.shape}${p.times > 1 ? `, ${count(p.times)} times` : ""}`)]),
-      ["Memory", own ? `${bytes(16 * own)}: weights, gradients, AdamW` : "no weights"],
+      ["Memory", own ? `${bytes(held)}: weights, gradients, ${OPTIMIZERS[account.optimizer] ?? account.optimizer}` : "no weights"],
       ...node.memory.map((name) => account.memory_parts.find((p) => p.name === name)).filter(Boolean).map((p) => ["", `${bytes(p.bytes)}: ${p.name}, in all layers`]),
     ];
     show(part, h("h2", {}, node.title), h("p", { class: "muted small" }, node.detail), h("dl", {}, rows.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])));
