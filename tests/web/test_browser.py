@@ -251,6 +251,16 @@ class TestTokens:
 
 @pytest.mark.slow
 class TestRuns:
+    def test_a_run_leads_to_its_text_and_its_file(self, page: Any) -> None:
+        visit(page, "runs")
+        with page.expect_download() as download:
+            page.get_by_label("Download the model of alpha").click()
+        assert download.value.suggested_filename.endswith(".zip")
+        page.get_by_label("Generate with beta").click()
+        page.locator(".generate-view form").wait_for()
+        assert page.get_by_label("Bundle", exact=True).input_value() == BETA
+        assert page.problems == []
+
     def test_runs_are_listed_compared_and_followed(self, page: Any) -> None:
         visit(page, "runs")
         page.get_by_label("Show alpha", exact=True).check()
@@ -386,15 +396,34 @@ class TestGenerate:
         assert texts[0].startswith("the egg")
         assert page.get_by_role("button", name="Take 2").is_visible()
 
+    def test_the_button_is_seen_at_once_and_the_bundle_says_what_to_begin_with(self, page: Any) -> None:
+        page.set_viewport_size({"width": 1280, "height": 900})
+        visit(page, "generate")
+        button = page.get_by_role("button", name="Generate", exact=True).bounding_box()
+        page.set_viewport_size({"width": 1280, "height": 860})
+        assert button["y"] + button["height"] < 900
+        temperature = page.get_by_label("Temperature", exact=True)
+        until(page, "document.querySelector('.generate-view form').elements.length > 0")
+        assert temperature.input_value() == "0.7"  # akjv-demo's, and not the page's own
+        temperature.fill("0.35")
+        page.get_by_label("Bundle", exact=True).select_option(ALPHA)
+        page.wait_for_timeout(300)
+        assert temperature.input_value() == "0.35"  # what the person chose stays
+
     def test_alternatives_and_branches(self, page: Any) -> None:
         visit(page, "generate")
         page.get_by_label("Bundle", exact=True).select_option(ALPHA)
+        page.get_by_label("Prompt", exact=True).fill("In the beginning")
         page.get_by_label("Tokens at most", exact=True).fill("12")
         page.get_by_role("button", name="Generate").click()
         until(page, "/tokens in/.test(document.querySelector('.take-status').textContent)")
         page.locator(".g").nth(3).click()
         rows = page.locator(".alternative")
         assert rows.count() >= 8
+        for row in rows.all()[:3]:  # a bar is as long as its token is likely
+            told = float(re.sub(r"[^\d.]", "", row.locator(".number").inner_text()))
+            whole, bar = (row.locator(part).bounding_box()["width"] for part in (".bar", ".bar i"))
+            assert 100 * bar / whole == pytest.approx(told, abs=0.6)
         assert page.locator(".alternative.chosen").count() == 1
         page.get_by_role("button", name=re.compile("^Branch with")).nth(2).click()
         until(page, "document.querySelectorAll('.g.kept').length === 4")
@@ -436,6 +465,7 @@ class TestGenerate:
     def test_a_long_text_can_be_stopped(self, page: Any) -> None:
         visit(page, "generate")
         page.get_by_label("Bundle", exact=True).select_option(ALPHA)
+        page.get_by_label("Prompt", exact=True).fill("In the beginning")
         page.get_by_label("Tokens at most", exact=True).fill("8000")
         page.get_by_label("Temperature", exact=True).fill("1")
         page.evaluate(

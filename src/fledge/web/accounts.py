@@ -12,7 +12,7 @@ from fledge.accounting.diagram.chart import Chart
 from fledge.accounting.diagram.models import TITLES
 from fledge.accounting.memory import optimizer_numbers
 from fledge.accounting.parameters import Parameters
-from fledge.bundle import read_manifest
+from fledge.bundle.describe import open_manifest
 from fledge.config import ModelConfig, RunConfig, load_recipe, parse, recipe_names
 from fledge.errors import FledgeError, nearest
 from fledge.web.library import Library
@@ -71,7 +71,7 @@ def routes(library: Library) -> APIRouter:
 def find_config(library: Library, request: AccountRequest) -> tuple[RunConfig, int, int | None]:
     """The settings to start from, their vocabulary size, and the context length that a bundle was built with."""
     if request.bundle is not None:
-        manifest = read_manifest(library.bundle(request.bundle))
+        manifest = open_manifest(library.bundle(request.bundle))[1]
         config = parse(RunConfig, manifest.config, where=request.bundle)
         return config, manifest.model.vocabulary_size, manifest.model.context_length
     name = request.recipe or "akjv-demo"

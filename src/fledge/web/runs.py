@@ -11,19 +11,26 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse
 
 from fledge.config import RunConfig, parse
 from fledge.errors import FledgeError
+from fledge.experiments.plan import PLAN
 from fledge.files import read_json
-from fledge.web.library import Library, readable_file
+from fledge.web.library import Library, NotFound, readable_file
 from fledge.web.metrics import last_facts, parse_rows, read_lines, tail
-from fledge.web.schemas import MetricsAnswer, RunsAnswer, RunSummary, SamplesAnswer, SettingsAnswer
+from fledge.web.schemas import ExperimentEntry, MetricsAnswer, RunsAnswer, RunSummary, SamplesAnswer, SettingsAnswer
 
 METRICS = "metrics.csv"
 SAMPLES = "samples.txt"
+TRIALS = "trials"
 LONGEST_HEADER = 2000
 SAMPLES_TAIL = 200_000
 LARGEST_JSON = 4 << 20
+LARGEST_REPORT = 32 << 20
+REPORT = "report.html"
+# A report has its styles and drawings in itself, needs no script, and may have been written by anybody.
+REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
 LIVE_SECONDS = 120.0
 
 
@@ -36,7 +43,26 @@ def routes(library: Library) -> APIRouter:
         catalogue = library.catalogue()
         summaries = [summarise(name, folder) for name, folder in catalogue.runs.items()]
         summaries.sort(key=lambda summary: (summary.state == "broken", -(summary.updated or 0)))
-        return RunsAnswer(runs=summaries, now=time.time(), skipped=catalogue.skipped)
+        names = dict.fromkeys(summary.experiment for summary in summaries if summary.experiment)
+        trials = {summary.experiment: catalogue.runs[summary.name] for summary in summaries}
+        experiments = [
+            ExperimentEntry(name=name, has_report=readable_file(trials[name].parent.parent, REPORT) is not None)
+            for name in names
+        ]
+        return RunsAnswer(runs=summaries, experiments=experiments, now=time.time(), skipped=catalogue.skipped)
+
+    @router.get("/report", response_class=HTMLResponse)
+    def report(run: str = Query(max_length=500), experiment: bool = False) -> HTMLResponse:
+        """A run's report as a page of its own; or that of the experiment that the run is a trial of."""
+        folder = library.run(run)
+        if experiment and (place := experiment_of(run, folder)) is None:
+            raise NotFound(f"{run} is not a trial of an experiment.")
+        path = readable_file(folder.parent.parent if experiment else folder, REPORT)
+        if path is None:
+            raise NotFound(f"There is no report of {place if experiment else run} yet: fledge report writes one.")
+        if path.stat().st_size > LARGEST_REPORT:
+            raise FledgeError(f"{path.name} has more than {LARGEST_REPORT >> 20} MB. Open it from its folder.")
+        return HTMLResponse(path.read_bytes(), headers={"content-security-policy": REPORT_POLICY})
 
     @router.get("/metrics")
     def metrics(run: str = Query(max_length=500), cursor: str = Query("", max_length=60)) -> MetricsAnswer:
@@ -58,20 +84,33 @@ def routes(library: Library) -> APIRouter:
     return router
 
 
+def experiment_of(name: str, folder: Path) -> str | None:
+    """The name of the experiment that a run is a trial of."""
+    if folder.parent.name != TRIALS or not readable_file(folder.parent.parent, PLAN):
+        return None
+    above = name.split("/")[:-2]
+    return "/".join(above) or folder.parent.parent.resolve().name
+
+
 def summarise(name: str, folder: Path) -> RunSummary:
     """One line of the list. Whatever is wrong with the folder becomes a sentence in it."""
     try:
         return _summary(name, folder)
     except Exception as error:
         sentence = str(error) if isinstance(error, FledgeError) else f"{type(error).__name__}: {error}"
-        return RunSummary(name=name, state="broken", problem=sentence[:500])
+        return RunSummary(name=name, state="broken", problem=sentence[:500], experiment=experiment_of(name, folder))
 
 
 def _summary(name: str, folder: Path) -> RunSummary:
     checkpoints = [path.parent.name for path in checkpoint_manifests(folder)]
+    links: dict[str, Any] = {
+        "experiment": experiment_of(name, folder),
+        "has_report": readable_file(folder, REPORT) is not None,
+    }
     path = readable_file(folder, METRICS)
     if path is None:
-        return RunSummary(name=name, state="empty", checkpoints=checkpoints, updated=folder.stat().st_mtime)
+        updated = folder.stat().st_mtime
+        return RunSummary(name=name, state="empty", checkpoints=checkpoints, updated=updated, **links)
     status = path.stat()
     facts = last_facts(str(path), status.st_mtime_ns, status.st_size)
     samples = readable_file(folder, SAMPLES)
@@ -107,6 +146,7 @@ def _summary(name: str, folder: Path) -> RunSummary:
         architecture=config.model.architecture if config else None,
         parameters=parameter_count(folder),
         checkpoints=checkpoints,
+        **links,
     )
 
 

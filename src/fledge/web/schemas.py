@@ -72,6 +72,19 @@ class LibraryAnswer(Answer):
     "Folders that could not be looked into, and why."
 
 
+class SamplingAnswer(Answer):
+    bundle: str
+    prompt: str
+    "Of its settings, or the first words of the text that its run held out; empty where neither is known."
+    temperature: float
+    max_tokens: int
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float
+    stop: list[str]
+
+
 class TokensRequest(Request):
     text: Annotated[str, Field(max_length=TEXT_LIMIT)]
     tokenizers: Annotated[list[Name], Field(min_length=1, max_length=4)]
@@ -177,10 +190,20 @@ class RunSummary(Answer):
     architecture: str | None = None
     parameters: int | None = None
     checkpoints: list[str] = []
+    experiment: str | None = None
+    "The experiment that it is a trial of."
+    has_report: bool = False
+
+
+class ExperimentEntry(Answer):
+    name: str
+    has_report: bool
 
 
 class RunsAnswer(Answer):
     runs: list[RunSummary]
+    experiments: list[ExperimentEntry]
+    "Of the runs that are trials."
     now: float
     skipped: dict[str, str]
 

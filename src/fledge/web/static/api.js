@@ -65,6 +65,14 @@ export async function* stream(path, body, signal) {
   }
 }
 
+/** Save what a request answers as a file. */
+export async function save(path, name) {
+  const address = URL.createObjectURL(await whole((await send(path)).blob()));
+  const link = Object.assign(document.createElement("a"), { href: address, download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(address), 60_000);
+}
+
 let library = null;
 
 /** What is served: bundles, tokenizers, recipes. Asked again when `fresh`. */

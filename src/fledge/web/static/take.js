@@ -147,11 +147,10 @@ export class Take {
     this.spanAt(place).classList.add("active");
     const others = token.alternatives.some((other) => other.id === token.id) ? [...token.alternatives] : [token, ...token.alternatives];
     others.sort((a, b) => b.logprob - a.logprob);
-    const most = Math.max(...others.map((other) => Math.exp(other.logprob)));
     show(this.roads, h("h3", {}, `Token ${count(place + 1)}: what could have stood here`), others.map((other) => {
       const name = inline(fromBase64(other.bytes));
       return h("div", { class: other.id === token.id ? "alternative chosen" : "alternative" }, h("code", { title: `id ${other.id}` }, name),
-        h("span", { class: "bar" }, h("i", { style: { width: `${(100 * Math.exp(other.logprob)) / most}%` } })),
+        h("span", { class: "bar" }, h("i", { style: { width: `${100 * Math.exp(other.logprob)}%` } })),
         h("span", { class: "number small" }, percent(other.logprob)),
         h("button", { type: "button", "aria-label": other.id === token.id ? `Go on from ${name} again` : `Branch with ${name}`, onclick: () => this.onbranch(this, take, place, other) }, other.id === token.id ? "again" : "branch"));
     }));

@@ -1,6 +1,6 @@
 // Generate: a prompt, a strategy, one or two bundles; the same seed gives the same text.
 
-import { label, readLibrary } from "../api.js";
+import { get, label, readLibrary } from "../api.js";
 import { field, h, memory, options, show } from "../dom.js";
 import { Take } from "../take.js";
 
@@ -14,7 +14,7 @@ const NUMBERS = [
   ["repetition_penalty", "Repetition penalty", 1, 10, 0.05, 1],
 ];
 
-export async function open(place) {
+export async function open(place, query) {
   const library = await readLibrary(true);
   const heading = h("header", { class: "head" }, h("h1", {}, "Generate"),
     h("p", {}, "Let a bundle go on from a prompt. The deeper a token’s shade, the less sure the model was; choose one to see what else could have stood there, and branch."));
@@ -25,19 +25,23 @@ export async function open(place) {
   const saved = memory.get("generate", {});
   const choices = library.bundles.map((bundle) => [bundle.name, label(bundle.name)]).reverse();
   const known = (name, otherwise) => (choices.some(([value]) => value === name) ? name : otherwise);
-  const first = options(h("select"), choices, known(saved.first, choices[0][0]));
+  const asked = query.get("bundle"), ofRun = library.bundles.filter((bundle) => bundle.run === asked).at(-1)?.name;
+  const first = options(h("select"), choices, known(ofRun ?? asked, known(saved.first, choices[0][0])));
   const second = options(h("select"), [["", "nobody"], ...choices], known(saved.second, ""));
   const prompt = h("textarea", { rows: 4, spellcheck: "false", maxlength: "100000", placeholder: "Empty: begin a new text" });
-  prompt.value = saved.prompt ?? "In the beginning";
   const numbers = Object.fromEntries(NUMBERS.map(([name, , min, max, step, usual]) => {
     const input = h("input", { type: "number", min: String(min), max: max === undefined ? null : String(max), step: String(step), placeholder: usual === "" ? "off" : "" });
-    input.value = saved[name] ?? usual;
+    input.value = usual;
     return [name, input];
   }));
   const seed = h("input", { type: "number", min: "0", step: "1" });
   seed.value = saved.seed ?? 0;
   const stop = h("input", { type: "text", placeholder: "texts, with | between" });
-  stop.value = saved.stop ?? "";
+  const inputs = { prompt, stop, ...numbers }, changed = saved.changed ?? {};
+  for (const [name, input] of Object.entries(inputs)) {
+    input.value = changed[name] ?? input.value;
+    input.addEventListener("input", () => { if (input.value === String(own[name] ?? "")) delete changed[name]; else changed[name] = input.value; remember(); });
+  }
   const takes = h("div", { class: "takes" });
   const go = h("button", { type: "submit", class: "primary" }, "Generate");
   const halt = h("button", { type: "button", disabled: true, onclick: () => shown.forEach((take) => take.stop()) }, "Stop");
@@ -49,9 +53,18 @@ export async function open(place) {
     return values;
   }
 
+  /** The bundle's own settings and prompt, wherever the person has not written something else. */
+  let own = {};
+  async function suggest() {
+    const wanted = first.value;
+    const found = await get("/api/bundles/sampling", { bundle: wanted }).catch(() => null);
+    if (!found || first.value !== wanted) return;
+    own = { ...found, stop: found.stop.join("|"), max_tokens: Math.min(found.max_tokens, 8192) };
+    for (const [name, input] of Object.entries(inputs)) if (!(name in changed)) input.value = own[name] ?? "";
+  }
+
   function remember() {
-    const plain = Object.fromEntries(Object.entries(numbers).map(([name, input]) => [name, input.value]));
-    memory.set("generate", { ...plain, first: first.value, second: second.value, prompt: prompt.value, seed: seed.value, stop: stop.value });
+    memory.set("generate", { changed, first: first.value, second: second.value, seed: seed.value });
   }
 
   /** A pane per chosen bundle; the takes of a bundle that stays chosen stay too. */
@@ -83,18 +96,18 @@ export async function open(place) {
 
   // The steps are those of the arrow keys; any value may be typed, and the server says what it does not take.
   const form = h("form", { class: "card", noValidate: true, onsubmit: submit },
-    field("Bundle", first), field("Beside it", second), field("Prompt", prompt),
+    field("Bundle", first), field("Beside it", second), field("Prompt", prompt), h("div", { class: "row" }, go, halt),
     h("div", { class: "pair" }, NUMBERS.slice(0, 2).map(([name, words]) => field(words, numbers[name])), field("Seed", seed),
       h("button", { type: "button", class: "level", onclick: () => { seed.value = Math.floor(Math.random() * 1e6); } }, "New seed")),
     h("details", { open: innerWidth > 860 }, h("summary", {}, "Filters and stops"), h("div", { class: "stack" },
-      h("div", { class: "pair" }, NUMBERS.slice(2).map(([name, words]) => field(words, numbers[name]))), field("Stop at", stop))),
-    h("div", { class: "row" }, go, halt));
+      h("div", { class: "pair" }, NUMBERS.slice(2).map(([name, words]) => field(words, numbers[name]))), field("Stop at", stop))));
   prompt.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit(); });
-  [first, second].forEach((select) => select.addEventListener("change", () => { panes(); remember(); }));
+  [first, second].forEach((select) => select.addEventListener("change", () => { panes(); remember(); if (select === first) suggest(); }));
 
   show(place, heading, h("div", { class: "generate-layout" }, form, h("div", { class: "stack" },
     h("div", { class: "row spread" }, h("span", { class: "scale" }, "sure", h("i", { "aria-hidden": "true" }), "unsure"),
       h("span", { class: "small muted" }, "Ctrl+Enter in the prompt generates")), takes)));
   panes();
+  await suggest();
   return () => shown.forEach((take) => take.stop());
 }

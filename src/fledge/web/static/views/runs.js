@@ -1,9 +1,9 @@
 // Runs: every run below the served folders as it is now, and any of them side by side.
 
-import { get } from "../api.js";
+import { get, hasToken, save } from "../api.js";
 import { Chart, smooth } from "../chart.js";
-import { field, h, memory, redraw, segments, show } from "../dom.js";
-import { ago, billions, count, duration, fixed, short } from "../format.js";
+import { field, h, memory, notice, redraw, segments, show } from "../dom.js";
+import { ago, billions, count, duration, fixed, plural, short } from "../format.js";
 import { compareSettings } from "../settings.js";
 
 const PAUSE = 2000;
@@ -30,6 +30,8 @@ class RunsView {
     this.data = new Map();
     this.colours = new Map();
     this.rows = new Map();
+    this.groups = new Map();
+    this.experiments = [];
     this.reading = Promise.resolve();
     this.options = { axis: "step", logX: false, logY: false, weight: 0.5, ...memory.get("runs.options", {}) };
     this.closed = false;
@@ -101,6 +103,7 @@ class RunsView {
     say(this.silence, "");
     const first = !this.runs.size;
     this.runs = new Map(answer.runs.map((run) => [run.name, run]));
+    this.experiments = answer.experiments;
     this.now = answer.now;
     if (!this.runs.size) {
       show(this.place, this.heading, h("div", { class: "nothing" }, "No run yet. ", h("code", {}, "fledge demo"), " starts one, and it appears here while it trains."));
@@ -158,22 +161,42 @@ class RunsView {
     return this.colours.get(name);
   }
 
-  /** A row stays the same element for as long as its run is there: a press or a focus on it outlasts what is new in it. */
+  /** Trials stand below their experiment. A row stays the same element for as long as its run is there: a press or a focus on it
+   * outlasts what is new in it. */
   drawList() {
-    const rows = [...this.runs.values()].map((run) => this.row(run));
+    const runs = [...this.runs.values()];
+    const rows = runs.filter((run) => !run.experiment).map((run) => this.row(run));
+    for (const experiment of this.experiments) {
+      const trials = runs.filter((run) => run.experiment === experiment.name).map((run) => this.row(run));
+      rows.push(this.group(experiment, trials));
+    }
     if (rows.length === this.list.children.length && rows.every((row, i) => row === this.list.children[i])) return;
     const focused = this.list.querySelector(":focus");
     show(this.list, rows);
     focused?.focus({ preventScroll: true });
   }
 
+  group(experiment, trials) {
+    if (!this.groups.has(experiment.name)) {
+      const head = h("summary", {}), body = h("div", {});
+      this.groups.set(experiment.name, { element: h("details", { class: "experiment", open: trials.length < 12 }, head, body), head, body });
+    }
+    const { element, head, body } = this.groups.get(experiment.name);
+    redraw(head, [experiment, trials.length], () => show(head, h("span", { class: "name" }, experiment.name), h("span", { class: "small muted" }, ` ${plural(trials.length, "trial")}`),
+      experiment.has_report && h("span", { class: "links" }, this.report(this.trialOf(experiment), true))));
+    if (trials.length !== body.children.length || trials.some((row, i) => row !== body.children[i])) show(body, trials);
+    return element;
+  }
+
+  trialOf(experiment) { return [...this.runs.values()].find((run) => run.experiment === experiment.name).name; }
+
   row(run) {
     if (!this.rows.has(run.name)) {
       const box = h("input", { type: "checkbox", "aria-label": `Show ${run.name}`, onchange: () => this.choose(run.name, box.checked) });
-      const rest = h("span", { class: "rest" });
-      this.rows.set(run.name, { element: h("label", {}, box, rest), box, rest });
+      const rest = h("span", { class: "rest" }), links = h("span", { class: "links" });
+      this.rows.set(run.name, { element: h("label", {}, box, rest, links), box, rest, links });
     }
-    const { element, box, rest } = this.rows.get(run.name), chosen = this.chosen.has(run.name);
+    const { element, box, rest, links } = this.rows.get(run.name), chosen = this.chosen.has(run.name);
     element.className = `run${chosen ? ` series-${this.colour(run.name)}` : ""}`;
     element.title = run.problem ?? run.name;
     box.checked = chosen;
@@ -183,12 +206,29 @@ class RunsView {
       run.state === "training" && run.tokens_per_second !== null && h("span", {}, `${short(run.tokens_per_second)} tokens/s`),
       run.parameters !== null && h("span", {}, `${billions(run.parameters)} parameters`),
       run.updated !== null && h("span", {}, ago(this.now - run.updated))];
-    show(rest, h("span", { class: "name" }, run.name),
+    show(rest, h("span", { class: "name" }, run.experiment ? run.name.split("/").at(-1) : run.name),
       h("span", { class: `state ${run.state}` }, run.state === "training" ? `training, step ${count(run.step)}` : run.state),
       run.steps && run.step !== null && h("span", { class: "progress", role: "progressbar", "aria-label": "Steps", "aria-valuemin": 0, "aria-valuemax": run.steps, "aria-valuenow": run.step },
         h("i", { style: { width: `${Math.min(100, (100 * run.step) / run.steps)}%` } })),
       h("span", { class: "line2" }, facts));
+    const model = run.checkpoints.length > 0;
+    redraw(links, [model, run.has_report], () => show(links,
+      model && h("a", { href: `#/generate?${new URLSearchParams({ bundle: run.name })}`, "aria-label": `Generate with ${run.name}` }, "Generate"),
+      run.has_report && this.report(run.name, false),
+      model && this.file(`/api/bundles/download?${new URLSearchParams({ bundle: run.name })}`, `${run.name}.zip`, "Download", `Download the model of ${run.name}`)));
     return element;
+  }
+
+  report(run, experiment) {
+    const path = `/api/runs/report?${new URLSearchParams(experiment ? { run, experiment } : { run })}`;
+    if (!hasToken()) return h("a", { href: path, target: "_blank", rel: "noopener" }, "Report");
+    return this.file(path, "report.html", "Report", `Save the report of ${run}`);
+  }
+
+  /** A link brings no token: where one is needed, the file is fetched with it and then saved. */
+  file(path, name, words, label) {
+    if (!hasToken()) return h("a", { href: path, download: name.replaceAll("/", "-"), "aria-label": label }, words);
+    return h("a", { href: "#/runs", "aria-label": label, onclick: (event) => { event.preventDefault(); save(path, name.replaceAll("/", "-")).catch((error) => notice(error.message)); } }, words);
   }
 
   choose(name, wanted) {
