@@ -101,8 +101,9 @@ class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         super().connection_made(transport)
         self.opened = self.loop.time()
         self.host = self.client[0] if self.client else ""
-        own = [other for other in self.connections if other.host == self.host]
-        crowd = own if len(own) > CLIENT_CONNECTIONS else self.connections
+        every = [other for other in self.connections if not other.transport.is_closing()]
+        own = [other for other in every if other.host == self.host]
+        crowd = own if len(own) > CLIENT_CONNECTIONS else every
         if len(crowd) > (CLIENT_CONNECTIONS if crowd is own else CONNECTIONS):
             idle = [other for other in crowd if other is not self and not other.is_busy()]
             if not idle:
