@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fledge.generation import Generation
     from fledge.model import Model
     from fledge.tokenizer import Tokenizer
-    from fledge.tokens import TokenStore, Windows
+    from fledge.tokens import TokenSplit, TokenStore, Windows
     from fledge.training import TrainingResult
 
 CONFIG = "config.json"
@@ -332,6 +332,20 @@ def require_checkpoint(path: Path | str) -> None:
             f"{folder} is a run that has no checkpoint yet. Wait for its first one, or go on with the command that "
             f"began it: {begin_again(folder, folder / CONFIG)}"
         )
+
+
+def held_out(path: Path) -> TokenSplit | None:
+    """The held-out part of the text that the run at `path`, or around it, was trained on; None where there is none."""
+    from fledge.tokens import TokenStore
+
+    for folder in (path, *path.absolute().parents[:2]):
+        if is_run(folder):
+            config = parse(RunConfig, read_json(folder / CONFIG), where=str(folder / CONFIG))
+            store = Path(config.tokens.store or folder / "tokens")
+            if (store / "store.json").is_file():
+                split = TokenStore.open(store).split("validation")
+                return split if len(split.tokens) else None
+    return None
 
 
 def is_bundle(path: Path) -> bool:

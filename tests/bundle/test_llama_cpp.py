@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import torch
 import zstandard
 
 from fledge.bundle import load_bundle, save_bundle
-from fledge.bundle.exchange import export_bundle
+from fledge.bundle.exchange import SHORT, export_bundle
+from fledge.bundle.gguf import QUANTISED, rounded
 from fledge.config import SamplingConfig
 from fledge.errors import FledgeError
 from fledge.generation import generate
@@ -77,3 +79,50 @@ def test_llama_cpp_has_our_ids(tmp_path: Path, pattern: str) -> None:
         assert judge.encode(text, special=False) == tokenizer.encode(text, special="text")
         compared += 1
     assert compared
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16", *QUANTISED])
+@pytest.mark.parametrize("name", ["qwen3", "gpt2"])
+def test_llama_cpp_has_the_scores_of_the_rounded_weights(
+    tmp_path: Path, tokenizer: Tokenizer, name: str, kind: str
+) -> None:
+    """Within what rounding activations to 8 bits costs: llama.cpp does that beside quantised weights."""
+    bundle = make(tmp_path, tokenizer, name)
+    judge = LlamaCpp(export_bundle(bundle, tmp_path / "model.gguf", dtype=kind), 16)
+    ids = tokenizer.encode("In the beginning")
+    theirs = judge.log_probabilities(ids, tokenizer.vocab_size, tokenizer.encode("a")[0])
+    before = bundle.model(torch.tensor([ids]))[0, -1].log_softmax(-1)
+    bundle.model.load_state_dict(rounded(bundle.model.state_dict(), SHORT.get(kind, kind)))
+    with torch.inference_mode():
+        ours = bundle.model(torch.tensor([ids]))[0, -1].log_softmax(-1)
+    assert (theirs - ours).abs().max() < (0.15 if kind in QUANTISED else 0.05)
+    if kind in ("q4_0", "q4_1"):
+        assert (theirs - ours).abs().mean() < (theirs - before).abs().mean()
+
+
+def test_a_modelfile_says_how_to_sample(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    sampling = SamplingConfig(temperature=0.5, top_k=7, min_p=0.1, stop=('say "Amen" now', "\n\n"), max_tokens=9)
+    config = small_config().model_copy(update={"sampling": sampling})
+    bundle = load_bundle(save_bundle(tmp_path / "bundle", config, tokenizer, small_model(config, tokenizer)))
+    file = export_bundle(bundle, tmp_path / "model.gguf", dtype="Q8_0")
+    text = (tmp_path / "model.Modelfile").read_text()
+    found = re.findall(r'^(FROM|TEMPLATE|PARAMETER \w+) (?:"""((?s:.*?))"""|(.+))$', text, re.MULTILINE)
+    assert "".join(re.sub(r'(?s)""".*?"""', "", text).split()).count("PARAMETER") == 9
+    assert [(name, quoted or plain) for name, quoted, plain in found] == [
+        ("FROM", f"./{file.name}"),
+        ("TEMPLATE", "{{ .Prompt }}"),
+        ("PARAMETER temperature", "0.5"),
+        ("PARAMETER top_k", "7"),
+        ("PARAMETER top_p", "1.0"),
+        ("PARAMETER min_p", "0.1"),
+        ("PARAMETER repeat_penalty", "1.0"),
+        ("PARAMETER num_predict", "9"),
+        ("PARAMETER num_ctx", "16"),
+        ("PARAMETER stop", 'say "Amen" now'),
+        ("PARAMETER stop", "\n\n"),
+    ]
+    file.unlink()
+    with pytest.raises(FledgeError, match=r"model\.Modelfile exists already"):
+        export_bundle(bundle, file)
+    with pytest.raises(FledgeError, match=r"q8_0 is a type of GGUF files: name the file hub\.gguf"):
+        export_bundle(bundle, tmp_path / "hub", dtype="q8_0")

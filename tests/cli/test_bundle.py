@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 import fledge.cli
 from fledge.bundle import find_bundle, load_bundle, save_bundle
 from fledge.bundle.archive import pack
+from fledge.bundle.gguf import rounded
 from fledge.bundle.manifest import describe_file
 from fledge.bundle.migrations import VERSION
 from fledge.config import ModelConfig, RunConfig, SamplingConfig, TokensConfig
@@ -642,3 +643,27 @@ def test_a_checkpoint_named_for_another_step_is_refused(fledge: Fledge, tmp_path
     other = checkpoint.rename(checkpoint.with_name("step-00000090"))
     assert "says step = 100, and the folder's name another" in fledge("bundle", "check", other).err
     assert fledge("bundle", "check", other.rename(tmp_path / "mine")).code == 0
+
+
+def test_a_quantised_export_says_what_it_costs(tmp_path: Path, folder: Path, fledge: Fledge) -> None:
+    """On the run's own held-out part, or on a text; the bits are those of the model with the file's weights."""
+    gguf, kind = tmp_path / "a.gguf", "q4_0"
+    said = fledge("bundle", "export", folder / "one", gguf, "--type", kind, "--text", folder / "text.txt")
+    assert said.code == 0, said.err
+    bundle = load_bundle(folder / "one")
+    bits = []
+    for weights in (bundle.model.state_dict(), rounded(bundle.model.state_dict(), kind)):
+        bundle.model.load_state_dict(weights)
+        text = (folder / "text.txt").read_bytes()
+        bits.append(f"{evaluate_texts(bundle.model, bundle.tokenizer, [text]).bits_per_byte:.4f}")
+    assert f"{bits[0]} bits per byte as it was, {bits[1]} as q4_0." in said.out
+    assert bits[0] != bits[1]
+    assert "no held-out text" in fledge("bundle", "export", folder / "one", tmp_path / "b.gguf", "--type", kind).out
+    run = tmp_path / "run"
+    shutil.copytree(folder / "one", run / "checkpoints" / "step-00000001")
+    shutil.copytree(folder / "tokens", run / "tokens")
+    (run / "config.json").write_text(bundle.config.model_dump_json())
+    assert "tokens of held-out text" in fledge("bundle", "export", run, tmp_path / "c.gguf", "--type", "Q8_0").out
+    refused = fledge("bundle", "export", run, tmp_path / "hub", "--text", folder / "text.txt")
+    assert refused.code == 2
+    assert "--text measures what a quantised type costs" in refused.err

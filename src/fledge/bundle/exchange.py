@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from functools import reduce
@@ -14,6 +15,7 @@ from torch import Tensor
 from fledge.bundle.archive import is_archive
 from fledge.bundle.card import IMPORTED
 from fledge.bundle.fit import require_fit
+from fledge.bundle.gguf import MODELFILE, QUANTISED, write_gguf
 from fledge.bundle.load import Bundle, fill, lay_out_for
 from fledge.bundle.manifest import MODEL
 from fledge.bundle.sampling import GENERATION, hub_sampling, sampling_from_hub
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("huggingface", "gguf", "onnx")
 FILES = {".gguf": "gguf", ".onnx": "onnx"}  # formats of one file, which its name tells
+SHORT = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 TABLES = (".attn.bias", ".attn.masked_bias", "rotary_emb.inv_freq")  # what old files carry along, and we calculate
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -51,31 +54,39 @@ def export_bundle(bundle: Bundle, target: Path | str, format: str | None = None,
             f"{target} is the name of {'an' if named == 'onnx' else 'a'} {named.upper()} file, and {format} writes "
             f"{'a folder' if format == 'huggingface' else 'another'}. Choose another name, or leave the format out."
         )
-    if dtype is not None and dtype not in DTYPES:
-        raise FledgeError(f"{dtype!r} is not a type for weights. {nearest(dtype, DTYPES)}")
-    if target.exists():
-        raise FledgeError(f"{target} exists already. Choose another name, or remove it first.")
+    types = [*DTYPES, *QUANTISED] if format == "gguf" else [*DTYPES]
+    if dtype is not None:
+        dtype = SHORT.get(dtype.lower(), dtype.lower())
+    if dtype is not None and dtype not in types:
+        if dtype in QUANTISED:
+            raise FledgeError(
+                f"{dtype} is a type of GGUF files: name the file {target.name}.gguf, or give another type."
+            )
+        raise FledgeError(f"{dtype!r} is not a type for weights. {nearest(dtype, types)}")
+    for place in (target, *([target.with_suffix(MODELFILE)] if format == "gguf" else ())):
+        if place.exists():
+            raise FledgeError(f"{place} exists already. Choose another name, or remove it first.")
     if bundle.tokenizer.kind != "bpe":
         raise FledgeError(
             f"The bundle has a {bundle.tokenizer.kind} tokenizer, and other programs read BPE only. To export a model, "
             "train it with tokenizer.kind=bpe."
         )
     weights = bundle.model.state_dict()
-    kind = DTYPES[dtype] if dtype is not None else next(iter(weights.values())).dtype
+    own = next(iter(weights.values())).dtype
+    kind = DTYPES.get(dtype or "", own)
     for name, tensor in weights.items():
-        if not tensor.isfinite().all():
+        most = torch.stack(tensor.aminmax()).abs().max().item()  # one pass, and not a number where one is none
+        if not math.isfinite(most):
             raise FledgeError(
                 f"{bundle.source}: {name} holds numbers that are not finite: its training went wrong. Export an "
                 "earlier checkpoint."
             )
-        if (most := tensor.abs().max().item()) > torch.finfo(kind).max:
+        if most > torch.finfo(kind).max:
             raise FledgeError(f"{name} holds {most:.3g}, which is too large for {dtype}. Export with --dtype float32.")
     size = sum(tensor.numel() for tensor in weights.values()) * kind.itemsize
     require_space(target.parent, size + 1_000_000, f"The export {target.name}")
     if format == "gguf":
-        from fledge.bundle.gguf import write_gguf
-
-        return write_gguf(target, bundle, weights, kind)
+        return write_gguf(target, bundle, weights, dtype or str(kind).removeprefix("torch."))
     if format == "onnx":
         from fledge.bundle.onnx import write_onnx
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +21,18 @@ from fledge.tokenizer.huggingface import write_merges, write_vocabulary
 if TYPE_CHECKING:
     from fledge.bundle.load import Bundle
 
+QUANTISED = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
+SMALL = QUANTISED[1:]
+GGML = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", **{kind: kind.upper() for kind in QUANTISED}}
+TOKENS, HEAD, PLACES = "token_embd.weight", "output.weight", "position_embd.weight"
+MODELFILE = ".Modelfile"
 PRE_TOKENIZERS = {"gpt2": "gpt-2", "cl100k": "llama-bpe", "o200k": "gpt-4o"}
 
 
-def write_gguf(path: Path, bundle: Bundle, weights: dict[str, Tensor], dtype: torch.dtype) -> Path:
-    """One file with the weights, the settings and the tokenizer; it appears under its name only when it is whole."""
+def write_gguf(path: Path, bundle: Bundle, weights: dict[str, Tensor], kind: str) -> Path:
+    """One file with the weights, the settings and the tokenizer; it appears under its name only when it is whole.
+
+    A Modelfile for Ollama lies beside it. One tensor at a time is converted."""
     try:
         import gguf
     except ModuleNotFoundError:
@@ -43,13 +52,77 @@ def write_gguf(path: Path, bundle: Bundle, weights: dict[str, Tensor], dtype: to
         writer = gguf.GGUFWriter(file.name, family.name)
         _write_settings(writer, bundle, family)
         _write_tokenizer(writer, bundle, gguf)
+        kinds = {name: _kind_of(gguf, name, tensor, kind) for name, tensor in named.items()}
         for name, tensor in named.items():
-            _write_tensor(writer, name, tensor, dtype, gguf)
+            shape = gguf.quant_shape_to_byte_shape(tensor.shape, kinds[name])
+            raw = torch.empty(0, dtype=torch.uint8).numpy().dtype
+            writer.add_tensor_info(name, shape, raw, math.prod(shape), raw_dtype=kinds[name])
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
+        writer.write_ti_data_to_file()
+        for name, tensor in named.items():
+            writer.write_tensor_data(_converted(gguf, tensor, kinds[name]))
         writer.close()
+    path.with_suffix(MODELFILE).write_text(modelfile(path.name, bundle), encoding="utf-8")
     return path
+
+
+def rounded(weights: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
+    """A model's own weights as they come out of a GGUF file of this type, to measure what it costs."""
+    import gguf
+
+    found = {}
+    for name, tensor in weights.items():
+        place = {"token_embeddings.weight": TOKENS, "lm_head.weight": HEAD, "position_embeddings.weight": PLACES}
+        chosen = _kind_of(gguf, place.get(name, name), tensor, kind)
+        values = gguf.quants.dequantize(_converted(gguf, tensor, chosen), chosen)
+        found[name] = torch.from_numpy(values.reshape(tensor.shape)).to(tensor)
+    return found
+
+
+def _kind_of(gguf: Any, name: str, tensor: Tensor, kind: str) -> Any:
+    """Norms, biases and positions stay wide: readers expect it. The two matrices of tokens have 8 bits at least."""
+    types = gguf.GGMLQuantizationType
+    if tensor.ndim == 1 or name == PLACES:
+        return types.F32
+    if name in (TOKENS, HEAD) and kind in SMALL:
+        kind = "q8_0"
+    block, _ = gguf.GGML_QUANT_SIZES[types[GGML[kind]]]
+    return types[GGML[kind]] if tensor.shape[-1] % block == 0 else types.F16
+
+
+def _converted(gguf: Any, tensor: Tensor, kind: Any) -> Any:
+    tensor = tensor.detach().to("cpu").contiguous()
+    if kind.name == "BF16":
+        return tensor.to(torch.bfloat16).view(torch.uint8).numpy()
+    if kind.name in ("F16", "F32"):
+        return tensor.to(torch.float16 if kind.name == "F16" else torch.float32).view(torch.uint8).numpy()
+    return gguf.quants.quantize(tensor.float().numpy(), kind)
+
+
+def modelfile(name: str, bundle: Bundle) -> str:
+    """What `ollama create` reads: the file, the prompt as it is, and the sampling settings."""
+    sampling = bundle.config.sampling
+    values: dict[str, object] = {
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k or 0,
+        "top_p": sampling.top_p or 1.0,
+        "min_p": sampling.min_p or 0.0,
+        "repeat_penalty": sampling.repetition_penalty,
+        "num_predict": sampling.max_tokens,
+        "num_ctx": bundle.manifest.model.context_length,
+    }
+    lines = [
+        f"FROM ./{name}",
+        'TEMPLATE """{{ .Prompt }}"""',
+        *(f"PARAMETER {key} {value}" for key, value in values.items()),
+    ]
+    for text in sampling.stop:
+        if '"""' in text or text.endswith('"'):
+            note(f"A Modelfile has no way to write the stop text {text!r:.60}: it is left out.")
+        else:
+            lines.append(f'PARAMETER stop """{text}"""')
+    return "\n".join(lines) + "\n"
 
 
 def _write_settings(writer: Any, bundle: Bundle, family: Family) -> None:
@@ -111,14 +184,3 @@ def _write_tokenizer(writer: Any, bundle: Bundle, gguf: Any) -> None:
         if token is not None:
             add(token)
     writer.add_add_bos_token(roles.own_start is not None)  # as `generate` begins a text
-
-
-def _write_tensor(writer: Any, name: str, tensor: Tensor, dtype: torch.dtype, gguf: Any) -> None:
-    # Norms and biases stay wide, and so do positions, which some programs add before they convert: readers expect it.
-    kind = torch.float32 if tensor.ndim == 1 or name == "position_embd.weight" else dtype
-    tensor = tensor.detach().to("cpu", kind).contiguous()
-    if tensor.dtype == torch.bfloat16:
-        raw = tensor.view(torch.uint8).numpy()
-        writer.add_tensor(name, raw, raw_shape=raw.shape, raw_dtype=gguf.GGMLQuantizationType.BF16)
-    else:
-        writer.add_tensor(name, tensor.numpy())

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fledge.cli.places import destination, trained
 from fledge.errors import FledgeError, command, harmless
+
+if TYPE_CHECKING:
+    from fledge.bundle import Bundle
+
+MEASURED = 50_000
+"Held-out tokens that a quantised export is measured on at most."
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -121,15 +127,61 @@ def export_(
     format: Annotated[
         str | None, typer.Option(help="huggingface, gguf or onnx; by the end of the name, unless given.")
     ] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; as it is, unless given.")] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            "--type",
+            "--dtype",
+            help="float32, bfloat16 or float16, and for GGUF q8_0, q5_1, q5_0, q4_1 or q4_0; as it is, unless given.",
+        ),
+    ] = None,
+    text: Annotated[
+        Path | None,
+        typer.Option(help="Measure what the type costs on this text, and not on the run's own held-out part."),
+    ] = None,
 ) -> None:
     """Write a model for other programs: transformers, llama.cpp, onnxruntime and whatever reads their files."""
     from fledge.bundle import load_bundle
     from fledge.bundle.exchange import export_bundle
+    from fledge.bundle.gguf import MODELFILE, QUANTISED
 
     place = destination(target, out, "fledge bundle export")
-    export_bundle(load_bundle(bundle), place, format, dtype)
+    quantised = (dtype or "").lower() in QUANTISED
+    if text is not None and not quantised:
+        raise FledgeError("--text measures what a quantised type costs: give one with --type, such as q8_0.")
+    loaded = load_bundle(bundle)
+    export_bundle(loaded, place, format, dtype)
     print(f"{place} is written.")
+    modelfile = place.with_suffix(MODELFILE)
+    if modelfile.is_file():
+        print(f"{modelfile} is for Ollama: ollama create NAME -f {modelfile}")
+    if dtype is not None and quantised:
+        _print_cost(loaded, bundle, dtype.lower(), text)
+
+
+def _print_cost(loaded: Bundle, place: Path, kind: str, text: Path | None) -> None:
+    """The loss on held-out text as the weights are, and as the file has them."""
+    from fledge.bundle.gguf import rounded
+    from fledge.evaluation import Evaluation, evaluate, evaluate_texts
+    from fledge.run import held_out
+
+    split = None if text is not None else held_out(place)
+    if text is None and split is None:
+        print("There is no held-out text beside it to measure the loss on: give one with --text FILE.")
+        return
+
+    def measured() -> Evaluation:
+        if text is not None:
+            return evaluate_texts(loaded.model, loaded.tokenizer, [text.read_bytes()])
+        assert split is not None
+        return evaluate(loaded.model, split, tokenizer=loaded.tokenizer, max_tokens=MEASURED)
+
+    before = measured()
+    loaded.model.load_state_dict(rounded(loaded.model.state_dict(), kind))
+    after = measured()
+    bits = [f"{each.bits_per_byte:.4f}" if each.bits_per_byte is not None else "–" for each in (before, after)]
+    where = text or "held-out text"
+    print(f"On {before.tokens:,} tokens of {where}: {bits[0]} bits per byte as it was, {bits[1]} as {kind}.")
 
 
 @app.command("import")
