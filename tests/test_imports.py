@@ -15,11 +15,12 @@ def test_light_imports_load_neither_torch_nor_matplotlib(module: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_help_answers_without_torch() -> None:
+@pytest.mark.parametrize("words", [["--help"], ["account", "small"]])
+def test_what_needs_no_torch_answers_without_it(words: list[str]) -> None:
     lines = [
         "import sys",
         "from fledge import cli",
-        "sys.argv = ['fledge', '--help']",
+        f"sys.argv = ['fledge', *{words}]",
         "try: cli.main()",
         "except SystemExit: print('torch' in sys.modules)",
     ]

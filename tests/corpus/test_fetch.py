@@ -54,6 +54,16 @@ class Handler(BaseHTTPRequestHandler):
             end = min(end, start + 50_000)
         self.wfile.write(data[start:end])
 
+    def do_HEAD(self) -> None:
+        """A hub's answer: the file lies elsewhere, and this is its checksum."""
+        if self.server.published is None:
+            self.send_error(405)
+            return
+        self.send_response(302)
+        self.send_header("Location", "http://127.0.0.1:1/elsewhere")
+        self.send_header("X-Linked-Etag", f'"{self.server.published}"')
+        self.end_headers()
+
     def log_message(self, *arguments: Any) -> None:
         pass
 
@@ -63,7 +73,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(fledge.corpus.fetch, "PAUSE", 0.01)
     running: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     running.data, running.tag, running.ranges, running.cuts, running.asked = DATA, '"one"', True, 0, []
-    running.paths = []
+    running.paths, running.published = [], None
     running.address = f"http://127.0.0.1:{running.server_port}/text.txt"
     thread = threading.Thread(target=running.serve_forever, daemon=True)
     thread.start()
@@ -186,3 +196,35 @@ def test_a_named_corpus_is_used_by_its_name(server, tmp_path, monkeypatch):
     corpus = Corpus.open("stories")
     assert len(list(corpus.documents("train"))) == 50
     assert len(list(corpus.documents("validation"))) == 50
+
+
+@pytest.fixture
+def unknown(server, tmp_path, monkeypatch):
+    """A named corpus of which fledge knows no checksum."""
+    monkeypatch.setitem(fledge.corpus.fetch.NAMED, "unknown", Named("a text", (Remote(server.address),)))
+    monkeypatch.delenv("FLEDGE_CORPORA", raising=False)
+    monkeypatch.setenv("FLEDGE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "corpora" / "unknown" / "text.txt"
+
+
+def test_what_the_server_publishes_is_compared_and_kept(server, unknown):
+    server.published = hashlib.sha256(b"other bytes").hexdigest()
+    with pytest.raises(FledgeError, match="does not match its checksum"):
+        fetch("unknown", progress=False)
+    assert not unknown.exists()
+    server.published = DIGEST
+    assert fetch("unknown", progress=False) == [unknown]
+    assert unknown.with_name("text.txt.sha256").read_text() == f"{DIGEST}  text.txt\n"
+    unknown.write_bytes(DATA[::-1])
+    with pytest.raises(FledgeError, match="text.txt does not match its checksum.*changed or damaged"):
+        fetch("unknown", progress=False)
+
+
+def test_where_nothing_is_published_the_first_copy_is_the_measure(server, unknown):
+    fetch("unknown", progress=False)
+    server.data, server.tag = DATA[::-1], '"two"'
+    unknown.unlink()
+    with pytest.raises(FledgeError, match=r"noted in .*text.txt.sha256; remove it to trust the file anew"):
+        fetch("unknown", progress=False)
+    unknown.with_name("text.txt.sha256").unlink()
+    assert fetch("unknown", progress=False)[0].read_bytes() == DATA[::-1]

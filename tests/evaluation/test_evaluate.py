@@ -117,9 +117,25 @@ def test_a_split_equals_its_texts(tokenizer: Tokenizer, store: TokenStore) -> No
     assert np.allclose(from_store.by_document, from_texts.by_document)
     part = evaluate(model, split, tokenizer=tokenizer, max_tokens=40)
     assert part.tokens == 40
+    assert len(part.by_document) == (split.documents < 40).sum()
     without = evaluate(model, split)
     assert without.tokens == len(split.tokens) - 1
     assert without.bits_per_character is None
+
+
+def test_of_a_long_split_only_what_is_evaluated_is_verified(
+    tokenizer: Tokenizer, store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first thousand tokens of a terabyte do not wait for its checksums."""
+    split = TokenStore.open(store.folder).split("validation")
+    monkeypatch.setattr(split.token_file, "_check_block", lambda block: checked.append(block))
+    monkeypatch.setattr(split.token_file, "checksums", ["00000000"] * 100)
+    monkeypatch.setattr(split.token_file, "_fresh", np.ones(100, np.bool_))
+    checked: list[int] = []
+    evaluate(make_model(tokenizer), split, tokenizer=tokenizer, max_tokens=40)
+    assert checked == [0]
+    evaluate(make_model(tokenizer), split, tokenizer=tokenizer)
+    assert len(checked) == 101
 
 
 @pytest.mark.parametrize("architecture", ["bdh", "gru"])

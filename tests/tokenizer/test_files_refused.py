@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fledge import BPETokenizer, FledgeError, train_bpe
-from fledge.tokenizer import WordTokenizer, export_tokenizer, load_tokenizer
+from fledge.tokenizer import WordTokenizer, custom, export_tokenizer, load_tokenizer
 from fledge.tokenizer import files as tokenizer_files
 from fledge.tokenizer.parts import byte_letters
 
@@ -379,3 +379,32 @@ def test_any_damage_to_the_bytes_is_read_or_refused(
     end = data.draw(st.integers(start, min(len(content), start + 20)) | st.just(len(content)))
     content[start:end] = data.draw(st.binary(max_size=8))
     loads_or_refuses(path, damaged, bytes(content))
+
+
+@pytest.mark.filterwarnings("ignore:the pattern")
+def test_a_pattern_that_tries_too_many_ways_is_refused_when_its_tokenizer_is_read(
+    trained: BPETokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for hours: not a person who was given the file, nor those who share a page with them."""
+    monkeypatch.setattr(custom, "PATIENCE", 0.1)
+    pattern = r"(?:.|\w)+\d"
+    plain = BPETokenizer(trained.vocab, trained.merges, trained.special_tokens, pattern=r"\w+|\W")
+    plain.save(tmp_path)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        text = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(text.replace(json.dumps(plain.pattern), json.dumps(pattern)))
+    with pytest.raises(FledgeError, match="needs more than 0.1 s for a text of 41 characters: it tries too many ways"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:the pattern")
+def test_a_pattern_that_is_slow_on_one_text_alone_is_given_up(
+    trained: BPETokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(custom, "PATIENCE", 0.1)
+    slow = BPETokenizer(trained.vocab, trained.merges, pattern=r"(?:z|[z])+\d|.")
+    assert slow.decode(slow.encode("low")) == "low"
+    with pytest.raises(FledgeError, match="needs more than 0.1 s for a text of 40 characters"):
+        slow.encode("z" * 40)
+    with pytest.raises(FledgeError, match="it tries too many ways to match"):
+        train_bpe(["z" * 40], 300, pattern=slow.pattern)

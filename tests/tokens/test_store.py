@@ -9,6 +9,7 @@ import shlex
 import sys
 import tracemalloc
 import warnings
+import zlib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,11 +17,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 import fledge.corpus.corpus
 import fledge.corpus.readers
 import fledge.tokens.packing
 import fledge.tokens.scratch
+from fledge.cli.tokens import _summary
 from fledge.config import TokensConfig
 from fledge.corpus import Batch, Corpus, Cursor, Text
 from fledge.errors import FledgeError
@@ -143,6 +146,59 @@ def test_a_damaged_or_newer_manifest_is_refused(tmp_path):
     path.write_text("{")
     with pytest.raises(FledgeError, match="not valid JSON"):
         TokenStore.open(tmp_path / "store")
+
+
+def leaves(value, place=()):
+    """Where every value of a JSON document lies, objects and lists among them."""
+    yield place
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from leaves(part, (*place, key))
+
+
+FORGED = (None, [], {"a": 1}, "", -1, 1.5, 3, 10**30)
+
+
+def test_every_forged_manifest_is_read_or_refused(tmp_path):
+    """Each value of store.json in turn becomes another, or goes: a sentence, or a store that holds what it says."""
+    make_store(tmp_path / "store", TEXTS, fraction=0.2)
+    path = tmp_path / "store" / "store.json"
+    whole = json.loads(path.read_text())
+    refused = 0
+    for place in leaves({**whole, "source": {}, "purpose": {}}):
+        for forged in (*FORGED, leaves):  # a function: leave it out
+            manifest = json.loads(json.dumps(whole))
+            owner = manifest
+            for key in place[:-1]:
+                owner = owner[key]
+            if not place:
+                manifest = forged if forged is not leaves else {}
+            elif forged is leaves:
+                del owner[place[-1]]
+            else:
+                owner[place[-1]] = forged
+            path.write_text(json.dumps(manifest))
+            try:
+                store = TokenStore.open(tmp_path / "store")
+                store.verify()
+                store.split("train").document(0)
+                _summary(Console(file=io.StringIO()), store)
+            except FledgeError:
+                refused += 1
+    assert refused > 150
+
+
+def test_documents_that_begin_beyond_the_tokens_are_noticed(tmp_path):
+    """Even with the right checksum."""
+    for number, starts in enumerate(([0, 10**6], [5, 0])):
+        store = tmp_path / str(number)
+        make_store(store, [b"one text", b"another"])
+        data = np.array(starts, "<u8").tobytes()
+        (store / "train.documents.bin").write_bytes(data)
+        manifest = json.loads((store / "store.json").read_text())
+        manifest["splits"]["train"]["checksums"]["documents"] = [format(zlib.crc32(data), "08x")]
+        (store / "store.json").write_text(json.dumps(manifest))
+        with pytest.raises(FledgeError, match="documents begin beyond the tokens"):
+            TokenStore.open(store).split("train").document(0)
 
 
 def test_ids_outside_the_vocabulary_are_noticed(tmp_path):
@@ -409,7 +465,7 @@ def test_a_source_that_is_changed_while_it_is_read_is_named(tmp_path, monkeypatc
     monkeypatch.setattr(fledge.corpus.corpus, "BLOCK", 1 << 16)
     source, store = tmp_path / "text.txt", tmp_path / "store"
     line = json.dumps({"text": "a line of text"}) if form == "jsonl" else "a line of text<|endoftext|>"
-    source.write_text(f"{line}\n" * 50_000)
+    source.write_text(f"{line}\n" * 30_000)
     corpus = Corpus.open(source, format=form)
     assert not corpus.contiguous
 

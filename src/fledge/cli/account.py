@@ -278,11 +278,12 @@ def measured_share(target: str, run: RunConfig, account: Account) -> tuple[float
     from fledge.accounting import usual_speed
     from fledge.accounting.devices import best_precision, match
     from fledge.config import RunConfig, parse
-    from fledge.training import read_metrics
 
     path = Path(target, "metrics.csv")
     if account.device is None or not path.is_file() or (manifest := bundle_manifest(target)) is None:
         return None, ""
+    from fledge.training import read_metrics  # and with it torch, which takes seconds
+
     before = parse(RunConfig, manifest.config, where=target)
     on_cpu = before.training.device == "cpu"
     name = "cpu" if on_cpu else str(manifest.machine.get("device", "unknown"))

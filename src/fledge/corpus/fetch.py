@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import string
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 from fledge.errors import FledgeError, nearest
-from fledge.files import PARTIAL, readable_bytes, require_space, sha256, sync_file, sync_folder
+from fledge.files import PARTIAL, atomic_write, readable_bytes, require_space, sha256, sync_file, sync_folder
 from fledge.progress import progress_bar
 
 ATTEMPTS = 5  # times that a lost connection is taken up again before giving up
@@ -54,7 +56,7 @@ class Named:
     def checked_by(self) -> str:
         """What a fetched copy is compared with."""
         known = all(file.sha256 is not None for file in self.files)
-        return "size and SHA-256" if known else "the size that the server states"
+        return "size and SHA-256" if known else "the SHA-256 that the server publishes, kept from the first fetch on"
 
 
 _STORIES = "https://huggingface.co/datasets/roneneldan/TinyStories/resolve/main/TinyStoriesV2-GPT4-"
@@ -101,11 +103,18 @@ NAMED = {
 }
 
 
+def cache_folder() -> Path:
+    """Where downloads are kept: `$FLEDGE_CACHE`, or `fledge` in the user's cache folder."""
+    if chosen := os.environ.get("FLEDGE_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fledge"
+
+
 def corpora_folder() -> Path:
-    """Where fetched corpora lie: $FLEDGE_CORPORA, or the user's cache."""
+    """Where fetched corpora lie: `$FLEDGE_CORPORA`, or `corpora` in the cache."""
     if chosen := os.environ.get("FLEDGE_CORPORA"):
         return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fledge" / "corpora"
+    return cache_folder() / "corpora"
 
 
 def located(name: str) -> list[tuple[str, bool]]:
@@ -126,7 +135,55 @@ def fetch(name: str, folder: Path | str | None = None, progress: bool = True) ->
     if name not in NAMED:
         raise FledgeError(f"There is no public corpus named {name!r}. {nearest(name, NAMED)}")
     place = Path(folder) if folder is not None else corpora_folder() / name
-    return [download(file, place, progress) for file in NAMED[name].files]
+    return [_download_pinned(file, place, progress) for file in NAMED[name].files]
+
+
+def _download_pinned(file: Remote, folder: Path, progress: bool) -> Path:
+    """Fetch a file of which no checksum is known beforehand: the one that the server publishes is kept beside it.
+
+    Where it publishes none, the kept one is that of what came the first time: a later change is noticed all the same.
+    """
+    if file.sha256 is not None:
+        return download(file, folder, progress)
+    kept = folder / f"{file.name}.sha256"  # as sha256sum writes it
+    noted = re.match(rb"[0-9a-f]{64}\b", kept.read_bytes()) if kept.exists() else None
+    known = noted[0].decode() if noted else None
+    path = folder / file.name
+    expected = known or (None if path.exists() else _published(file))
+    try:
+        path = download(replace(file, sha256=expected), folder, progress)
+    except FledgeError as error:
+        if known is None or "checksum" not in str(error):
+            raise
+        raise FledgeError(
+            f"{error} What came the first time is noted in {kept}; remove it to trust the file anew."
+        ) from None
+    if known is None:
+        with atomic_write(kept) as out:
+            out.write(f"{expected or sha256(path)}  {file.name}\n".encode())
+    return path
+
+
+class _Here(urllib.request.HTTPRedirectHandler):
+    """Stays where it is sent elsewhere: a hub states the checksum of a large file as it points to its place."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _published(file: Remote) -> str | None:
+    """The SHA-256 that the server states, as hubs do of large files; None where it states none."""
+    request = urllib.request.Request(file.address, method="HEAD", headers={"User-Agent": "fledge"})
+    headers: Any = {}
+    with suppress(OSError, HTTPException):
+        try:
+            headers = urllib.request.build_opener(_Here).open(request, timeout=TIMEOUT).headers
+        except urllib.error.HTTPError as answer:  # a redirection is one, too
+            headers = answer.headers
+    for name in ("X-Linked-Etag", "ETag"):
+        if found := re.fullmatch(r'(?:W/)?"?([0-9a-f]{64})"?', headers.get(name) or ""):
+            return found[1]
+    return None
 
 
 class NotReached(FledgeError):

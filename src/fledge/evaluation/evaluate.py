@@ -90,14 +90,17 @@ def evaluate(
         raise FledgeError(
             f"The {split.name} split holds no tokens. Evaluate another one (--split), or a text (--text FILE)."
         )
-    split.verify()
+    last = len(split.tokens) if max_tokens is None else min(max_tokens, len(split.tokens))
+    whole = last == len(split.tokens)
+    count = len(split.documents) if whole else int(np.searchsorted(split.documents, last))
+    if whole:
+        split.verify()
+    else:
+        split.document_file.check(0, count)
+        split.token_file.check(0, last - 1)
     roles = tokenizer.roles if roles is None and tokenizer is not None else roles
     separator = end_token(roles) if roles is not None and split.layout == "separated" else None
-    tokens, starts = np.asarray(split.tokens), np.asarray(split.documents, dtype=np.int64)
-    whole = max_tokens is None or max_tokens >= len(tokens)
-    if not whole:
-        tokens = tokens[:max_tokens]
-        starts = starts[starts < len(tokens)]
+    tokens, starts = np.asarray(split.tokens[:last]), np.asarray(split.documents[:count], dtype=np.int64)
     stretches = _stretches(tokens, starts, separator)
     source_bytes, characters = (split.source_bytes if whole else None), None
     if tokenizer is not None:

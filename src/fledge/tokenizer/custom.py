@@ -22,6 +22,10 @@ from fledge.tokenizer.checks import check_special
 if TYPE_CHECKING:
     from fledge.tokenizer.bpe import BPETokenizer
 
+PATIENCE = 2.0  # seconds for any text
+SLOWEST = 50_000  # characters a second beyond that; an expression that tries few ways takes a million
+PROBES = [piece * 40 + "\0" for piece in ("a", "A", "1", " ", "\n", "!", "'", "é", "漢", "a ", "a1", "aA", "a!")]
+
 
 @cache
 def compile_pattern(pattern: str) -> Any:
@@ -39,6 +43,12 @@ def compile_pattern(pattern: str) -> Any:
         ) from None
     if compiled.flags & regex.REVERSE:
         raise FledgeError(f"the pattern {pattern!r:.200} searches backwards, and text is cut forwards: leave out (?r).")
+    for probe in PROBES:
+        try:
+            for _ in compiled.finditer(probe, timeout=PATIENCE):
+                pass
+        except TimeoutError:
+            raise _too_slow(pattern, PATIENCE, len(probe)) from None
     note(
         f"the pattern {pattern!r} is a regular expression, which the regex package cuts by: many times slower than "
         "gpt2, cl100k and o200k. Other programs read it with engines of their own, which may cut some text otherwise."
@@ -57,17 +67,33 @@ def _refuse_a_slip(pattern: str) -> None:
 
 
 def cut(pattern: str, data: bytes) -> Iterator[bytes]:
-    """The pre-tokens of a text without special tokens, gaps included: joined, they are the text."""
+    """The pre-tokens of a text without special tokens, gaps included: joined, they are the text.
+
+    An expression may try ever more ways to match the more there is to match: one that takes too long is given up.
+    """
     text = data.decode("utf-8", "surrogateescape")
     done = 0
-    for match in compile_pattern(pattern).finditer(text):
-        if match.start() > done:
-            yield text[done : match.start()].encode("utf-8", "surrogateescape")
-        if match.end() > match.start():
-            yield match.group().encode("utf-8", "surrogateescape")
-        done = max(done, match.end())
+    limit = PATIENCE + len(text) / SLOWEST
+    try:
+        for match in compile_pattern(pattern).finditer(text, timeout=limit, concurrent=True):
+            start, end = match.span()
+            if start > done:
+                yield text[done:start].encode("utf-8", "surrogateescape")
+            if end > start:
+                yield text[start:end].encode("utf-8", "surrogateescape")
+            done = max(done, end)
+    except TimeoutError:
+        raise _too_slow(pattern, limit, len(text)) from None
     if done < len(text):
         yield text[done:].encode("utf-8", "surrogateescape")
+
+
+def _too_slow(pattern: str, seconds: float, characters: int) -> FledgeError:
+    return FledgeError(
+        f"the pattern {pattern!r:.200} needs more than {seconds:.2g} s for a text of {characters:,} characters: it "
+        "tries too many ways to match. Use gpt2, cl100k or o200k, or an expression in which nothing that is repeated "
+        "repeats itself."
+    )
 
 
 @cache

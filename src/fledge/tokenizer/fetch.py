@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from fledge.corpus.fetch import NotReached, Remote, download
+from fledge.corpus.fetch import NotReached, Remote, cache_folder, download
 from fledge.errors import FledgeError, nearest
 from fledge.files import sha256
 from fledge.tokenizer.ranks import ENCODINGS
-
-
-def cache_folder() -> Path:
-    """Where downloads are kept: `$FLEDGE_CACHE`, or `fledge` in the user's cache folder."""
-    own = os.environ.get("FLEDGE_CACHE")
-    if own:
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fledge"
 
 
 def place_of(name: str) -> Path:

@@ -26,10 +26,16 @@ class Checked:
     """`array` is the file, memory-mapped; `check` makes sure of a part of it before it is used."""
 
     def __init__(
-        self, path: Path, dtype: np.dtype[Any], count: int, checksums: list[str], limit: int | None = None
+        self,
+        path: Path,
+        dtype: np.dtype[Any],
+        count: int,
+        checksums: list[str],
+        limit: int | None = None,
+        ascending: bool = False,
     ) -> None:
-        """`limit`: every number in the file must be below it."""
-        self.path, self.dtype, self.checksums, self.limit = path, dtype, checksums, limit
+        """`limit`: every number in the file must be below it; `ascending`: they are places, each after the last."""
+        self.path, self.dtype, self.checksums, self.limit, self.ascending = path, dtype, checksums, limit, ascending
         expected = count * dtype.itemsize
         found = path.stat().st_size if path.exists() else -1
         if found != expected:
@@ -72,7 +78,13 @@ class Checked:
             )
         if self.limit is not None:
             numbers: Ids = np.frombuffer(data, self.dtype)
-            if numbers.size and int(numbers.max()) >= self.limit:
+            if self.ascending:
+                if numbers.size and (int(numbers.max()) >= self.limit or (numbers[1:] < numbers[:-1]).any()):
+                    raise FledgeError(
+                        f"{self.path}: documents begin beyond the tokens, or before those in front of them: the store "
+                        f"was changed. {AGAIN}"
+                    )
+            elif numbers.size and int(numbers.max()) >= self.limit:
                 place = start // self.dtype.itemsize + int(numbers.argmax())
                 raise FledgeError(
                     f"{self.path}: id {int(numbers.max())} at token {place:,} is outside the vocabulary of "

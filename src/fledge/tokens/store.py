@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fledge.errors import FledgeError
 from fledge.files import read_json
@@ -69,6 +70,62 @@ def new_manifest(
         "purpose": purpose,
         "content": content,
     }
+
+
+Count = Annotated[int, Field(ge=0, lt=1 << 48)]
+Token = Annotated[int, Field(ge=0, lt=1 << 31)] | None
+
+
+class _Facts(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+
+class _TokenizerFacts(_Facts):
+    fingerprint: str
+    vocabulary_size: Annotated[int, Field(ge=1, le=1 << 31)]
+    kind: str
+
+
+class _RoleFacts(_Facts):
+    model_config = ConfigDict(strict=True, extra="forbid")
+    unknown: Token = None
+    start: Token = None
+    end: Token = None
+    pad: Token = None
+    separator: Token = None
+
+
+class _Checksums(_Facts):
+    tokens: list[str]
+    documents: list[str]
+
+
+class _SplitFacts(_Facts):
+    tokens: Count
+    documents: Count
+    source_bytes: Count
+    checksums: _Checksums
+
+
+class _Splits(_Facts):
+    model_config = ConfigDict(strict=True, extra="forbid")
+    train: _SplitFacts
+    validation: _SplitFacts
+
+
+class _Manifest(_Facts):
+    """What `store.json` has to hold. Names it does not know are left alone."""
+
+    version: int
+    width: Literal[2, 4]
+    layout: Layout
+    tokenizer: _TokenizerFacts
+    roles: _RoleFacts
+    splits: _Splits
+    skipped: Count
+    source: dict[str, Any]
+    purpose: dict[str, Any]
+    content: int | None = None
 
 
 @dataclass
@@ -142,17 +199,20 @@ class TokenStore:
         manifest = read_json(folder / MANIFEST)
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
             raise FledgeError(f"{folder / MANIFEST} does not describe a token store.")
-        if manifest.get("version", 0) > VERSION:
+        if isinstance(manifest.get("version"), int) and manifest["version"] > VERSION:
             raise FledgeError(
                 f"{folder} was written in version {manifest['version']} of the format, and this fledge knows up to "
                 f"{VERSION}. Install a newer fledge."
             )
         try:
-            store = cls(folder, manifest)
-            for name in SPLITS:
-                store.split(name)
-        except (KeyError, TypeError) as error:
-            raise FledgeError(f"{folder / MANIFEST} is damaged: {error!r} is missing or wrong. {AGAIN}") from None
+            _Manifest.model_validate(manifest)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise FledgeError(f"{folder / MANIFEST} is damaged: {where}: {first['msg']}. {AGAIN}") from None
+        store = cls(folder, manifest)
+        for name in SPLITS:
+            store.split(name)
         return store
 
     def split(self, name: str) -> TokenSplit:
@@ -169,7 +229,8 @@ class TokenStore:
                 self.vocabulary_size,
             )
             starts = self.folder / f"{name}.documents.bin"
-            documents = Checked(starts, np.dtype("<u8"), facts["documents"], facts["checksums"]["documents"])
+            checksums = facts["checksums"]["documents"]
+            documents = Checked(starts, np.dtype("<u8"), facts["documents"], checksums, facts["tokens"] + 1, True)
             self._splits[name] = TokenSplit(name, self.layout, facts["source_bytes"], tokens, documents)
         return self._splits[name]
 
