@@ -11,8 +11,9 @@ import pytest
 
 from fledge.config import load_recipe
 from fledge.errors import FledgeError
+from fledge.experiments.page import Page
 from fledge.experiments.timing import Cost
-from fledge.experiments.workbook import costs, plan, sweeps, texts, write_workbook
+from fledge.experiments.workbook import costs, plan, sweeps, texts, variants, write_workbook
 from fledge.experiments.workbook.book import ASKED, SECTIONS, Book
 from fledge.experiments.workbook.plan import BookPlan, batch_sizes, paces_of, settle
 from tests.documentation import run_page
@@ -40,7 +41,7 @@ def test_the_page_of_the_handbook_makes_a_workbook_that_is_never_computed_twice(
         lines = [line for line in page.read_text().splitlines() if line.strip()]
         (tmp_path / f"{name}.txt").write_text("<|endoftext|>".join(lines * 4))
     small = " ".join([*(f"--corpus {name}.txt" for name in TEXTS), *(f"--set {change}" for change in SMALL)])
-    ran = run_page(PAGE, tmp_path, replace={"--budget 5m": small}, environment={"OMP_NUM_THREADS": "1"}, timeout=280)
+    ran = run_page(PAGE, tmp_path, replace={"--budget 5m": small}, environment={"OMP_NUM_THREADS": "1"}, timeout=560)
     assert len(ran) == 2
     monkeypatch.chdir(tmp_path)
     folder = Path("runs/workbook")
@@ -67,6 +68,8 @@ def every_question_is_answered(folder: Path) -> None:
     for section in SECTIONS:
         assert section.title in page
         assert section.title in html
+        assert page.index(section.question) > page.index(f". {section.title}"), "the question stands before its answer"
+    assert html.count('<a href="#q') == html.count('<h2 id="q') == len(SECTIONS)
     for number in ("2,127,057,600", "4,513,336,524,800", "825 GB", "uint16", "AdamW", "nats"):
         assert number in page
     for name in TEXTS:
@@ -141,7 +144,7 @@ def test_the_budget_becomes_steps_that_fit_it(tmp_path, monkeypatch) -> None:
     config = load_recipe("akjv-demo")
     asked = BookPlan({"a": ["a"], "b": ["b"]}, "5m", "akjv-demo", [], 300.0, {}, 0, 1, {})
     paces = paces_of(config, asked, tmp_path)
-    trials = {"rates": 6, "batches": 9, "ablations": 6, "main": 2}
+    trials = {"rates": 6, "batches": 9, "ablations": 6, "main": 2, "windows": 8, "vocabulary": 4, "comparison": 8}
     seconds = {part: 0.1 * pace.steps * trials[part] for part, pace in paces.items()}
     assert all(value <= plan.SHARES[part] * 300 for part, value in seconds.items())
     assert sum(seconds.values()) > 0.4 * 300
@@ -150,6 +153,34 @@ def test_the_budget_becomes_steps_that_fit_it(tmp_path, monkeypatch) -> None:
         paces_of(config, short, tmp_path)
     enough = str(caught.value).partition("Give about ")[2].partition(",")[0]
     assert paces_of(config, replace(short, seconds=60.0 * int(enough.removesuffix("m"))), tmp_path)
+
+
+def test_what_a_budget_has_no_time_for_is_left_out_and_the_rest_is_done(tmp_path, monkeypatch) -> None:
+    class Clock:
+        def __init__(self, folder: Path, budget: float, began: float | None) -> None:
+            pass
+
+        def cost(self, config, base_batch=None) -> Cost:
+            return Cost(step=5.0 if config.model.architecture == "bdh" else 0.1, window=0.001)
+
+    monkeypatch.setattr(plan, "Clock", Clock)
+    asked = BookPlan({"a": ["a"]}, "5m", "akjv-demo", [], 300.0, {}, 0, 1, {})
+    paces = paces_of(load_recipe("akjv-demo"), asked, tmp_path)
+    assert paces["comparison"].steps == 0
+    assert all(pace.steps >= 10 for part, pace in paces.items() if part != "comparison")
+    book = Book(replace(asked, steps={part: pace.steps for part, pace in paces.items()}), tmp_path, "")
+    assert variants.ask_comparison(book) is None
+    page = Page("?")
+    variants.show_comparison(page, None, book)
+    assert "fledge compare gpt2 bdh --recipe akjv-demo" in page.markdown()
+    old = replace(asked, steps={"rates": 7, "batches": 7, "ablations": 9, "main": 7})
+    assert old.steps_of("windows") == 9, "a workbook begun before the question was asked goes on"
+
+
+def test_the_original_gpt2_xl_is_that_of_the_formula() -> None:
+    facts = costs.ask_tied(None)  # type: ignore[arg-type]
+    assert facts["total"] == 1_557_611_200, "as published"
+    assert facts["forward"] == facts["by hand"]
 
 
 def test_of_a_large_text_the_beginning_is_trained_on(tmp_path: Path) -> None:

@@ -25,9 +25,12 @@ def device(
         typer.Option(help="A batch size; give it several times. 8, 50, 128 and 500 where none is given."),
     ] = None,
     device: Annotated[list[str] | None, typer.Option(help="A device; all of this machine where none is given.")] = None,
-    seconds: Annotated[float, typer.Option(help="Time to measure for each cell of the table.")] = 3.0,
+    seconds: Annotated[float, typer.Option(help="Time to measure for each row of the table.")] = 3.0,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="Windows to reckon the time for; those of the recipe where none is given.")
+    ] = None,
 ) -> None:
-    """Batch sizes against devices: tokens/s, memory, and the time the recipe would take."""
+    """Batch sizes against devices: tokens/s, memory, utilisation and power, and the time at equal samples and steps."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -38,23 +41,33 @@ def device(
     from fledge.training.view import clock_time
 
     config = load_recipe(recipe, set_ or [])
-    table = Table(
-        title=f"{escape(config.name)}: windows of {config.tokens.context_length} tokens", title_justify="left"
-    )
-    for column in ("device", "batch", "tokens/s", "windows/s", "memory", "the recipe would take"):
+    total = config.training.tokens or config.steps * config.training.batch_size * config.tokens.context_length
+    samples = samples or max(1, total // config.tokens.context_length)
+    measured = [
+        measure(config, size, name, seconds)
+        for name in device or devices()
+        for size in sorted(set(batch or (8, 50, 128, 500)))
+    ]
+    known = any(found.watts is not None for found in measured)
+    columns = ["device", "batch", "tokens/s", "memory", "busy", *["power"] * known, "equal samples", "equal steps"]
+    title = f"{escape(config.name)}: windows of {config.tokens.context_length} tokens"
+    table = Table(title=title, title_justify="left")
+    for column in columns:
         table.add_column(column, justify="left" if column == "device" else "right")
-    for name in device or devices():
-        for size in sorted(set(batch or (8, 50, 128, 500))):
-            found = measure(config, size, name, seconds)
-            if found.tokens_per_second is None or found.windows_per_second is None or found.memory is None:
-                table.add_row(found.device, str(size), "out of memory")
-                continue
-            table.add_row(
-                found.device,
-                str(size),
-                f"{found.tokens_per_second:,.0f}",
-                f"{found.windows_per_second:,.1f}",
-                readable_bytes(found.memory),
-                clock_time(found.projected_seconds or 0),
-            )
+    for found in measured:
+        if found.tokens_per_second is None or found.windows_per_second is None or found.memory is None:
+            table.add_row(found.device, str(found.batch_size), "out of memory")
+            continue
+        power = "–" if found.watts is None else f"{found.watts:,.0f} W"
+        table.add_row(
+            found.device,
+            str(found.batch_size),
+            f"{found.tokens_per_second:,.0f}",
+            readable_bytes(found.memory),
+            "–" if found.busy is None else f"{found.busy:.0%}",
+            *[power] * known,
+            clock_time(samples / found.windows_per_second),
+            clock_time(config.steps * found.batch_size / found.windows_per_second),
+        )
     Console().print(table)
+    print(f"Equal samples is the time for {samples:,} windows, equal steps that for {config.steps:,} steps.")

@@ -48,8 +48,19 @@ class Page:
     parts: list[tuple[str, str]] = field(default_factory=list)
     drawings: list[str] = field(default_factory=list)
 
-    def heading(self, text: str) -> None:
-        self.parts.append((f"<h2>{html.escape(text)}</h2>", f"## {text}"))
+    def heading(self, text: str, anchor: str = "") -> None:
+        mark = f' id="{html.escape(anchor)}"' if anchor else ""
+        self.parts.append(
+            (f"<h2{mark}>{html.escape(text)}</h2>", f'<a id="{anchor}"></a>\n\n' * bool(anchor) + f"## {text}")
+        )
+
+    def contents(self, entries: Sequence[tuple[str, str]]) -> None:
+        """Links to the headings of these anchors, by their texts."""
+        items = "".join(
+            f'<li><a href="#{html.escape(anchor)}">{html.escape(text)}</a></li>' for anchor, text in entries
+        )
+        lines = "\n".join(f"{number}. [{text}](#{anchor})" for number, (anchor, text) in enumerate(entries, 1))
+        self.parts.append((f"<nav><ol>{items}</ol></nav>", lines))
 
     def paragraph(self, text: str) -> None:
         self.parts.append((f"<p>{html.escape(text)}</p>", text))

@@ -13,6 +13,7 @@ from fledge.loss import MASKED
 from fledge.model import build_model
 from fledge.tokens import Batch
 from fledge.training.device import choose_device, choose_precision, prepare, reseed, synchronize, used_memory
+from fledge.training.meter import Meter
 from fledge.training.objective import Objective
 from fledge.training.optimizers import build_optimizer, clip_scale, gradient_norm
 
@@ -32,6 +33,9 @@ class Measurement:
     memory: int | None
     projected_seconds: float | None
     "Time for all tokens of the recipe at this speed."
+    busy: float | None = None
+    "The share of the time that the device worked, where it can be read."
+    watts: float | None = None
 
 
 def devices() -> list[str]:
@@ -56,16 +60,18 @@ def measure(config: RunConfig, batch_size: int, device_name: str, seconds: float
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     try:
-        per_step = _step_seconds(config, device, batch_size, seconds)
+        per_step, meter = _step_seconds(config, device, batch_size, seconds)
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
         return Measurement(str(device), batch_size, None, None, None, None)
     speed = batch_size * length / per_step
-    return Measurement(str(device), batch_size, speed, batch_size / per_step, used_memory(device), total / speed)
+    memory = used_memory(device)
+    windows = batch_size / per_step
+    return Measurement(str(device), batch_size, speed, windows, memory, total / speed, meter.busy, meter.watts)
 
 
-def _step_seconds(config: RunConfig, device: torch.device, batch_size: int, seconds: float) -> float:
+def _step_seconds(config: RunConfig, device: torch.device, batch_size: int, seconds: float) -> tuple[float, Meter]:
     vocabulary = config.tokenizer.vocabulary_size
     if vocabulary is None:
         raise FledgeError("tokenizer.vocabulary_size = none has no size before training: set one for the benchmark.")
@@ -92,11 +98,14 @@ def _step_seconds(config: RunConfig, device: torch.device, batch_size: int, seco
     for _ in range(2):
         step()
     synchronize(device)
-    done, start = 0, time.perf_counter()
-    while done < 3 or time.perf_counter() - start < seconds:
-        step()
-        done += 1
-        if done % 10 == 0:
-            synchronize(device)
-    synchronize(device)
-    return (time.perf_counter() - start) / done
+    done = 0
+    with Meter(device) as meter:
+        start = time.perf_counter()
+        while done < 3 or time.perf_counter() - start < seconds:
+            step()
+            done += 1
+            if done % 10 == 0:
+                synchronize(device)
+        synchronize(device)
+        per_step = (time.perf_counter() - start) / done
+    return per_step, meter

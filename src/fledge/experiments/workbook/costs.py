@@ -102,6 +102,47 @@ def add_shares(page: Page, title: str, rows: list[Facts]) -> None:
     )
 
 
+# -- the original GPT-2 XL ---------------------------------------------------------------------------------------------
+
+
+def ask_tied(book: Book) -> Facts:
+    """GPT-2 XL as it was published: its head is its embedding, and its feed-forward has two matrices."""
+    from fledge.accounting import SHAPES, account
+
+    shape = SHAPES["xl"]
+    original = shape.model.model_copy(
+        update={
+            "tied": True,
+            "norm": "layer",
+            "position": "learned",
+            "feed_forward": "gelu_tanh",
+            "hidden": 4 * shape.model.width,
+            "bias": True,
+        }
+    )
+    found = account(original, shape.vocabulary_size, shape.context_length, precision="fp32")
+    layers, width, length, words = original.layers, original.width, shape.context_length, shape.vocabulary_size
+    return {
+        "parameters": found.parameters.by_component,
+        "total": found.parameters.total,
+        "forward": found.forward_flops,
+        "by hand": layers * (24 * length * width**2 + 4 * length**2 * width) + 2 * length * width * words,
+    }
+
+
+def show_tied(page: Page, facts: Facts, book: Book) -> None:
+    page.table(["component", "parameters"], list(facts["parameters"].items()))
+    page.paragraph(
+        f"{facts['total']:,} parameters, {facts['total'] / 1e9:.2f} billion; in single precision they take "
+        f"{readable_bytes(4 * facts['total'])}. One forward pass over 1,024 tokens takes {facts['forward']:,} FLOPs."
+    )
+    apart = facts["forward"] / facts["by hand"] - 1
+    page.paragraph(
+        f"On paper, L(24Td² + 4T²d) + 2TdV gives {facts['by hand']:,}, with L layers, T tokens, width d and V ids: "
+        + ("the same number." if not apart else f"{abs(apart):.2%} {'less' if apart > 0 else 'more'}.")
+    )
+
+
 # -- AdamW -------------------------------------------------------------------------------------------------------------
 
 

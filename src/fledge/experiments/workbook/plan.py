@@ -18,6 +18,8 @@ from typing import Any
 from fledge.config import CorpusConfig, RunConfig, load_recipe, override_config, parse
 from fledge.corpus import Corpus
 from fledge.errors import FledgeError
+from fledge.experiments.compare import RATES as FACTORS
+from fledge.experiments.compare import arm_config
 from fledge.experiments.plan import DATA, PLAN, TIMING, warm_up_was_set
 from fledge.experiments.start import look_at
 from fledge.experiments.timing import Clock, Pace, TooShort, check_corpus, fit, minutes
@@ -31,8 +33,14 @@ RATES = (3e-4, 1e-3, 3e-3, 1e-2, 1e-1, 1.0)
 "Learning rates to sweep: from timid to certainly too high."
 BATCH_FACTORS, RATE_FACTORS = (0.125, 1.0, 4.0), (0.316, 1.0, 3.16)
 ABLATED = 6  # trials of the four ablations: as it is, no norm at two rates, post-norm, no position, SiLU
-SHARES = {"rates": 0.22, "batches": 0.24, "ablations": 0.22, "main": 0.22}
+LAID, SIZED = 8, 4  # trials of the ways to lay windows, and of the vocabulary sizes
+COMPARED = ("gpt2", "bdh")
+SEEDS = 2  # of the comparison
+SHARES = {"rates": 0.17, "batches": 0.19, "ablations": 0.17, "main": 0.19, "windows": 0.08, "vocabulary": 0.04}
+SHARES |= {"comparison": 0.08}
 "Parts of the budget that go to the trainings; what is left is for the text and the page."
+OPTIONAL = ("windows", "vocabulary", "comparison")
+"What a budget that is too short for it leaves out."
 TEXT_BYTES, TRAINING_BYTES = 2_000_000, 50_000
 "Bytes for each second of the budget: that the tokenizers read, and that the models see."
 LEAST_BYTES = 8_000_000
@@ -55,6 +63,10 @@ class BookPlan:
     trained: dict[str, dict[str, Any]]
     "For each text, the corpus settings that the trainings change: the text itself, or its beginning where it is large."
 
+    def steps_of(self, part: str) -> int:
+        """Of one part; 0 where the budget leaves it out. A plan older than the question has those of the ablations."""
+        return self.steps[part if part in self.steps else "ablations"]
+
     @property
     def text_bytes(self) -> int:
         return max(LEAST_BYTES, int(self.seconds * TEXT_BYTES))
@@ -65,7 +77,7 @@ class BookPlan:
 
     def config(self, name: str, part: str) -> RunConfig:
         """The run of one part of the workbook on one text."""
-        steps = self.steps[part]
+        steps = self.steps_of(part)
         config = base_config(self.recipe, self.changes, self.trained[name])
         warmup = config.schedule.warmup_steps
         if not warm_up_was_set(config):
@@ -161,7 +173,7 @@ def measure(plan: BookPlan, folder: Path) -> BookPlan:
         **{
             **asdict(plan),
             "steps": {part: pace.steps for part, pace in paces.items()},
-            "evaluate_windows": min(pace.evaluate_windows for pace in paces.values()),
+            "evaluate_windows": min(pace.evaluate_windows for pace in paces.values() if pace.steps),
             "threads": threads,
             "trained": trained,
         }
@@ -183,6 +195,9 @@ def paces_of(config: RunConfig, plan: BookPlan, folder: Path, began: float | Non
         "batches": by_batch * len(RATE_FACTORS),
         "ablations": [each] * ABLATED,
         "main": [each] * len(plan.corpora),
+        "windows": [each] * LAID,
+        "vocabulary": [each] * SIZED,
+        "comparison": [clock.cost(arm_config(name, config)) for name in COMPARED] * (len(FACTORS) + SEEDS - 1),
     }
     windows = config.training.evaluate_windows
     paces, needed = {}, 0.0
@@ -190,7 +205,8 @@ def paces_of(config: RunConfig, plan: BookPlan, folder: Path, began: float | Non
         try:
             paces[part] = fit(costs[part], share * plan.seconds, plan.budget, windows)
         except TooShort as error:
-            needed = max(needed, error.needed / share)
+            paces[part] = Pace(0, windows)
+            needed = max(needed, 0 if part in OPTIONAL else error.needed / share)
     if needed:
         raise FledgeError(
             f"--budget {plan.budget} is too short for the trainings of a workbook with this model on this machine. "

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 SAMPLE = 4_000_000  # bytes that facts of Unicode are counted on
 SPEED = 50_000_000  # bytes that speed and compression are measured on
 REPEATS = 3
+DOCUMENTS = 10  # of each text, whose compression is measured one by one
 WRONG = (b"\xc1\xa1", b"\xc2\x00")
 "Two bytes that are no character; the program says why."
 
@@ -214,7 +215,7 @@ def tokenizers(book: Book) -> dict[str, Tokenizer]:
 
 
 def ask_encoding(book: Book) -> Facts:
-    from fledge.tokenizer.compare import compare
+    from fledge.tokenizer.compare import compare, compare_documents
 
     trained = tokenizers(book)
     corpora = {name: book.plan.corpus(name) for name in book.plan.corpora}
@@ -224,7 +225,12 @@ def ask_encoding(book: Book) -> Facts:
         for measurements in zip(*runs, strict=True):
             seconds = statistics.median(one.seconds for one in measurements)
             found[label].append(measurements[0]._replace(seconds=seconds).record())
-    return {**found, "sizes": {name: tokenizer.vocab_size for name, tokenizer in trained.items()}}
+    samples = compare_documents(trained, corpora, DOCUMENTS, limit=SPEED)
+    return {
+        **found,
+        "sizes": {name: tokenizer.vocab_size for name, tokenizer in trained.items()},
+        "documents": [[one.corpus, one.tokenizer, len(one.documents), one.mean, one.deviation] for one in samples],
+    }
 
 
 def show_compression(page: Page, facts: Facts, book: Book) -> None:
@@ -248,6 +254,12 @@ def show_compression(page: Page, facts: Facts, book: Book) -> None:
                     f"On {corpus}, the tokenizer of {other} packs {crossed:.2f} bytes into a token, where its own "
                     f"packs {own:.2f}: {abs(1 - crossed / own):.0%} {better}."
                 )
+
+    if sampled := facts.get("documents"):
+        page.table(
+            ["text", "tokenizer of", "documents drawn at random", "bytes per token, mean", "± from one to the next"],
+            sampled,
+        )
 
 
 def show_throughput(page: Page, facts: Facts, book: Book) -> None:
