@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from fledge.config import RunConfig, changed, load_recipe, override_config, parse
 from fledge.errors import FledgeError, command, note
-from fledge.files import read_json, require_utf8, write_json
+from fledge.files import finished_name, read_json, require_utf8, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    import torch
+
     from fledge.bundle import Bundle
+    from fledge.bundle.checkpoints import At
     from fledge.corpus import Corpus
     from fledge.evaluation import Evaluation
     from fledge.generation import Generation
@@ -68,6 +71,7 @@ class Run:
             require_same_model(self.config, bundle)
         self.bundle = bundle
         self.quiet = quiet
+        self._trained_on: torch.device | None = None
 
     @classmethod
     def open(
@@ -162,10 +166,13 @@ class Run:
 
     @cached_property
     def model(self) -> Model:
-        """The bundle's, or a new one whose weights follow from the seed."""
+        """The bundle's, or a new one whose weights follow from the seed; after training, the best checkpoint's."""
+        from fledge.bundle import load_bundle
         from fledge.model import build_model
         from fledge.training.device import reseed
 
+        if self._trained_on is not None:
+            return load_bundle(self.folder, self._trained_on).model
         if self.bundle is not None:
             return self.bundle.model
         reseed(self.config.training.seed, "weights")
@@ -185,7 +192,7 @@ class Run:
 
         With `leave`, a second Ctrl-C ends the process at once; else it raises KeyboardInterrupt after the operation.
         """
-        from fledge.bundle.load import checkpoints
+        from fledge.bundle.checkpoints import checkpoints
         from fledge.tokens.writer import alone
         from fledge.training import train
         from fledge.training.pairs import require_pairs, start_from_pairs
@@ -194,13 +201,16 @@ class Run:
         began = time.monotonic()
         if resume is not None and resume is not self.bundle:
             self.bundle = resume
-            for name in ("model", "tokenizer", "tokens"):  # what was looked at before is not the checkpoint's
+            for name in ("tokenizer", "tokens"):  # what was looked at before is not the checkpoint's
                 self.__dict__.pop(name, None)
         elif resume is None and checkpoints(self.folder):
             raise FledgeError(
                 f"{self.folder} holds a run with checkpoints already. Go on with it "
                 f"({command('train', '--resume', self.folder)}), or choose another folder with --out."
             )
+        if resume is not None:
+            self.__dict__.pop("model", None)
+        self._trained_on = None
         if self.config.training.start == "pairs" and self.bundle is None:
             require_pairs(self.config, self.tokenizer.vocab_size)
         tokens = self.tokens
@@ -214,12 +224,13 @@ class Run:
 
         with alone(self.folder) if os.environ.get("RANK", "0") == "0" else nullcontext():
             windows = self.windows("train"), self.windows("validation") if len(validation.tokens) else None
+            model = self.model
             if self.config.training.start == "pairs" and self.bundle is None:
-                start_from_pairs(self.model, tokens.split("train").verify().tokens, self.config)
+                start_from_pairs(model, tokens.split("train").verify().tokens, self.config)
             try:
-                return train(
+                result = train(
                     self.config,
-                    self.model,
+                    model,
                     self.tokenizer,
                     *windows,
                     self.folder,
@@ -233,7 +244,11 @@ class Run:
                     leave=leave,
                 )
             finally:
-                self.model.eval()
+                model.eval()
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1:  # elsewhere each process holds a part of the model
+            self._trained_on = next(model.parameters()).device
+            self.__dict__.pop("model", None)
+        return result
 
     def evaluate(self, texts: Sequence[str | bytes] | None = None, **options: Any) -> Evaluation:
         """Loss, perplexity and bits per byte on texts, or on the validation split where none are given."""
@@ -268,8 +283,8 @@ class Run:
 
         One that goes on from a checkpoint of its own may have changed settings, kept when its training begins.
         """
-        from fledge.bundle.load import checkpoints
-        from fledge.bundle.origin import ORIGIN, begin_again, keep_origin, other_origin
+        from fledge.bundle.checkpoints import checkpoints
+        from fledge.bundle.origin import begin_again, keep_origin, other_origin
         from fledge.model.registry import find_architecture
         from fledge.training.timeline import settings_file
 
@@ -298,7 +313,7 @@ class Run:
                 )
             if not (self.folder / "tokens" / "store.json").exists():
                 shutil.rmtree(self.folder / "tokens", ignore_errors=True)  # of a source that was then corrected
-        elif self.folder.exists() and (not self.folder.is_dir() or {*os.listdir(self.folder)} - {ORIGIN}):
+        elif self.folder.exists() and (not self.folder.is_dir() or any(map(_is_foreign, os.listdir(self.folder)))):
             raise FledgeError(f"{self.folder} exists already and is not a run. Choose another folder with --out.")
         keep_origin(self.folder, self.bundle)
         write_json(kept, values)
@@ -312,18 +327,21 @@ class Run:
         return made and any(line.startswith(("corpus.", "tokenizer.")) for line in differing)
 
 
-def load(path: Path | str, device: str = "cpu") -> Run:
-    """The model at `path` (a bundle, a run, or a packed bundle) with its tokenizer and settings, ready to use."""
+def load(path: Path | str, device: str = "cpu", *, at: At = None) -> Run:
+    """The model at `path` (a bundle, a run, or a packed bundle) with its tokenizer and settings, ready to use.
+
+    A run's model is its checkpoint with the lowest validation loss; `at` names another: "last", or a step.
+    """
     from fledge.bundle import load_bundle
 
     require_checkpoint(path)
-    bundle = load_bundle(path, device=device)
+    bundle = load_bundle(path, device=device, at=at)
     return Run(bundle.config, path, bundle=bundle)
 
 
 def require_checkpoint(path: Path | str) -> None:
     """Refuse a run that has no model to use yet, and say how it gets one. What is not a run is not looked at."""
-    from fledge.bundle.load import checkpoints, place_of
+    from fledge.bundle.checkpoints import checkpoints, place_of
     from fledge.bundle.origin import begin_again
 
     folder = place_of(path)
@@ -346,6 +364,13 @@ def held_out(path: Path) -> TokenSplit | None:
                 split = TokenStore.open(store).split("validation")
                 return split if len(split.tokens) else None
     return None
+
+
+def _is_foreign(name: str) -> bool:
+    """Whether a file is none of those that a run begins with, half written ones included."""
+    from fledge.bundle.origin import ORIGIN
+
+    return finished_name(name) not in (CONFIG, ORIGIN)
 
 
 def is_bundle(path: Path) -> bool:

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fledge.bundle import find_bundle
+from fledge.bundle.checkpoints import step_of
 from fledge.bundle.describe import describe
-from fledge.bundle.load import step_of
 from fledge.bundle.manifest import describe_file
 from fledge.cli import build
 from fledge.errors import FledgeError

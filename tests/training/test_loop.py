@@ -364,10 +364,8 @@ def test_a_crash_in_evaluation_does_not_cost_the_step(tmp_path: Path, monkeypatc
 
 
 def test_retention_keeps_the_last_the_best_and_every_nth(tmp_path: Path, monkeypatch: Any) -> None:
-    from fledge.training.metrics import Metrics
-
-    monkeypatch.setattr(Metrics, "evaluations", lambda self: {2: 1.0, 3: 0.1, 4: 1.0})
-    config = settings(training={"save_every": 1, "keep_last": 2, "keep_every": 5, "evaluate_every": 0})
+    monkeypatch.setattr(Session, "_validation_loss", lambda self, count: 0.1 if self.progress.step == 3 else 1.0)
+    config = settings(training={"save_every": 1, "keep_last": 2, "keep_every": 5, "evaluate_every": 1})
     run(config, tmp_path / "run")
     kept = sorted(int(path.name[5:]) for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert kept == [3, 5, 10, 11, 12]
@@ -391,7 +389,8 @@ def test_a_checkpoint_holds_the_evaluation_of_its_own_step(
     from fledge.training.saver import Saver
 
     monkeypatch.setattr(session, "Saver", lambda *arguments: Saver(*arguments[:-1], background))
-    config = settings(training={"save_every": save_every, "evaluate_every": 4, "keep_last": 20})
+    every = {"save_every": save_every, "evaluate_every": 4, "keep_last": 20}
+    config = settings(training={**every, "keep_best": False})
     run(config, tmp_path / "run")
     rows = {row["step"]: row["validation_loss"] for row in read_metrics(tmp_path / "run" / "metrics.csv")}
     found = {}

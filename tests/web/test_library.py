@@ -54,7 +54,7 @@ def test_what_lies_too_deep_or_behind_too_many_is_said_to_be_left_out(
     assert "beyond 3 folders" in Library([tmp_path]).catalogue().skipped[tmp_path.name]
 
 
-def test_the_name_of_a_run_stands_for_its_newest_checkpoint(world: Path) -> None:
+def test_the_name_of_a_run_stands_for_its_best_checkpoint(world: Path) -> None:
     assert Library([world / "runs"]).bundle("alpha").name == "step-00000200"
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,6 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from fledge.bundle.archive import UNPACKED, is_archive, named_as, unpack
+from fledge.bundle.checkpoints import At, find_bundle, place_of
 from fledge.bundle.fit import require_fit
 from fledge.bundle.manifest import MANIFEST, MODEL, STATE, TRAINING, Manifest, read_manifest, verify_files
 from fledge.bundle.save import TrainingState
@@ -64,14 +63,17 @@ def load_bundle(
     device: str | torch.device = "cpu",
     dtype: torch.dtype | None = None,
     verify: bool = True,
+    at: At = None,
 ) -> Bundle:
-    """The bundle at `path`: its folder, the folder of a run (then its newest checkpoint), or a .zip or .tar.zst of it.
+    """The bundle at `path`: its folder, the folder of a run, or a .zip or .tar.zst of it.
 
+    Of a run, the checkpoint with the lowest held-out loss, or the one that `at` names: "last", or a step.
     Weights are memory-mapped. `verify=False` skips the checksums' pass over them; sizes and shapes are always checked.
     """
     device, archive = usable(device), place_of(path)
+    folder = find_bundle(archive, at)
     if not is_archive(archive):
-        return _load(find_bundle(path), device, dtype, verify)
+        return _load(folder, device, dtype, verify)
     home = temporary_folder(UNPACKED)
     folder = unpack(archive, Path(home.name) / "bundle")
     with named_as(archive, folder):
@@ -222,53 +224,3 @@ def listed_tensors(folder: Path, name: str, manifest: Manifest) -> list[Path]:
 def require_listed(folder: Path, name: str, manifest: Manifest) -> None:
     if name not in manifest.files:
         raise FledgeError(f"{folder / name} is not in the bundle's manifest. Do not trust it.")
-
-
-def place_of(path: object) -> Path:
-    """The path of a bundle as it was given; what can't be one is refused with a sentence."""
-    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
-        raise FledgeError(
-            f"{path!r:.40} is no place to load a bundle from. Give the path of a bundle, a run or a packed bundle, "
-            "such as 'runs/akjv'."
-        )
-    return Path(path)
-
-
-def find_bundle(path: Path | str) -> Path:
-    """The folder that holds the manifest: `path` itself, or the newest checkpoint of the run at `path`."""
-    path = place_of(path)
-    if path.name == MANIFEST and path.is_file():
-        return path.parent
-    if (path / MANIFEST).is_file():
-        return path
-    steps = checkpoints(path)
-    return steps[-1] if steps else path
-
-
-def checkpoint_name(step: int) -> str:
-    """
-    >>> checkpoint_name(500)
-    'step-00000500'
-    """
-    return f"step-{step:08}"
-
-
-def step_of(path: Path) -> int | None:
-    """The step that a checkpoint's folder is named for; None where it has another name.
-
-    >>> step_of(Path("runs/akjv/checkpoints/step-00000500"))
-    500
-    """
-    found = re.fullmatch("step-([0-9]+)", path.name)
-    return int(found[1]) if found else None
-
-
-def checkpoints(run: Path) -> list[Path]:
-    """The whole checkpoints of a run, oldest first."""
-    folder = run / "checkpoints"
-    if not folder.is_dir():
-        folder = run / "branch" / "checkpoints"  # a kill came while a branch took their place: see training/timeline.py
-    if not folder.is_dir():
-        return []
-    named = [(step, path) for path in folder.iterdir() if (step := step_of(path)) is not None]
-    return [path for _, path in sorted(named) if (path / MANIFEST).is_file()]

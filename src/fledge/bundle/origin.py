@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fledge.bundle.card import TUNED, imported_from
-from fledge.bundle.load import Bundle, step_of
+from fledge.bundle.checkpoints import step_of
+from fledge.bundle.load import Bundle
 from fledge.config import Settings, parse
 from fledge.errors import command
 from fledge.files import read_json, write_json

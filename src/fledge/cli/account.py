@@ -217,8 +217,8 @@ def bundle_manifest(target: str) -> Manifest | None:
     if not path.exists():  # most are names of recipes, and need none of what follows
         return None
     from fledge.bundle.archive import is_archive
+    from fledge.bundle.checkpoints import find_bundle
     from fledge.bundle.describe import open_manifest
-    from fledge.bundle.load import find_bundle
     from fledge.bundle.manifest import MANIFEST
     from fledge.config import recipe_names
     from fledge.run import require_checkpoint

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fledge.cli.places import destination, trained
+from fledge.cli.places import At, destination, trained
 from fledge.errors import FledgeError, command, harmless
 
 if TYPE_CHECKING:
@@ -24,14 +24,14 @@ app = typer.Typer(
 Place = Annotated[
     Path,
     typer.Argument(
-        metavar="BUNDLE", help="A bundle, a run (its newest checkpoint), or a packed bundle.", callback=trained
+        metavar="BUNDLE", help="A bundle, a run (its best checkpoint), or a packed bundle.", callback=trained
     ),
 ]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="The same, named as on every other verb.")]
 
 
 @app.command()
-def show(bundle: Place) -> None:
+def show(bundle: Place, at: At = None) -> None:
     """Print what a bundle is, how it was trained and what it costs."""
     from rich.console import Console
     from rich.markup import escape
@@ -41,13 +41,13 @@ def show(bundle: Place) -> None:
     from fledge.bundle.describe import describe, open_manifest, wrong_files
 
     console = Console()
-    for title, rows in describe(bundle).items():
+    for title, rows in describe(bundle, at).items():
         table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
         for row in rows:
             table.add_row(*(escape(harmless(text)) for text in row))
         console.print(table)
         console.print()
-    if wrong := wrong_files(*open_manifest(bundle)):
+    if wrong := wrong_files(*open_manifest(bundle, at)):
         files = "1 file is" if len(wrong) == 1 else f"{len(wrong)} files are"
         print(f"{files} not as the manifest says. Check the bundle: {command('bundle', 'check', bundle)}")
     elif is_archive(bundle) and packed_sizes(bundle) is None:
@@ -55,13 +55,13 @@ def show(bundle: Place) -> None:
 
 
 @app.command()
-def check(bundle: Place) -> None:
+def check(bundle: Place, at: At = None) -> None:
     """Verify every checksum, then load the model, the tokenizer and the training state."""
     from fledge.bundle import load_bundle
     from fledge.training.continuity import check_training_state
     from fledge.training.progress import Incomplete
 
-    loaded = load_bundle(bundle)
+    loaded = load_bundle(bundle, at=at)
     state = "without training state"
     if loaded.training is not None:
         try:
@@ -79,7 +79,7 @@ def check(bundle: Place) -> None:
 
 
 @app.command()
-def diff(first: Place, second: Place) -> None:
+def diff(first: Place, second: Place, at: At = None) -> None:
     """Print every setting and metric in which two bundles differ."""
     from rich.console import Console
     from rich.markup import escape
@@ -87,7 +87,7 @@ def diff(first: Place, second: Place) -> None:
 
     from fledge.bundle.describe import differences
 
-    found = differences(first, second)
+    found = differences(first, second, at)
     if not found:
         print(
             "The two bundles have the same settings, metrics and weights. The weights were compared by the checksums "
@@ -107,6 +107,7 @@ def pack(
         Path | None, typer.Argument(help="The file to write: .zip, or .tar.zst for a smaller one.")
     ] = None,
     out: Out = None,
+    at: At = None,
     training: Annotated[bool, typer.Option(help="Keep what is needed to go on training.")] = True,
 ) -> None:
     """Put a bundle into one file, which loads as it is."""
@@ -115,7 +116,7 @@ def pack(
     from fledge.files import readable_bytes
 
     file = destination(target, out, "fledge bundle pack")
-    pack_bundle(find_bundle(bundle), file, training)
+    pack_bundle(find_bundle(bundle, at), file, training)
     print(f"{file}: {readable_bytes(file.stat().st_size)}. Use it as it is: {command('generate', file)}")
 
 
@@ -124,6 +125,7 @@ def export_(
     bundle: Place,
     target: Annotated[Path | None, typer.Argument(help="The folder or file to write.")] = None,
     out: Out = None,
+    at: At = None,
     format: Annotated[
         str | None, typer.Option(help="huggingface, gguf or onnx; by the end of the name, unless given.")
     ] = None,
@@ -149,7 +151,7 @@ def export_(
     quantised = (dtype or "").lower() in QUANTISED
     if text is not None and not quantised:
         raise FledgeError("--text measures what a quantised type costs: give one with --type, such as q8_0.")
-    loaded = load_bundle(bundle)
+    loaded = load_bundle(bundle, at=at)
     export_bundle(loaded, place, format, dtype)
     print(f"{place} is written.")
     modelfile = place.with_suffix(MODELFILE)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from fledge.cli.places import device_named, refuse, trained, writable
+from fledge.cli.places import At, device_named, refuse, trained, writable
 from fledge.errors import FledgeError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def evaluate(
     bundles: Annotated[
         list[Path], typer.Argument(metavar="BUNDLE...", help="Bundles, runs, or packed bundles.", callback=trained)
     ],
+    at: At = None,
     text: Annotated[
         list[str] | None, typer.Option(help="A text file, folder or corpus (akjv); may be given more than once.")
     ] = None,
@@ -78,7 +79,7 @@ def evaluate(
     if text:
         refuse({"--max-tokens": max_tokens, "--split": split}, "goes with --tokens: a text is evaluated whole")
     chosen = device_named(device)
-    loaded = {str(path): load_bundle(path, device=chosen) for path in bundles}
+    loaded = {str(path): load_bundle(path, device=chosen, at=at) for path in bundles}
     if tasks:
         from fledge.evaluation.harness import run_tasks
 

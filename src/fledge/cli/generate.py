@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fledge.cli.places import device_named, refuse, trained
+from fledge.cli.places import At, device_named, refuse, trained
 from fledge.errors import FledgeError, note
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def generate(
     bundle: Annotated[
         Path, typer.Argument(metavar="BUNDLE", help="A bundle, a run, or a packed bundle.", callback=trained)
     ],
+    at: At = None,
     prompt: Annotated[
         list[str] | None, typer.Option("--prompt", "-p", help="A text to go on from; may be given more than once.")
     ] = None,
@@ -88,7 +89,7 @@ def generate(
         refuse(
             for_prompts, "is not for --interactive, which asks for one prompt after the other and shows one text each"
         )
-    loaded = load_bundle(bundle, device=device_named(device))
+    loaded = load_bundle(bundle, device=device_named(device), at=at)
     prepare(widen(loaded.model))
     settings = parse(SamplingConfig, {**loaded.config.sampling.model_dump(), **given})
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()

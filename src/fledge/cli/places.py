@@ -4,8 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from fledge.errors import FledgeError
+
+
+def _named(at: str | None) -> str | None:
+    """As it is, unless it names no checkpoint, which is said before anything is loaded."""
+    from fledge.bundle.checkpoints import named
+
+    named(at)
+    return at
+
+
+At = Annotated[
+    str | None,
+    typer.Option(
+        "--at",
+        metavar="best|last|STEP",
+        help="Of a run: the checkpoint with the lowest validation loss (unless given), the last, or that of a step.",
+        callback=_named,
+    ),
+]
 
 
 def trained(place: Path | list[Path] | None) -> Path | list[Path] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fledge.cli.places import trained
+from fledge.cli.places import At, trained
 from fledge.cli.root import Quiet
 from fledge.errors import FledgeError, command, note
 
@@ -34,7 +35,7 @@ def train(
         Path | None, typer.Option("--out", "-o", help="The run's folder; runs/NAME where none is given.")
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="The folder of a run to go on with.")] = None,
-    at: Annotated[int | None, typer.Option(help="With --resume: go on from the checkpoint of this step.")] = None,
+    at: At = None,
     from_: Annotated[
         Path | None,
         typer.Option("--from", help="A bundle whose weights and tokenizer the new run starts from.", callback=trained),
@@ -65,15 +66,15 @@ def train(
         raise FledgeError(
             "--overfit-one-batch is a check of a recipe: leave out --resume, --from, --time-limit and --profile."
         )
-    if at is not None and resume is None:
-        raise FledgeError("--at names a step of the run given with --resume.")
+    if at is not None and resume is None and from_ is None:
+        raise FledgeError("--at names a step of the run given with --resume or --from, its best or its last.")
     checkpoint: Bundle | None = None
     if resume is not None:
         run, checkpoint = resumed(resume, at, set_ or [], quiet)
     elif overfit_one_batch and recipe is not None:
         return overfit_check(recipe, out, set_ or [], quiet)
     elif from_ is not None:
-        run = fine_tuned(recipe, from_, set_ or [], out, quiet)
+        run = fine_tuned(recipe, from_, at, set_ or [], out, quiet)
         checkpoint = begun(run)
     elif recipe is not None:
         from fledge.run import Run
@@ -107,8 +108,9 @@ def overfit_check(recipe: str, out: Path | None, overrides: list[str], quiet: bo
         raise typer.Exit(1)
 
 
-def resumed(folder: Path, at: int | None, overrides: list[str], quiet: bool) -> tuple[Run, Bundle]:
+def resumed(folder: Path, at: str | None, overrides: list[str], quiet: bool) -> tuple[Run, Bundle]:
     """The run in a folder, with the checkpoint to go on from. Changed settings are kept when training begins."""
+    from fledge.bundle.checkpoints import LAST
     from fledge.run import Run
     from fledge.training import load_checkpoint
     from fledge.training.continuity import check_same_model, notable_changes
@@ -118,7 +120,7 @@ def resumed(folder: Path, at: int | None, overrides: list[str], quiet: bool) -> 
     checkpoint = load_checkpoint(folder, at)
     check_same_model(run.config, checkpoint)
     asked = [text.partition("=")[0].strip() for text in overrides]
-    for sentence in notable_changes(run.config, checkpoint, asked, back=at is not None):
+    for sentence in notable_changes(run.config, checkpoint, asked, back=at not in (None, LAST)):
         note(sentence)
     run.bundle = checkpoint  # its tokenizer decides what tokens fit
     return run, checkpoint
@@ -126,7 +128,7 @@ def resumed(folder: Path, at: int | None, overrides: list[str], quiet: bool) -> 
 
 def begun(run: Run) -> Bundle | None:
     """The checkpoint to go on from, where the same command was stopped before; other settings are refused."""
-    from fledge.bundle.load import checkpoints, step_of
+    from fledge.bundle.checkpoints import checkpoints, step_of
     from fledge.training import load_checkpoint
 
     if not checkpoints(run.folder):
@@ -147,13 +149,15 @@ def begun(run: Run) -> Bundle | None:
     return checkpoint
 
 
-def fine_tuned(recipe: str | None, source: Path, overrides: list[str], out: Path | None, quiet: bool) -> Run:
+def fine_tuned(
+    recipe: str | None, source: Path, at: str | None, overrides: list[str], out: Path | None, quiet: bool
+) -> Run:
     """A new run that starts from a bundle's weights: its model and tokenizer, and the recipe's everything else."""
     from fledge.bundle import load_bundle
     from fledge.config import load_recipe
     from fledge.run import Run
 
-    bundle = load_bundle(source)
+    bundle = load_bundle(source, at=at)
     config = load_recipe(recipe) if recipe is not None else bundle.config
     length = min(config.tokens.context_length, bundle.model.context_length)
     config = config.model_copy(
@@ -173,7 +177,7 @@ def fine_tuned(recipe: str | None, source: Path, overrides: list[str], out: Path
 
 def summarise(result: TrainingResult) -> None:
     """The end of a run in a few lines, with what to do next."""
-    from fledge.bundle.load import find_bundle
+    from fledge.bundle.checkpoints import held_out_losses
 
     parts = [f"step {result.step} of {result.steps}", f"{result.tokens:,} tokens"]
     if result.loss is not None:
@@ -186,9 +190,12 @@ def summarise(result: TrainingResult) -> None:
         parts.append(f"{result.tokens_per_second:,.0f} tokens/s")
     print(", ".join(parts))
     print(f"bundle: {result.checkpoint}")
+    if result.best != result.checkpoint:
+        lowest = held_out_losses([result.best]).get(result.best, math.nan)
+        print(f"best:   {result.best}, with the lowest validation loss, {lowest:.4f}. It is the run's model.")
     if result.stopped is not None:
         print(f"go on:  {command('train', '--resume', result.folder)}")
     else:
         # A branch that ends below the main line's last step has not taken its place.
-        mine = find_bundle(result.folder) == result.checkpoint
+        mine = result.checkpoint.parents[1] == result.folder
         print(f"try it: {command('generate', result.folder if mine else result.checkpoint)}")

@@ -348,7 +348,9 @@ class TrainingConfig(Settings):
     keep_last: Positive = 2
     "Newest checkpoints kept."
     keep_best: bool = True
-    "Keep the checkpoint with the lowest validation loss."
+    "Save each evaluation that is the lowest so far, and keep the last of them: it is the run's model."
+    patience: Positive | None = None
+    "End training after this many evaluations in a row without a lower validation loss; none trains to the last step."
     keep_every: Count = 0
     "Keep every checkpoint at a multiple of this many steps; 0 for none."
     sample_every: Count = 500

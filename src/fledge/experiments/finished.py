@@ -19,9 +19,10 @@ def result_of(run: Run) -> TrainingResult:
 
     Tokens and steps are the checkpoint's own: the batch size may have changed when the run was resumed.
     """
-    from fledge.bundle.load import checkpoints
+    from fledge.bundle.checkpoints import best_of, checkpoints, evaluations
     from fledge.bundle.manifest import STATE, TRAINING
     from fledge.training import TrainingResult, read_metrics
+    from fledge.training.metrics import course
     from fledge.training.progress import Progress, total_steps
 
     kept = checkpoints(run.folder)
@@ -35,9 +36,12 @@ def result_of(run: Run) -> TrainingResult:
     speeds, state = column("tokens_per_second"), kept[-1] / TRAINING / f"{STATE}.json"
     progress = Progress.restore(read_json(state), str(state))
     steps = total_steps(run.config, progress)
+    found = course(evaluations(run.folder))
+    complete = progress.step >= steps or (found is not None and found.exhausted(run.config.training.patience))
     return TrainingResult(
         folder=run.folder,
         checkpoint=kept[-1],
+        best=best_of(kept) or kept[-1],
         metrics=run.folder / "metrics.csv",
         step=progress.step,
         steps=steps,
@@ -47,5 +51,5 @@ def result_of(run: Run) -> TrainingResult:
         bits_per_byte=next(reversed(column("bits_per_byte")), None),
         tokens_per_second=sum(speeds) / len(speeds) if speeds else 0.0,
         seconds=max(column("seconds"), default=0.0),
-        stopped=UNKNOWN if progress.step < steps else None,
+        stopped=None if complete else UNKNOWN,
     )

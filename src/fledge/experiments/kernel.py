@@ -22,7 +22,7 @@ def take_up(name: str, inputs: Path, working: Path) -> tuple[Path, int]:
 
     A run of an earlier version lies in a folder that cannot be written; it is copied into `working`, with its tokens.
     """
-    from fledge.bundle.load import checkpoints
+    from fledge.bundle.checkpoints import checkpoints
 
     place = working / "runs" / name
     steps = {place: _step(place)}
@@ -46,7 +46,7 @@ def _copy(folder: Path, target: Path) -> None:
 
 
 def _step(folder: Path) -> int:
-    from fledge.bundle.load import checkpoints
+    from fledge.bundle.checkpoints import checkpoints
 
     return max((int(path.name.rpartition("-")[2]) for path in checkpoints(folder)), default=0)
 

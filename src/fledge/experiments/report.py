@@ -122,7 +122,7 @@ def add_answer(page: Page, run: Run, evaluation: Evaluation, baselines: dict[str
 
 
 def add_curves(page: Page, run: Run, baselines: dict[str, float]) -> None:
-    from fledge.training.metrics import read_metrics
+    from fledge.bundle.checkpoints import read_metrics
 
     page.heading("How it learned")
     rows = read_metrics(run.folder / "metrics.csv")

@@ -34,7 +34,7 @@ LOOKED_AT, SAMPLE = 64 << 20, 4 << 20
 "Bytes that are looked at, and that are encoded to see how long a token is."
 TOKENIZED_PER_SECOND = 20e6  # bytes; slow enough to be true of any machine
 TRAINED = 0.93  # of the time for steps that is planned for; the rest is for a machine slower than when it was measured
-EVALUATIONS, EVALUATED = 8, 256
+EVALUATIONS, EVALUATED, PATIENCE = 16, 256, 5
 FORWARD = 0.4  # of a token's training time for one that is only evaluated
 REPORTED_TOKENS = 1_000_000
 FEWEST_STEPS = 30
@@ -202,10 +202,12 @@ class Start:
                     "training.evaluate_every": often,
                     "training.evaluate_windows": EVALUATED,
                     "training.save_every": often,
+                    "training.patience": PATIENCE,
                     "training.sample_every": max(1, steps // 4),
                     "training.log_every": max(1, steps // 200),
                 },
-                "often enough to watch it learn, seldom enough to cost little",
+                "often enough to watch it learn, seldom enough to cost little; training ends when "
+                f"{PATIENCE} evaluations in a row have found no lower loss, and the model is that of the lowest",
             ),
             Choice({"sampling.temperature": 0.7}, "below 1, a small model keeps to what it knows"),
         ]
@@ -217,7 +219,8 @@ class Start:
 
     def train(self, run: Run) -> TrainingResult:
         """To the planned end, within the time; a run begun before goes on, and takes what its steps take."""
-        from fledge.bundle.load import checkpoints
+        from fledge.bundle import load_bundle
+        from fledge.bundle.checkpoints import checkpoints
         from fledge.experiments.finished import result_of
         from fledge.training import load_checkpoint
 
@@ -225,7 +228,7 @@ class Start:
             checkpoint = load_checkpoint(self.folder)
             values = checkpoint.training.values if checkpoint.training is not None else {}
             if values.get("step") == run.config.steps:
-                run.bundle = checkpoint
+                run.bundle = load_bundle(self.folder)
                 return result_of(run)
             return run.train(resume=checkpoint, leave=True)
         train, validation = (len(run.tokens.split(name).tokens) for name in ("train", "validation"))

@@ -200,7 +200,7 @@ def with_rivals(trials: Sequence[Trial], before: Sequence[Trial] = ()) -> list[T
 def run_trial(trial: Trial, folder: Path) -> Outcome:
     """One run to its end, or its outcome where it has been run before."""
     from fledge.accounting import Account
-    from fledge.bundle.load import checkpoints
+    from fledge.bundle.checkpoints import checkpoints
     from fledge.run import Run
     from fledge.training import Diverged, load_checkpoint
     from fledge.training.stops import Stops

@@ -6,8 +6,8 @@
 the validation split (source bytes / tokens) turns its loss into bits per byte.
 """
 
+from fledge.bundle.checkpoints import read_metrics
 from fledge.training.loop import TrainingResult, train
-from fledge.training.metrics import read_metrics
 from fledge.training.optimizers import SGD, AdamW, Muon, Optimizer, build_optimizer
 from fledge.training.progress import Diverged
 from fledge.training.ranks import Ranks, join_ranks

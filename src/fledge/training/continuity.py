@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from fledge.bundle.load import step_of
+from fledge.bundle.checkpoints import step_of
 from fledge.config import RunConfig, changed
 from fledge.errors import FledgeError
 from fledge.training.averaging import Average

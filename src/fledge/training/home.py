@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from fledge.bundle.checkpoints import METRICS
 from fledge.errors import FledgeError
-from fledge.training.timeline import CONFIG, METRICS
+from fledge.training.timeline import CONFIG
 
 
 class Home:

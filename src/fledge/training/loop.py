@@ -31,6 +31,8 @@ class TrainingResult:
     folder: Path
     checkpoint: Path
     "The last checkpoint: a whole bundle."
+    best: Path
+    "The run's model: the checkpoint with the lowest validation loss."
     metrics: Path
     step: int
     steps: int
@@ -42,7 +44,8 @@ class TrainingResult:
     "From the end of the first step, which compiles, to that of the last; saving and evaluation between included."
     seconds: float
     stopped: str | None
-    "Why it ended before the last step: a signal's name or the time limit; None when it is complete."
+    """Why it was stopped before its end: a signal's name or the time limit; None when it came to its last step, or when
+    `training.patience` ended it."""
 
 
 def train(
@@ -96,7 +99,8 @@ def train(
             gc.collect()
             gc.disable()  # a collection in the middle of a step would stall the device; the loop collects between them
             progress = session.progress
-            while progress.step < session.steps and not stopped:
+            over = session.out_of_patience()
+            while progress.step < session.steps and not stopped and not over:
                 trouble = None
                 kept = Skipping(windows, progress.skipped)
                 with closing(session.batches(kept)) as batches:
@@ -119,9 +123,10 @@ def train(
                             found = session.evaluate()
                             if on_evaluation is not None and found is not None:
                                 on_evaluation(progress.step, found)
+                            over = progress.step < session.steps and session.out_of_patience()
                         if session.due(settings.sample_every):
                             session.sample()
-                        if progress.step >= session.steps:
+                        if progress.step >= session.steps or over:
                             break
                 if trouble:
                     session.go_back(trouble)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import NamedTuple
 
+from fledge.bundle.checkpoints import Row, read_metrics
 from fledge.files import atomic_write
 
 COLUMNS = (
@@ -31,7 +35,42 @@ COLUMNS = (
 TIME_COLUMNS = ("tokens_per_second", "mfu", "memory", "seconds", "time")
 "Columns that differ between two runs of the same settings; all others are equal to the bit on one machine."
 
-Row = dict[str, str]
+
+RISING = 3  # evaluations above the lowest, after which it is worth a word
+NOTABLY = 0.005  # of a loss: less above the lowest is noise
+
+
+class Course(NamedTuple):
+    """How the held-out loss has gone: its lowest, its last, and how many evaluations have come since the lowest."""
+
+    best_step: int
+    best: float
+    last_step: int
+    last: float
+    since: int
+
+    @property
+    def risen(self) -> bool:
+        """Whether it ended notably above its lowest."""
+        return self.last > self.best * (1 + NOTABLY)
+
+    def exhausted(self, patience: int | None) -> bool:
+        """Whether so many evaluations in a row have not been lower."""
+        return patience is not None and self.since >= patience
+
+
+def course(evaluations: Mapping[int, float]) -> Course | None:
+    """The course of the held-out loss, by step; None before the first evaluation.
+
+    >>> course({100: 3.5, 200: 3.2, 300: 3.3, 400: 3.4})
+    Course(best_step=200, best=3.2, last_step=400, last=3.4, since=2)
+    """
+    steps = sorted(step for step, loss in evaluations.items() if math.isfinite(loss))
+    if not steps:
+        return None
+    best = min(steps, key=lambda step: (evaluations[step], step))
+    since = sum(step > best for step in steps)
+    return Course(best, evaluations[best], steps[-1], evaluations[steps[-1]], since)
 
 
 class Metrics:
@@ -68,17 +107,6 @@ class Metrics:
     def evaluations(self) -> dict[int, float]:
         """The validation loss by step."""
         return {int(row["step"]): float(row["validation_loss"]) for row in self.rows if row["validation_loss"]}
-
-
-def read_metrics(path: Path | str) -> list[Row]:
-    """The rows of a `metrics.csv`, as text by column; a torn last line, or no file, counts for nothing."""
-    path = Path(path)
-    if not path.is_file():
-        return []
-    text = path.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]
-    rows = csv.DictReader(io.StringIO(whole))
-    return [row for row in rows if row.get("step", "").isdigit() and None not in row and None not in row.values()]
 
 
 def _text(rows: list[Row]) -> bytes:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fledge.bundle.load import step_of
+from fledge.bundle.checkpoints import step_of
 from fledge.config import RunConfig
 from fledge.errors import FledgeError
 

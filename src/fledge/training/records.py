@@ -6,11 +6,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fledge.bundle.checkpoints import METRICS
 from fledge.config import RunConfig
 from fledge.files import atomic_write
 from fledge.training.metrics import Metrics
 from fledge.training.samples import Samples
-from fledge.training.timeline import METRICS, SAMPLES
+from fledge.training.timeline import SAMPLES
 from fledge.training.trackers import open_trackers
 
 PLOT_EVERY = 60.0  # seconds between refreshes of loss.svg; drawing takes about half a second

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from fledge.bundle import TrainingState, save_bundle
-from fledge.bundle.load import step_of
+from fledge.bundle.checkpoints import checkpoint_steps, step_of
 from fledge.bundle.save import record_metrics
 from fledge.config import RunConfig
 from fledge.errors import FledgeError, command
-from fledge.training import timeline
 from fledge.training.home import Home
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ class Saver:
         except OSError as error:
             if self.home.gone:
                 raise self.home.error() from error
-            last = max(timeline.checkpoint_steps(path.parent.parent), default=None)
+            last = max(checkpoint_steps(path.parent.parent), default=None)
             kept = f"The checkpoint of step {last} is whole" if last is not None else "There is no checkpoint yet"
             raise FledgeError(
                 f"Step {step_of(path)} could not be saved ({error.strerror or error}). {kept}; "

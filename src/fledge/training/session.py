@@ -14,7 +14,7 @@ from torch import Tensor
 from fledge import memory
 from fledge.accounting import usual_speed
 from fledge.bundle.card import TUNED
-from fledge.bundle.load import checkpoint_name
+from fledge.bundle.checkpoints import BRANCH, METRICS, checkpoint_name, checkpoint_steps, find_bundle
 from fledge.bundle.origin import read_origin
 from fledge.config import RunConfig
 from fledge.errors import FledgeError, command
@@ -25,6 +25,7 @@ from fledge.training.clock import Clock
 from fledge.training.continuity import check_same_model
 from fledge.training.device import choose_precision, peak, prepare, used_memory
 from fledge.training.home import Home
+from fledge.training.metrics import RISING, Course, course
 from fledge.training.profiling import StepProfile
 from fledge.training.progress import Diverged, Outcome, Progress, Trouble, judge, total_steps
 from fledge.training.ranks import Ranks
@@ -100,6 +101,7 @@ class Session:
         self._origin = None if resume is None else (self.progress.step, resume.path)
         self._setbacks = 0
         self._last: dict[str, float | None] = {}
+        self._rose_from = -1
         self.clock = Clock(self.progress, self.device)
         heard = ranks.total(float(not quiet))[0]  # all processes take part in the forecast, or none
         self.forecast = expect(self.stepper) if heard else None
@@ -157,7 +159,7 @@ class Session:
     def go_back(self, trouble: Trouble) -> None:
         """After a divergence: stop with a sentence, or return to the last checkpoint and leave the batch out."""
         self.finish_saving()
-        saved = timeline.checkpoint_steps(self.place)
+        saved = checkpoint_steps(self.place)
         last = max(saved.items(), default=self._origin)  # a branch without one goes back to where it began
         self._setbacks += 1
         give_up = self._setbacks > SETBACKS
@@ -253,13 +255,13 @@ class Session:
     def _settle(self) -> None:
         """After a checkpoint is whole: a branch may take over, and older ones may go."""
         assert self.records is not None
-        newest = max(timeline.checkpoint_steps(self.place), default=0)
+        newest = max(checkpoint_steps(self.place), default=0)
         if self.place != self.folder and timeline.overtaken(self.folder, newest):
             timeline.take_over(self.folder)
             self.place = self.folder
             self.records.move(self.place, self.progress.step)
             self.view.note("The new branch has overtaken the old one and takes its place.")
-        timeline.prune(self.place, self.config.training, self.records.metrics.evaluations())
+        timeline.prune(self.place, self.config.training)
 
     def _shard_bytes(self) -> int:
         """One file of weights per process, so that none has to be read whole to be spread again."""
@@ -301,9 +303,40 @@ class Session:
         elif self.ranks.main and self._saved == self.progress.step:
             self.saver.record(self._checkpoint(), self._summary())  # before the row, which says that it was done
         self._record(values)
+        self._keep_best()
         if self.records is not None and self.records.curves_due and not self.home.gone:
             self.records.draw()
         return loss
+
+    def _keep_best(self) -> None:
+        """Save a step with the lowest loss so far, and say once when it has been rising for some evaluations."""
+        found = self._course()
+        lowest = found is not None and not found.since and self.config.training.keep_best
+        if self.ranks.total(float(lowest))[0] and self._saved != self.progress.step:
+            self.save()
+        if found is not None and found.since >= RISING and found.risen and found.best_step != self._rose_from:
+            self._rose_from = found.best_step
+            self.view.note(
+                f"The validation loss has been rising since step {found.best_step}: {found.best:.4f} there, "
+                f"{found.last:.4f} now. The model is overfitting. The run's model is the checkpoint of step "
+                f"{found.best_step}."
+            )
+
+    def _course(self) -> Course | None:
+        """Of the held-out loss so far, as the main process knows it."""
+        return None if self.records is None else course(self.records.metrics.evaluations())
+
+    def out_of_patience(self) -> bool:
+        """Whether training ends here because the held-out loss has not fallen for long. All processes hear of it."""
+        found, patience = self._course(), self.config.training.patience
+        over = found is not None and found.exhausted(patience)
+        if found is not None and over:
+            self.view.note(
+                f"Training ends at step {self.progress.step} of {self.steps}: the {found.since} evaluations since step "
+                f"{found.best_step} found no lower validation loss (training.patience = {patience}). To train on: "
+                + command("train", "--resume", self.folder, "--set", "training.patience=none")
+            )
+        return self.ranks.total(float(over))[0] > 0
 
     def _validation_loss(self, count: int) -> float:
         assert self.validation is not None
@@ -389,7 +422,8 @@ class Session:
         return TrainingResult(
             folder=self.folder,
             checkpoint=self._last_checkpoint(),
-            metrics=self.place / timeline.METRICS,
+            best=find_bundle(self.folder),
+            metrics=self.place / METRICS,
             step=progress.step,
             steps=self.steps,
             tokens=progress.tokens,
@@ -408,7 +442,7 @@ class Session:
     def part(self) -> str:
         """What is left for a person who stops at once."""
         self.view.close()
-        last = max(timeline.checkpoint_steps(self.place).items(), default=None)
+        last = max(checkpoint_steps(self.place).items(), default=None)
         if last is None:
             return "stopped at once, before the first checkpoint; the same command begins again."
         again = command("train", "--resume", self.folder)
@@ -455,9 +489,10 @@ class Session:
     def _open(self, resume: Bundle | None) -> Path:
         """Where to write. The main process prepares it before the others look."""
         origin = None if resume is None else resume.path.absolute()
-        branch, branched = self.folder / timeline.BRANCH, False
+        branch, branched = self.folder / BRANCH, False
         if self.ranks.main:
-            place = timeline.open_place(self.folder.absolute(), origin, self.progress.step)
+            settings = self.config.model_dump(mode="json")
+            place = timeline.open_place(self.folder.absolute(), origin, self.progress.step, settings)
             timeline.sweep(place)
             branched = place == branch.absolute()
         return branch if self.ranks.total(float(branched))[0] else self.folder

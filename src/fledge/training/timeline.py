@@ -11,71 +11,82 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from fledge.bundle import Bundle, load_bundle
-from fledge.bundle.load import checkpoints, step_of
+from fledge.bundle.checkpoints import (
+    BRANCH,
+    LAST,
+    METRICS,
+    At,
+    best_of,
+    checkpoint_steps,
+    find_bundle,
+    named,
+    read_metrics,
+    step_of,
+)
 from fledge.bundle.manifest import MANIFEST
 from fledge.bundle.origin import begin_again
 from fledge.config import TrainingConfig
 from fledge.errors import FledgeError, command
 from fledge.files import PARTIAL, read_json, require_space, write_json
-from fledge.training.metrics import read_metrics
 
-BRANCH = "branch"
 LEFT = f"{BRANCH}-left{PARTIAL}"  # a branch that is being removed
 NOTE = "branch.json"
 SAMPLES = "samples.txt"
-METRICS = "metrics.csv"
 CONFIG = "config.json"
 SETTINGS = "settings.json"  # of a branch: it is no run of its own, which a config.json would make of it
 EVENTS = "tensorboard"
 
 
-def checkpoint_steps(place: Path) -> dict[int, Path]:
-    """The whole checkpoints below `place`, by step, oldest first."""
-    return {step: path for path in checkpoints(place) if (step := step_of(path)) is not None}
-
-
-def find_checkpoint(folder: Path | str, at: int | None = None) -> Path:
-    """The checkpoint of a run to go on from: the newest, of the branch if one is under way, or that of step `at`."""
+def find_checkpoint(folder: Path | str, at: At = None) -> Path:
+    """The checkpoint to go on from: the last (of the branch, if one is under way), or the one that `at` names."""
     folder = Path(folder)
-    if (folder / MANIFEST).is_file():
-        if at is not None and at != step_of(folder):
-            raise FledgeError(f"{folder} is one checkpoint: --at goes with the folder of a run.")
-        return folder
-    if not folder.is_dir():
+    if not folder.exists():
         raise FledgeError(f"There is no run at {folder}. Give the folder of a run, such as runs/akjv-demo.")
     finish_takeover(folder)
-    main, branch = checkpoint_steps(folder), checkpoint_steps(folder / BRANCH)
-    if not main and not branch:
+    path = find_bundle(folder, LAST if at is None and not (folder / MANIFEST).is_file() else at)
+    if path == folder and not (path / MANIFEST).is_file():
         recipe = folder / CONFIG
         again = begin_again(folder, recipe if recipe.is_file() else "RECIPE")
         raise FledgeError(
             f"{folder} has no checkpoint yet. Begin it again: {again} (if it diverged, with what made it so changed, "
             "such as a smaller --set optimizer.learning_rate=...)"
         )
-    if at is None:
-        note = read_json(folder / BRANCH / NOTE) if (folder / BRANCH / NOTE).is_file() else None
-        if note and not branch and note["from"] in main:
-            at = int(note["from"])
-        else:
-            at = max(branch or main)
-    if at not in branch and at not in main:
-        known = ", ".join(map(str, sorted({*main, *branch})))
-        raise FledgeError(f"{folder} holds no checkpoint of step {at}. Saved steps: {known}.")
-    return branch.get(at) or main[at]
+    note = read_note(folder) if at is None or at == LAST else {}
+    if note and path.parents[1] == folder:  # the branch under way has no checkpoint of its own yet
+        return checkpoint_steps(folder).get(note["from"], path)
+    return path
 
 
-def settings_file(folder: Path, at: int | None = None) -> Path:
+def read_note(folder: Path) -> dict[str, Any]:
+    """Where the branch under way left the main line, and whether it is taking over; empty without a branch."""
+    path = folder / BRANCH / NOTE
+    if not path.is_file():
+        return {}
+    note = read_json(path)
+    if not isinstance(note, dict) or type(note.get("from")) is not int:
+        raise FledgeError(
+            f"{path} is damaged: it does not say from which step the branch began. To leave the branch, move "
+            f"{folder / BRANCH} to another place; the main line is whole."
+        )
+    return note
+
+
+def settings_file(folder: Path, at: At = None) -> Path:
     """The settings that a run goes on with: the branch's while that is gone on with, else the main line's."""
     finish_takeover(folder)
     place = folder / BRANCH
-    with_branch = (place / NOTE).is_file() and (at is None or at in checkpoint_steps(place))
-    return place / SETTINGS if with_branch and (place / SETTINGS).is_file() else folder / CONFIG
+    on_branch = (place / SETTINGS).is_file() and bool(read_note(folder))
+    if on_branch and named(at) not in (None, LAST):
+        on_branch = find_checkpoint(folder, at).parents[1] == place
+    return place / SETTINGS if on_branch else folder / CONFIG
 
 
-def load_checkpoint(folder: Path | str, at: int | None = None) -> Bundle:
+def load_checkpoint(folder: Path | str, at: At = None) -> Bundle:
     """The checkpoint to go on from, verified; a damaged one is refused with the newest whole one before it."""
     path = find_checkpoint(folder, at)
     try:
@@ -102,13 +113,14 @@ def _earlier(folder: Path, damaged: Path) -> str:
     return ""
 
 
-def open_place(folder: Path, origin: Path | None, step: int = 0) -> Path:
+def open_place(folder: Path, origin: Path | None, step: int = 0, settings: Mapping[str, Any] | None = None) -> Path:
     """Where a run writes: its folder, or `branch/` when it goes on from an older step than the main line's last.
 
-    `origin` is the checkpoint, of `step`, that training goes on from; None for a fresh run.
+    `origin` is the checkpoint, of `step`, that training goes on from; None for a fresh run. A new branch has its
+    `settings` from the beginning, so that no kill lets it go on with those of the main line.
     """
     if origin is None:
-        if any(checkpoints(folder)):  # rows of a run that was killed before its first checkpoint are worth nothing
+        if checkpoint_steps(folder):  # rows of a run that was killed before its first checkpoint are worth nothing
             raise FledgeError(
                 f"{folder} holds a run already. Go on with it: {command('train', '--resume', folder)}; "
                 "or choose another folder with --out."
@@ -125,8 +137,10 @@ def open_place(folder: Path, origin: Path | None, step: int = 0) -> Path:
     fresh = folder / f"{BRANCH}{PARTIAL}"
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir()
-    write_json(fresh / NOTE, {"from": step} if home == folder else read_json(place / NOTE))
-    for name in (METRICS, SAMPLES, *((SETTINGS,) if home == place else ())):
+    write_json(fresh / NOTE, {"from": step} if home == folder else read_note(folder))
+    if settings is not None and (folder / CONFIG).is_file():
+        write_json(fresh / SETTINGS, settings)
+    for name in (METRICS, SAMPLES):
         if (home / name).is_file():
             shutil.copyfile(home / name, fresh / name)
     if home == place:
@@ -169,8 +183,7 @@ def overtaken(folder: Path, step: int) -> bool:
 
 def take_over(folder: Path) -> None:
     """Make the branch the main line."""
-    note = read_json(folder / BRANCH / NOTE)
-    write_json(folder / BRANCH / NOTE, {**note, "takes_over": True})
+    write_json(folder / BRANCH / NOTE, {**read_note(folder), "takes_over": True})
     finish_takeover(folder)
 
 
@@ -178,7 +191,7 @@ def finish_takeover(folder: Path) -> None:
     """Finish, in order, what a kill may have cut short. Without a takeover or a removal under way this does nothing."""
     shutil.rmtree(folder / LEFT, ignore_errors=True)
     place = folder / BRANCH
-    note = read_json(place / NOTE) if (place / NOTE).is_file() else {}
+    note = read_note(folder)
     if not note.get("takes_over"):
         return
     main, mine, former = folder / "checkpoints", place / "checkpoints", place / "former"
@@ -206,6 +219,8 @@ def require_room(place: Path, config: TrainingConfig, steps: int, size: int) -> 
     regular = steps // config.keep_every if config.keep_every else 0
     kept = config.keep_last + config.keep_best + regular
     planned = 1 + (steps - 1) // config.save_every if config.save_every else 1
+    if config.keep_best and config.evaluate_every % (config.save_every or config.evaluate_every + 1):
+        planned += (steps - 1) // config.evaluate_every
     count = max(1, min(planned, kept + 1 - len(checkpoint_steps(place))))
     if steps > 0:
         rules = [f"training.keep_every={config.keep_every}"] if regular else []
@@ -214,16 +229,15 @@ def require_room(place: Path, config: TrainingConfig, steps: int, size: int) -> 
         require_space(place, count * (size + 1_000_000), several if count > 1 else "A checkpoint")
 
 
-def prune(place: Path, config: TrainingConfig, evaluations: dict[int, float]) -> None:
+def prune(place: Path, config: TrainingConfig) -> None:
     """Remove the checkpoints that no rule keeps. The manifest goes first, so that none half removed looks whole."""
     saved = checkpoint_steps(place)
     kept = set(sorted(saved)[-config.keep_last :])
     if config.keep_every:
         kept |= {step for step in saved if step % config.keep_every == 0}
-    if config.keep_best and (judged := {step: evaluations[step] for step in saved if step in evaluations}):
-        kept.add(min(judged, key=lambda step: (judged[step], step)))
+    best = best_of(saved.values()) if config.keep_best else None
     for step, path in saved.items():
-        if step not in kept:
+        if step not in kept and path != best:
             remove(path)
 
 

@@ -124,9 +124,9 @@ def routes(library: Library, shelf: Shelf, worker: Worker) -> APIRouter:
 
     @router.get("/models")
     def models() -> ModelList:
-        """The bundles; a run's name stands for its newest checkpoint."""
+        """The bundles; a run's name stands for its best checkpoint."""
         catalogue = library.catalogue()
-        return ModelList(data=[ModelEntry(id=name) for name in {**catalogue.newest(), **catalogue.bundles}])
+        return ModelList(data=[ModelEntry(id=name) for name in {**catalogue.best(), **catalogue.bundles}])
 
     @router.get("/models/{name:path}")
     def model(name: str = Path(max_length=500)) -> ModelEntry:

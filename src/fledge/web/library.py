@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
+from fledge.bundle.checkpoints import best_of
 from fledge.errors import FledgeError, nearest
 from fledge.files import PARTIAL
 from fledge.tokenizer import load_tokenizer
@@ -46,14 +47,14 @@ class Catalogue:
             self.clash = self.clash or group is not self.tokenizers
         group[free] = path
 
-    def newest(self) -> dict[str, Path]:
-        """The last checkpoint of each run that has one of its own; a run inside another is not the other's."""
-        last: dict[Path, Path] = {}
+    def best(self) -> dict[str, Path]:
+        """The best checkpoint of each run that has one of its own; a run inside another is not the other's."""
+        kept: dict[Path, list[Path]] = {}
         for path in self.bundles.values():
             if path.parent.name == "checkpoints":
-                run = path.parent.parent
-                last[run] = max(last.get(run, path), path)
-        return {name: last[run] for name, run in self.runs.items() if run in last}
+                kept.setdefault(path.parent.parent, []).append(path)
+        found = {name: best_of(sorted(kept[run])) for name, run in self.runs.items() if run in kept}
+        return {name: path for name, path in found.items() if path is not None}
 
 
 class Library:
@@ -92,9 +93,9 @@ class Library:
         return self._find("run", self.catalogue().runs, name)
 
     def bundle(self, name: str) -> Path:
-        """The folder of a bundle; a run's own name stands for its newest checkpoint."""
+        """The folder of a bundle; a run's own name stands for its best checkpoint."""
         catalogue = self.catalogue()
-        return self._find("bundle", {**catalogue.newest(), **catalogue.bundles}, name)
+        return self._find("bundle", {**catalogue.best(), **catalogue.bundles}, name)
 
     def tokenizer(self, name: str) -> Path:
         """The file or folder of a tokenizer; every bundle holds one."""

@@ -111,7 +111,7 @@ def main_folder(book: Book, name: str) -> Path:
 
 
 def ask_main(book: Book) -> Facts:
-    from fledge.bundle.load import checkpoints
+    from fledge.bundle.checkpoints import checkpoints
     from fledge.experiments.finished import result_of
     from fledge.experiments.report import report_run
     from fledge.run import Run

@@ -1,0 +1,204 @@
+"""Which checkpoint of a run is which: that of a step, the last, and the best by held-out loss, which is its model.
+
+A run's checkpoints lie in `checkpoints/step-XXXXXXXX/`, those of a branch under way in `branch/checkpoints/` (see
+training/timeline.py). Whatever needs one of them asks here.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from fledge.bundle.archive import is_archive
+from fledge.bundle.manifest import LARGEST_MANIFEST, MANIFEST
+from fledge.errors import FledgeError
+from fledge.files import read_json
+
+BRANCH, METRICS = "branch", "metrics.csv"
+BEST, LAST = "best", "last"
+At = int | str | None
+"A checkpoint of a run: `best` (also None), `last`, or a step."
+
+
+def checkpoint_name(step: int) -> str:
+    """
+    >>> checkpoint_name(500)
+    'step-00000500'
+    """
+    return f"step-{step:08}"
+
+
+def step_of(path: Path) -> int | None:
+    """The step that a checkpoint's folder is named for; None where it has another name.
+
+    >>> step_of(Path("runs/akjv/checkpoints/step-00000500"))
+    500
+    """
+    found = re.fullmatch("step-([0-9]+)", path.name)
+    return int(found[1]) if found else None
+
+
+def checkpoint_steps(place: Path) -> dict[int, Path]:
+    """The whole checkpoints of a run, or of a branch, by step, oldest first."""
+    folder = place / "checkpoints"
+    if not folder.is_dir():
+        folder = place / BRANCH / "checkpoints"  # a kill came while a branch took their place
+    if not folder.is_dir():
+        return {}
+    named = {step: path for path in folder.iterdir() if (step := step_of(path)) is not None}
+    return {step: path for step, path in sorted(named.items()) if (path / MANIFEST).is_file()}
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """The whole checkpoints of a run, oldest first."""
+    return list(checkpoint_steps(run).values())
+
+
+def place_of(path: object) -> Path:
+    """The path of a bundle as it was given; what can't be one is refused with a sentence."""
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        raise FledgeError(
+            f"{path!r:.40} is no place to load a bundle from. Give the path of a bundle, a run or a packed bundle, "
+            "such as 'runs/akjv'."
+        )
+    return Path(path)
+
+
+def find_bundle(path: Path | str, at: At = None) -> Path:
+    """The folder that holds the manifest: `path` itself, or the checkpoint `at` of the run there, unless told the best.
+
+    A run that has no checkpoint is given back as it is.
+    """
+    path = place_of(path)
+    if path.name == MANIFEST and path.is_file():
+        path = path.parent
+    if is_archive(path) or (path / MANIFEST).is_file():
+        if named(at) not in (None, step_of(path)):
+            raise FledgeError(f"{path} is one checkpoint: --at goes with the folder of a run.")
+        return path
+    main, branch = checkpoint_steps(path), checkpoint_steps(path / BRANCH)
+    at = named(at)
+    if at is None or at == BEST:
+        return best_of([*main.values(), *branch.values()]) or path
+    if at == LAST:
+        return next(reversed((branch or main).values()), path)
+    if (main or branch) and at not in branch and at not in main:
+        known = ", ".join(map(str, sorted({*main, *branch})))
+        raise FledgeError(f"{path} holds no checkpoint of step {at}. Saved steps: {known}.")
+    return branch.get(int(at)) or main.get(int(at)) or path
+
+
+def named(at: At) -> At:
+    """What was asked for, a step as a number; anything else is refused.
+
+    >>> named("400"), named("best"), named(None)
+    (400, 'best', None)
+    """
+    if at in (None, BEST, LAST) or (isinstance(at, int) and not isinstance(at, bool) and at >= 0):
+        return at
+    if isinstance(at, str) and re.fullmatch("[0-9]{1,18}", at):
+        return int(at)
+    raise FledgeError(f"--at {str(at)[:40]} is no checkpoint: give best, last, or a step such as 400.")
+
+
+def best_of(checkpoints: Iterable[Path]) -> Path | None:
+    """The one with the lowest held-out loss, of equal ones the last; the last where none was ever evaluated."""
+    found = list(checkpoints)
+    if len(found) < 2:
+        return found[0] if found else None
+    losses = held_out_losses(found)
+    return min(losses, key=lambda path: (losses[path], -(step_of(path) or 0))) if losses else found[-1]
+
+
+def held_out_losses(checkpoints: Iterable[Path]) -> dict[Path, float]:
+    """The held-out loss in nats per token of each checkpoint that was evaluated.
+
+    The manifest has it; where it does not, as in runs of the first versions, the row of its step in metrics.csv does.
+    """
+    found: dict[Path, float] = {}
+    for path in checkpoints:
+        loss = finite(metrics_of(path).get("validation_loss"))
+        if loss is None:
+            loss = evaluations(path.parents[1]).get(step_of(path) or 0)
+        if loss is not None:
+            found[path] = loss
+    return found
+
+
+def evaluations(place: Path) -> dict[int, float]:
+    """The held-out loss by step, as the rows of a run's or a branch's metrics.csv have it."""
+    path = place / METRICS
+    try:
+        facts = path.stat()
+    except OSError:
+        return {}
+    return dict(_evaluations(path, facts.st_mtime_ns, facts.st_size))
+
+
+@lru_cache(maxsize=64)
+def _evaluations(path: Path, _changed: int, _size: int) -> Mapping[int, float]:
+    losses = ((int(row["step"]), finite(row["validation_loss"])) for row in _rows(path, "validation_loss"))
+    return {step: loss for step, loss in losses if loss is not None}
+
+
+def metrics_of(checkpoint: Path) -> dict[str, Any]:
+    """What was measured of a checkpoint, by its manifest: for choosing among several, of which one is then read with
+    every check. What can't be read says nothing."""
+    path = checkpoint / MANIFEST
+    try:
+        facts = path.stat()
+        return _metrics(path, facts.st_mtime_ns) if facts.st_size <= LARGEST_MANIFEST else {}
+    except (FledgeError, OSError):
+        return {}
+
+
+@lru_cache(maxsize=4096)
+def _metrics(path: Path, _changed: int) -> dict[str, Any]:
+    values = read_json(path)
+    metrics = values.get("metrics") if isinstance(values, dict) else None
+    return metrics if isinstance(metrics, dict) else {}
+
+
+def finite(value: Any) -> float | None:
+    """A number, written as one or as text; None for anything else, infinities and NaN included."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) and not isinstance(value, bool) else None
+
+
+Row = dict[str, str]
+
+
+def read_metrics(path: Path | str) -> list[Row]:
+    """The rows of a `metrics.csv`, as text by column; a torn or damaged line, or no file, counts for nothing."""
+    return [row for row in _rows(Path(path), "step") if all(_is_number(row[name]) for name in row if name != "time")]
+
+
+def _rows(path: Path, column: str) -> Iterator[Row]:
+    """Every line with a step, a value in `column`, and as many fields as the header has."""
+    if not path.is_file():
+        return
+    text = path.read_bytes().decode("utf-8", "replace")
+    header, *lines = text[: text.rfind("\n") + 1].splitlines() or [""]
+    names = header.split(",")
+    if "step" not in names or column not in names:
+        return
+    step, place = names.index("step"), names.index(column)
+    for line in lines:
+        fields = line.split(",")  # numbers and times: nothing is quoted
+        if len(fields) == len(names) and fields[place] and fields[step].isdecimal():
+            yield dict(zip(names, fields, strict=True))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return not text or float(text) is not None
+    except ValueError:
+        return False
