@@ -99,7 +99,7 @@ def train(
             gc.collect()
             gc.disable()  # a collection in the middle of a step would stall the device; the loop collects between them
             progress = session.progress
-            over = session.out_of_patience()
+            over = progress.step < session.steps and session.out_of_patience()
             while progress.step < session.steps and not stopped and not over:
                 trouble = None
                 kept = Skipping(windows, progress.skipped)
