@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fledge.corpus.inspect import Report
+
 from fledge.cli.root import Quiet
 
-app = typer.Typer(help="Fetch text, and look at it.", no_args_is_help=True)
+app = typer.Typer(help="Fetch text, look at it, and clean it.", no_args_is_help=True)
 
 Sources = Annotated[
     list[str],
@@ -31,6 +36,7 @@ Longest = Annotated[
     int, typer.Option("--max-document-bytes", min=1, help="Refuse longer documents: each has to fit in memory.")
 ]
 LONGEST = 1 << 28
+BAR = 24  # blocks of the picture of what is copied
 Split = Annotated[
     Literal["document", "group"] | None,
     typer.Option(help="Hold out each document by itself, or near-copies together (group, unless given)."),
@@ -107,5 +113,128 @@ def show(
     console.print(f"documents of {readable_bytes(report.shortest)} to {readable_bytes(report.longest)}")
     for text in report.samples:
         console.print(f"  {text!r}", markup=False, soft_wrap=True)
+    copied(console, report)
     for warning in report.warnings:
         console.print(f"warning: {warning}", markup=False, soft_wrap=True)
+
+
+def copied(console: Console, report: Report) -> None:
+    """How much of the text stands there more than once, as a picture, and the largest of it."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from fledge.errors import harmless
+    from fledge.files import readable_bytes
+
+    def row(share: float) -> str:
+        filled = min(BAR, round(BAR * share + 0.49)) if share else 0
+        return f"{'█' * filled}{'░' * (BAR - filled)} {share:6.1%}"
+
+    size = sum(report.bytes.values())
+    if size and (report.copied_bytes or report.repeated_bytes):
+        table = Table("stands there more than once", "share of the text", "", title_justify="left")
+        table.add_row("copies and near-copies", row(report.copied_bytes / size), readable_bytes(report.copied_bytes))
+        table.add_row("passages of 100 bytes", row(report.repeated_bytes / size), readable_bytes(report.repeated_bytes))
+        console.print(table)
+    for count, opening in report.groups:
+        console.print(escape(harmless(f"  {count:,} × {opening[:70]!r}")), soft_wrap=True)
+    if report.passages:
+        console.print("passages that take most:")
+    for opening, times, longest in report.passages:
+        console.print(escape(harmless(f"  {times:,} × up to {longest:,} bytes: {opening!r}")), soft_wrap=True)
+    if any(report.leaked.values()):
+        found = [f"{share:.2%} in {length:,} bytes or more" for length, share in report.leaked.items() if share]
+        console.print(f"held-out text that stands in the training text: {', '.join(found)}", soft_wrap=True)
+    scripts = [f"{name} {count:,}" for name, count in report.scripts.most_common()]
+    if len(scripts) > 1:
+        console.print(f"documents by script: {', '.join(scripts)}", soft_wrap=True)
+    for kind, example in report.private_examples.items():
+        console.print(escape(harmless(f"  {report.private[kind]:,} × {kind}, such as {example}")), soft_wrap=True)
+    for line in report.recurring[:5]:
+        console.print(escape(harmless(f"  in most documents: {line[:100]!r}")), soft_wrap=True)
+
+
+@app.command()
+def leak(
+    held_out: Annotated[list[str], typer.Argument(help="The held-out text; or a text with parts of its own.")],
+    train: Annotated[
+        list[str] | None, typer.Option("--in", help="The training text; without it, the parts of the one text.")
+    ] = None,
+    format: Format = "auto",
+    separator: Separator = "<|endoftext|>",
+    field: Field = "text",
+    validation_fraction: Fraction = 0.1,
+    split: Split = None,
+) -> None:
+    """Print how much of held-out text stands word for word in the training text, by the length of the match."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from fledge.corpus import Corpus
+    from fledge.corpus import inspect as look
+    from fledge.errors import FledgeError
+
+    fraction = 0.0 if train else validation_fraction
+    options: dict[str, Any] = {"format": format, "separator": separator, "field": field, "split": split}
+    held = Corpus.open(*held_out, validation_fraction=fraction, **options)
+    shares = look.leak(held, Corpus.open(*train, validation_fraction=0.0, **options) if train else None)
+    if not shares:
+        raise FledgeError("One of the two sides holds no text. Name another text with --in, or hold something out.")
+    table = Table("matches of at least", "share of the held-out text")
+    for length, share in shares.items():
+        table.add_row(f"{length:,} bytes", f"{share:.2%}")
+    Console().print(table)
+
+
+@app.command()
+def clean(
+    source: Sources,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The new file: .jsonl, or a text with separators.")],
+    format: Format = "auto",
+    separator: Separator = "<|endoftext|>",
+    field: Field = "text",
+    book_titles: Titles = False,
+    skip_bad: SkipBad = False,
+    max_document_bytes: Longest = LONGEST,
+    alike: Annotated[
+        float, typer.Option(min=0.1, max=1.0, help="Word shingles that near-copies have in common.")
+    ] = 0.6,
+    keep: Annotated[Literal["first", "longest"], typer.Option(help="Which document of a group is kept.")] = "first",
+    mask: Annotated[bool, typer.Option("--mask", help="Replace what looks private by a placeholder.")] = False,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(help="Leave out mojibake, markup, script (other than most documents'), or recurring lines."),
+    ] = None,
+) -> None:
+    """Write a new corpus with one of each group of copies, and list what was left out and why."""
+    from fledge.corpus import Corpus
+    from fledge.corpus.clean import DROPS
+    from fledge.corpus.clean import clean as clean_corpus
+    from fledge.errors import FledgeError, nearest
+    from fledge.files import readable_bytes
+
+    for name in drop or ():
+        if name not in DROPS:
+            raise FledgeError(f"--drop {name} is not known. {nearest(name, DROPS)}")
+    corpus = Corpus.open(
+        *source,
+        format=format,
+        separator=separator,
+        field=field,
+        book_titles=book_titles,
+        validation_fraction=0.0,
+        skip_bad=skip_bad,
+        max_document_bytes=max_document_bytes,
+    )
+    done = clean_corpus(corpus, out, alike, keep, mask, drop or ())
+    print(
+        f"{out}: {done.kept:,} of {done.documents:,} documents, {readable_bytes(done.kept_bytes)} of "
+        f"{readable_bytes(done.bytes)}"
+    )
+    for why, count in done.left_out.most_common():
+        print(f"  {count:>9,} left out: {why}")
+    for kind, count in done.masked.most_common():
+        print(f"  {count:>9,} × {kind} masked")
+    if done.replaced:
+        print(f"  {done.replaced:>9,} documents held bytes that are no UTF-8; they are U+FFFD now")
+    print(f"Left out, with the reason: {done.list}")

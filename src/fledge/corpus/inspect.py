@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from fledge.corpus.copies import find_copies
 from fledge.corpus.corpus import Corpus
+from fledge.corpus.passages import LENGTHS, PASSAGE, find_passages
+from fledge.corpus.private import find_private, has_markup, hidden, is_mojibake, recurring_lines, script_of
+from fledge.corpus.text import Text
 from fledge.files import readable_bytes
 
 GIANT = 10 << 20  # bytes; a longer document is worth a question
-REMEMBERED = 1_000_000  # documents whose checksums are compared to find duplicates
+GROUPS = 5  # of copies, and of passages, that are shown
 SHOWN = 160  # bytes of a sample
 
 
@@ -23,6 +29,26 @@ class Report:
     shortest: int = 0
     longest: int = 0
     duplicates: int = 0
+    "Documents with the same bytes as an earlier one."
+    near_copies: int = 0
+    "Documents that are near-copies of an earlier one, and no copies."
+    copied_bytes: int = 0
+    "Bytes of documents that are copies or near-copies."
+    groups: list[tuple[int, str]] = field(default_factory=list)
+    "The largest groups of copies: how many documents, and the opening of the first."
+    repeated_bytes: int = 0
+    "Bytes in passages that stand earlier, too."
+    passages: list[tuple[str, int, int]] = field(default_factory=list)
+    "The passages that take most: opening, times, greatest length."
+    leaked: dict[int, float] = field(default_factory=dict)
+    "The share of held-out bytes that stands in the training text, by the least length of the match."
+    private: Counter[str] = field(default_factory=Counter)
+    private_examples: dict[str, str] = field(default_factory=dict)
+    scripts: Counter[str] = field(default_factory=Counter)
+    mojibake: int = 0
+    markup: int = 0
+    recurring: list[str] = field(default_factory=list)
+    "Lines that stand in most documents."
     skipped: int = 0
     formats: dict[str, int] = field(default_factory=dict)
     samples: list[str] = field(default_factory=list)
@@ -32,7 +58,6 @@ class Report:
 def inspect(corpus: Corpus, samples: int = 3) -> Report:
     """Read a corpus once and say what is in it."""
     report = Report(formats=dict(Counter(source.format for source in corpus.sources)))
-    seen: set[int] = set()
     invalid = nul = carriage = 0
     lengths: list[int] = []
     for batch in corpus.batches():
@@ -43,18 +68,62 @@ def inspect(corpus: Corpus, samples: int = 3) -> Report:
             report.bytes[name] += len(document)
             number = sum(report.documents.values())
             lengths = [min([*lengths, len(document)]), max([*lengths, len(document)])]
-            if number <= REMEMBERED:
-                check = zlib.crc32(document) | len(document) << 32
-                report.duplicates += check in seen
-                seen.add(check)
+            for match in find_private(document):
+                kind = (match.lastgroup or "").replace("_", "-")
+                report.private[kind] += 1
+                report.private_examples.setdefault(kind, hidden(match[0]))
+            report.scripts[script_of(document)] += 1
+            report.mojibake += is_mojibake(document)
+            report.markup += has_markup(document)
             invalid += not _is_utf8(document)
             nul += b"\0" in document
             carriage += b"\r\n" in document
             if number & (number - 1) == 0 and len(report.samples) < samples:  # the 1st, 2nd, 4th … document
                 report.samples.append(document[:SHOWN].decode("utf-8", "replace"))
     report.shortest, report.longest = lengths or [0, 0]
+    if not corpus.half_known:
+        _copied(corpus, report)
     report.warnings = _warnings(corpus, report, invalid, nul, carriage)
     return report
+
+
+def _copied(corpus: Corpus, report: Report) -> None:
+    """Copies, repeated passages and the leak, each in a reading of its own."""
+    copies = find_copies(corpus.batches())
+    numbers = np.arange(len(copies.groups))
+    report.duplicates = int((copies.exact != numbers).sum())
+    report.near_copies = int(copies.near.sum()) - report.duplicates
+    largest = dict(Counter(copies.groups.tolist()).most_common(GROUPS))
+    openings = {}
+    number = 0
+    for batch in corpus.batches():
+        for document in batch.documents:
+            report.copied_bytes += len(document) if copies.near[number] else 0
+            if largest.get(number, 0) > 1:
+                openings[number] = document[:SHOWN].decode("utf-8", "replace")
+            number += 1
+    report.groups = [(count, openings[first]) for first, count in largest.items() if first in openings]
+    passages = find_passages(batch.text for batch in corpus.batches())
+    report.repeated_bytes = passages.covered(PASSAGE)
+    report.passages = passages.largest(GROUPS)
+    report.leaked = leak(corpus)
+    report.recurring = sorted(line.decode("utf-8", "replace") for line in recurring_lines(corpus.documents()))
+
+
+def leak(held_out: Corpus, train: Corpus | None = None) -> dict[int, float]:
+    """The share of held-out bytes that stands in the training text, by the least length of the match in bytes; of all
+    of one corpus in another, or of one corpus' held-out part in its training part.
+    """
+
+    def texts(corpus: Corpus, wanted: bool) -> Iterator[Text]:
+        for batch in corpus.batches():
+            chosen = batch.validation == wanted if train is None else np.ones(len(batch.text), np.bool_)
+            yield Text(batch.text.buffer, batch.text.starts[chosen], batch.text.ends[chosen])
+
+    found = find_passages(texts(train or held_out, False), texts(held_out, True), LENGTHS[0])
+    if not found.size or not found.first:
+        return {}
+    return {length: found.covered(length) / found.size for length in LENGTHS}
 
 
 def _is_utf8(document: bytes) -> bool:
@@ -77,6 +146,15 @@ def _warnings(corpus: Corpus, report: Report, invalid: int, nul: int, carriage: 
         found.append(f"One document has {readable_bytes(report.longest)}: is the separator right?")
     if report.duplicates:
         found.append(f"{report.duplicates:,} of {count:,} documents are exact copies of others.")
+    if report.near_copies:
+        found.append(f"{report.near_copies:,} of {count:,} documents are near-copies of others.")
+    if report.mojibake:
+        found.append(f"{report.mojibake:,} documents look mis-decoded (mojibake): convert them anew.")
+    if report.markup:
+        found.append(f"{report.markup:,} documents hold tags or entities of a markup language.")
+    if report.private:
+        kinds = ", ".join(f"{number:,} × {kind}" for kind, number in report.private.most_common())
+        found.append(f"Private by its form: {kinds}. fledge corpus clean --mask replaces it; a help, not a promise.")
     if invalid:
         found.append(
             f"{invalid:,} documents are not valid UTF-8: the text may be in another encoding (Latin-1, UTF-16). "

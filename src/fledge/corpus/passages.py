@@ -1,0 +1,123 @@
+"""Passages that stand more than once, letter by letter, and how much of held-out text stands in the training text.
+
+The text is written to a temporary file and mapped, so that memory grows with what is copied, not with the text.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fledge.corpus.native import native
+from fledge.corpus.text import Text
+from fledge.errors import FledgeError
+
+LENGTHS = (50, 100, 200, 500, 1000)  # bytes by which a leak is told
+PASSAGE = 100  # bytes; shorter ones are often but ways of speaking
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Passages:
+    """Stretches that stand elsewhere in a text: `text[start:start + length]` is `text[source:source + length]`."""
+
+    text: bytes | mmap.mmap
+    bounds: Numbers
+    "Where each document begins, and the end of the last."
+    starts: Numbers
+    sources: Numbers
+    lengths: Numbers
+    first: int = 0
+    "Of the bytes in which stretches were looked for."
+
+    @property
+    def size(self) -> int:
+        """Bytes in which stretches were looked for."""
+        return int(self.bounds[-1]) - self.first
+
+    def covered(self, at_least: int) -> int:
+        """How many bytes belong to a stretch of that length or more."""
+        chosen = self.lengths >= at_least
+        return int(merged(self.starts[chosen], self.starts[chosen] + self.lengths[chosen]).sum())
+
+    def document(self, place: int) -> int:
+        """The number of the document that a byte belongs to."""
+        return int(np.searchsorted(self.bounds, place, "right")) - 1
+
+    def shares(self) -> npt.NDArray[np.float64]:
+        """For each document the share of its bytes that stands in a larger one, or in an earlier one of its size."""
+        sizes = np.diff(self.bounds)
+        one = np.searchsorted(self.bounds, self.starts, "right") - 1
+        other = np.searchsorted(self.bounds, self.sources, "right") - 1
+        into = sizes[one] > sizes[other]  # then it is the source that stands in the larger document
+        apart = one != other
+        places = np.where(into, self.sources, self.starts)[apart]
+        owners, lengths = np.where(into, other, one)[apart], self.lengths[apart]
+        order = np.argsort(places, kind="stable")
+        added = merged(places[order], places[order] + lengths[order])
+        found = np.bincount(owners[order], weights=added, minlength=len(sizes))
+        shares: npt.NDArray[np.float64] = found / np.maximum(1, sizes)
+        return shares
+
+    def largest(self, count: int, shown: int = 60) -> list[tuple[str, int, int]]:
+        """The openings of the passages that take most bytes, how often each stands there, and its greatest length."""
+        times: Counter[bytes] = Counter()
+        longest: dict[bytes, int] = {}
+        for start, length in zip(self.starts.tolist(), self.lengths.tolist(), strict=True):
+            opening = bytes(self.text[start : start + shown])
+            times[opening] += 1
+            longest[opening] = max(length, longest.get(opening, 0))
+        ranked = sorted(times, key=lambda opening: -times[opening] * longest[opening])[:count]
+        return [(opening.decode("utf-8", "replace"), times[opening] + 1, longest[opening]) for opening in ranked]
+
+
+def merged(starts: Numbers, ends: Numbers) -> Numbers:
+    """Of stretches by their starts, how many bytes each adds to those before it."""
+    if not len(starts):
+        return starts
+    before = np.concatenate((starts[:1], np.maximum.accumulate(ends)[:-1]))
+    added: Numbers = np.maximum(0, ends - np.maximum(starts, before))
+    return added
+
+
+def find_passages(
+    texts: Iterable[Text], held_out: Iterable[Text] | None = None, at_least: int = PASSAGE, threads: int | None = None
+) -> Passages:
+    """The passages of at least so many bytes that stand earlier in the texts; with `held_out`, those of the held-out
+    texts that stand in the texts.
+
+    >>> verse, quoted = b"In the beginning was the Word", b"In the beginning"
+    >>> found = find_passages([Text.of([verse])], [Text.of([quoted])], at_least=8)
+    >>> found.lengths.tolist(), found.covered(8), found.size
+    ([16], 16, 16)
+    """
+    look = native("find_stretches")
+    if look is None:
+        raise FledgeError("Passages are found by the native core, which is not built. Install fledge anew.")
+    sizes: list[Numbers] = [np.zeros(1, np.int64)]
+    queries = 0
+    with tempfile.TemporaryFile() as file:
+        for part in (texts, held_out or ()):
+            if part is not texts:
+                queries = file.tell() if held_out is not None else 0
+            for text in part:
+                joined = text.joined()
+                file.write(joined.buffer)
+                sizes.append(joined.ends - joined.starts)
+        file.flush()
+        size = file.tell()
+        mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b""
+    bounds = np.cumsum(np.concatenate(sizes))
+    if held_out is not None and not queries:  # nothing to stand in
+        found = np.empty((0, 3), np.int64)
+        return Passages(mapped, bounds, found[:, 0], found[:, 1], found[:, 2])
+    found = look(mapped, bounds.astype(np.uint64), at_least, queries, threads or os.cpu_count() or 1).astype(np.int64)
+    found = found.reshape(-1, 3)
+    return Passages(mapped, bounds, found[:, 0], found[:, 1], found[:, 2], queries)

@@ -1,0 +1,128 @@
+"""What `fledge corpus show`, `clean` and `leak` find and do, on texts in which it was planted."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fledge.corpus import Corpus
+from fledge.corpus.clean import clean
+from fledge.corpus.inspect import inspect, leak
+from fledge.corpus.private import find_private, is_card, mask
+from fledge.errors import FledgeError
+from tests.corpus.test_copies import changed, story
+
+
+def written(path: Path, texts: list[str]) -> Path:
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return path
+
+
+def opened(path: Path) -> Corpus:
+    return Corpus.open(path, validation_fraction=0)
+
+
+def read(path: Path) -> list[str]:
+    return [json.loads(line)["text"] for line in path.read_text().splitlines()]
+
+
+def test_clean_keeps_one_of_each_group_and_says_why_others_went(tmp_path):
+    """A copy, a near-copy and a document that stands inside another; the source is not touched."""
+    generator = random.Random(1)
+    texts = [story(generator) for _ in range(5)]
+    near = changed(texts[1], 0.04, generator) + " and more"
+    part = " ".join(texts[2].split()[50:120])
+    source = written(tmp_path / "text.jsonl", [part, *texts, texts[0], near])
+    before = source.read_bytes()
+    done = clean(opened(source), tmp_path / "clean.jsonl")
+    assert read(tmp_path / "clean.jsonl") == texts
+    assert dict(done.left_out) == {"copy": 1, "near-copy": 1, "inside another": 1}
+    notes = [json.loads(line) for line in (tmp_path / "clean.jsonl.left-out").read_text().splitlines()]
+    assert [(note["document"], note.get("of")) for note in notes] == [(0, None), (6, 1), (7, 2)]
+    assert source.read_bytes() == before
+    clean(opened(source), tmp_path / "longest.jsonl", keep="longest")
+    assert near in read(tmp_path / "longest.jsonl")
+    assert texts[1] not in read(tmp_path / "longest.jsonl")
+    with pytest.raises(FledgeError, match="exists already"):
+        clean(opened(source), tmp_path / "clean.jsonl")
+
+
+def test_clean_drops_what_is_broken_and_masks_what_is_private_on_request(tmp_path):
+    generator = random.Random(2)
+    texts = [f"My Diary, all rights reserved\n{story(generator, 60)}" for _ in range(12)]
+    broken = [
+        "the cafÃ© was closed " + story(generator, 30),
+        "<p>one</p> <b>two</b> <i>three</i> " + story(generator, 30),
+    ]
+    other = "в начале сотворил бог небо и землю " * 3
+    private = "write to anna@example.org " + story(generator, 30)
+    source = written(tmp_path / "text.jsonl", [*texts, *broken, other, private])
+    assert len(read(source)) == clean(opened(source), tmp_path / "all.jsonl").kept
+    done = clean(opened(source), tmp_path / "clean.jsonl", masked=True, drop=("mojibake", "markup", "script", "lines"))
+    assert dict(done.left_out) == {"mojibake": 1, "markup": 1, "script": 1}
+    kept = read(tmp_path / "clean.jsonl")
+    assert not any("Diary" in text for text in kept)
+    assert kept[-1].startswith("write to [e-mail] word")
+
+
+def test_nothing_is_left_behind_where_cleaning_ends_early(tmp_path):
+    source = tmp_path / "text.jsonl"
+    written(source, ["one text", "another <|endoftext|> text"])
+    with pytest.raises(FledgeError, match=r"separator.*\.jsonl"):
+        clean(opened(source), tmp_path / "clean.txt")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["text.jsonl"]
+
+
+def test_show_counts_copies_by_their_content_and_the_leak():
+    """Two texts with the same CRC-32 and length are no copies; what stands on both sides is told by its length."""
+    report = inspect(Corpus.from_documents([b"plumless, and so on", b"buckeroo, and so on"], validation_fraction=0))
+    assert (report.duplicates, report.near_copies) == (0, 0)
+    generator = random.Random(3)
+    texts = [story(generator) for _ in range(20)]
+    train = Corpus.from_documents(texts, validation_fraction=0)
+    held = Corpus.from_documents([texts[3][100:400], story(generator, 100)], validation_fraction=0)
+    size = sum(map(len, held.documents()))
+    assert leak(held, train) == {50: 300 / size, 100: 300 / size, 200: 300 / size, 500: 0, 1000: 0}
+    twice = inspect(Corpus.from_documents([*texts, *texts[:5]], validation_fraction=0))
+    assert twice.duplicates == 5
+    assert twice.copied_bytes == sum(map(len, texts[:5])) == twice.repeated_bytes
+    assert twice.groups[0][0] == 2
+
+
+def test_crc_collisions_are_no_copies():
+    """Found by search: the same length, the same CRC-32, other bytes."""
+    from zlib import crc32
+
+    sums: dict[int, bytes] = {}
+    generator = np.random.default_rng(1)
+    while True:
+        text = generator.integers(97, 123, 10, np.uint8).tobytes()
+        if sums.setdefault(crc32(text), text) != text:
+            break
+    assert inspect(Corpus.from_documents([sums[crc32(text)], text], validation_fraction=0)).duplicates == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("mail a.b-c@example.co.uk!", "e_mail"),
+        ("card 4111 1111 1111 1111", "card"),
+        ("call (555) 123-4567 now", "phone"),
+        ("AKIAIOSFODNN7EXAMPLE", "key"),
+        ('password: "hunter22"', "password"),
+        ("QUJD" * 40 + "0+/=", "base64"),
+    ],
+)
+def test_private_things_are_known_by_their_form(text, kind):
+    assert [match.lastgroup for match in find_private(text.encode())] == [kind]
+    assert mask(text.encode())[0] != text.encode()
+
+
+def test_plain_numbers_and_words_are_not_private():
+    text = b"In 1914-1918 there were 4111 1111 1111 1112 of them, at 3.14159 and 10:30, on page 123. See a@b."
+    assert list(find_private(text)) == []
+    assert not is_card(b"0000000000000000")
