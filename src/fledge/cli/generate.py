@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fledge.bundle import Bundle
     from fledge.config import SamplingConfig
     from fledge.generation import Generation
+    from fledge.tokens.index import PassageIndex, Source
 
 
 def generate(
@@ -46,6 +47,12 @@ def generate(
     json_: Annotated[
         bool, typer.Option("--json", help="One JSON object a line: text, ids, log-probabilities.")
     ] = False,
+    sources: Annotated[
+        bool, typer.Option("--sources", help="Print what stands word for word in the training text, and where.")
+    ] = False,
+    store: Annotated[
+        Path | None, typer.Option(help="For --sources: the training tokens, if the run's own are not found.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; the fastest there is, unless given.")] = None,
     compiled: Annotated[
         bool,
@@ -83,13 +90,17 @@ def generate(
         "--samples": samples and samples > 1,
         "--alternatives": alternatives,
         "--json": json_,
+        "--sources": sources,
         "--compile": compiled,
     }
+    if store is not None and not sources:
+        raise FledgeError("--store goes with --sources: it names the tokens in which they are looked for.")
     if interactive:
         refuse(
             for_prompts, "is not for --interactive, which asks for one prompt after the other and shows one text each"
         )
     loaded = load_bundle(bundle, device=device_named(device), at=at)
+    index = passage_index(loaded, store) if sources else None  # refused before anything is written
     prepare(widen(loaded.model))
     settings = parse(SamplingConfig, {**loaded.config.sampling.model_dump(), **given})
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
@@ -98,7 +109,17 @@ def generate(
 
         converse(loaded.model, loaded.tokenizer, settings)
         return
-    write(loaded, read_prompts(prompt, file, lines, settings), settings, alternatives, json_, compiled)
+    write(loaded, read_prompts(prompt, file, lines, settings), settings, alternatives, json_, compiled, index)
+
+
+def passage_index(loaded: Bundle, store: Path | None) -> PassageIndex:
+    from fledge.evaluation.memorised import training_store
+    from fledge.tokens import TokenStore
+    from fledge.tokens.index import PassageIndex
+
+    opened = TokenStore.open(store) if store is not None else training_store(loaded.path, loaded.config)
+    opened.require(loaded.tokenizer)
+    return PassageIndex.of(opened, progress=True)
 
 
 def read_prompts(
@@ -152,13 +173,14 @@ def write(
     alternatives: int,
     as_json: bool,
     compiled: bool,
+    index: PassageIndex | None,
 ) -> None:
     from fledge.generation import Session
     from fledge.generation.text import as_text
     from fledge.progress import streaming
 
     session = Session(loaded.model, loaded.tokenizer, prompts, settings, alternatives, compiled)
-    if len(prompts) * settings.samples == 1 and not as_json and not alternatives:
+    if len(prompts) * settings.samples == 1 and not as_json and not alternatives and index is None:
         with streaming() as show:
             show(as_text(prompts[0]))
             for piece in session.pieces():
@@ -168,26 +190,46 @@ def write(
     written = 0
     for _ in itertools.chain(session.pieces(), [None]):  # once more after the last piece
         for result in session.results[written : session.finished]:
-            write_result(loaded, result, alternatives, as_json, first=not written)
+            write_result(loaded, result, alternatives, as_json, written == 0, index)
             written += 1
 
 
-def write_result(loaded: Bundle, result: Generation, alternatives: int, as_json: bool, first: bool) -> None:
+def write_result(
+    loaded: Bundle, result: Generation, alternatives: int, as_json: bool, first: bool, index: PassageIndex | None
+) -> None:
+    sources = None if index is None else index.sources(result.ids, loaded.tokenizer)
     if as_json:
-        write_json_line(result)
+        write_json_line(result, sources)
         return
     if not first:
         print("-" * 20)
     print(result.prompt + result.text)
     if alternatives:
         write_alternatives(loaded, result)
+    if sources is not None:
+        write_sources(sources, len(result.ids))
 
 
-def write_json_line(result: Generation) -> None:
+def write_sources(sources: list[Source], size: int) -> None:
+    """A line for each stretch that stands in the training text, with its place there."""
+    from fledge.errors import harmless
+
+    if not sources:
+        print(f"Nothing of 20 tokens or more stands word for word in the training text ({size:,} tokens).")
+    for source in sources:
+        where = f"document {source.document:,}, from token {source.place:,} ({source.opening!r} …)"
+        print(
+            harmless(f"  {source.length:,} tokens stand in the training text: {where}\n    {source.text!r}", keep="\n")
+        )
+
+
+def write_json_line(result: Generation, sources: list[Source] | None) -> None:
     import dataclasses
     import json
 
     values: dict[str, Any] = dataclasses.asdict(result)
+    if sources is not None:
+        values["sources"] = [dataclasses.asdict(source) for source in sources]
     values["prompt"] = result.prompt.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # JSON is UTF-8
     utf8 = codecs.lookup(sys.stdout.encoding).name == "utf-8"
     print(json.dumps(values, ensure_ascii=not utf8))

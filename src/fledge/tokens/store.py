@@ -25,7 +25,7 @@ FORMAT = "fledge-tokens"
 VERSION = 1
 MANIFEST = "store.json"
 JOURNAL = "journal.jsonl"
-TOKENIZER = "tokenizer"
+TOKENIZER, PASSAGES = "tokenizer", "passages"
 SPLITS = ("train", "validation")
 
 Layout = Literal["separated", "bounded", "bare"]

@@ -26,7 +26,17 @@ from fledge.tokenizer.base import Tokenizer
 from fledge.tokenizer.checks import check_threads
 from fledge.tokens.encoding import Encoded, encode_batches
 from fledge.tokens.journal import Journal, begins_journal, read_journal
-from fledge.tokens.store import FORMAT, JOURNAL, MANIFEST, SPLITS, TOKENIZER, VERSION, TokenStore, new_manifest
+from fledge.tokens.store import (
+    FORMAT,
+    JOURNAL,
+    MANIFEST,
+    PASSAGES,
+    SPLITS,
+    TOKENIZER,
+    VERSION,
+    TokenStore,
+    new_manifest,
+)
 from fledge.tokens.work import Committer, Work
 
 READ_AHEAD = 2  # blocks of text waiting for the encoder
@@ -146,7 +156,8 @@ def _clear(folder: Path) -> None:
         for name in SPLITS:
             (folder / f"{name}.bin").unlink(missing_ok=True)
             (folder / f"{name}.documents.bin").unlink(missing_ok=True)
-        shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
+        for name in (TOKENIZER, PASSAGES):
+            shutil.rmtree(folder / name, ignore_errors=True)
         os.truncate(folder / JOURNAL, 0)
 
 
