@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4
 
 COMPILER = @for compiler in "$$CXX" c++ g++ clang++; do test -n "$$compiler" && command -v $$compiler >/dev/null && exit 0; done; echo "fledge needs a C++ compiler for its native core: install g++ or clang, or set CXX."; exit 1
 
-.PHONY: help demo test test-all lint bench sanitize kernels harness clean
+.PHONY: help demo test test-all lint bench sanitize kernels harness exchange clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -41,6 +41,9 @@ kernels: $(VENV)/.kernels  ## our GPU kernels by Triton's interpreter, without a
 harness: $(VENV)/.harness  ## lm_eval on a bundle, from end to end on small tasks of our own
 	$(PYTEST) -m slow tests/evaluation
 
+exchange: $(VENV)/.exchange  ## exports in the programs that read them: llama.cpp, transformers and its trainer, onnxruntime
+	$(PYTEST) -m "not gpu" tests/bundle/test_matrix.py tests/bundle/test_llama_cpp.py tests/bundle/test_published.py tests/bundle/test_exchange.py tests/bundle/test_onnx.py tests/model/test_exchange.py
+
 clean:           ## remove everything that the other targets made but runs/
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
@@ -67,6 +70,10 @@ $(VENV)/.bench: $(VENV)/.dev
 
 $(VENV)/.harness: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt lm_eval
+	@touch $@
+
+$(VENV)/.exchange: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt accelerate xllamacpp
 	@touch $@
 
 $(VENV)/.kernels: $(VENV)/.dev

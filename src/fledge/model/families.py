@@ -191,7 +191,7 @@ HUB = (
 _BY_NAME = {family.name: family for family in HUB}
 IMPORTED = {
     **_BY_NAME,
-    "mistral": _BY_NAME["llama"]._replace(name="mistral"),
+    "mistral": _BY_NAME["llama"]._replace(name="mistral", unbiased=LINEAR),
     "qwen2": _BY_NAME["llama"]._replace(name="qwen2", unbiased=LINEAR - {"attn.q_proj", "attn.k_proj", "attn.v_proj"}),
     "gpt_neox": _BY_NAME["starcoder2"]._replace(
         name="gpt_neox",

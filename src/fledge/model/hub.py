@@ -106,7 +106,7 @@ _TIED = ("gpt2", "openai-gpt", "starcoder2", "smollm3")
 def hub_settings(config: ModelConfig, vocabulary_size: int, context_length: int) -> dict[str, Any]:
     """What `config.json` says of such a model, for transformers."""
     if config.architecture == "bdh":
-        raise FledgeError("transformers has no model for BDH; its weights alone can be exported.")
+        raise FledgeError("transformers has no model for BDH. Export it to ONNX: name a file that ends in .onnx.")
     family = require_home(config)
     values: dict[str, Any] = {
         "model_type": family.name,

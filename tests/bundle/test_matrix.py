@@ -1,0 +1,116 @@
+"""Every packaged recipe in every format, and folders that were damaged on the way: `make exchange` runs all of it."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from fledge.bundle import Bundle, load_bundle, save_bundle
+from fledge.bundle.exchange import export_bundle, import_bundle
+from fledge.bundle.gguf import rounded
+from fledge.config import TokensConfig, load_recipe, recipe_names
+from fledge.errors import FledgeError
+from fledge.tokenizer import Tokenizer
+from tests.bundle.conftest import small_model
+from tests.bundle.test_exchange import make
+from tests.llama_cpp import LlamaCpp
+
+FORMATS = ["huggingface", "gguf f16", "gguf q8_0", "onnx"]
+HOMELESS = {"bdh": FORMATS[:3], "lstm": FORMATS, "gru": FORMATS}
+"What has no home yet: each is a refusal that says what can be exported."
+IDS = [40, 41, 42, 43, 44, 45, 46]
+
+
+def shrunk(tmp_path: Path, tokenizer: Tokenizer, recipe: str) -> Bundle:
+    """The recipe's model with its kinds of parts, and small ones."""
+    config = load_recipe(recipe)
+    heads = {"heads": 4, "kv_heads": config.model.kv_heads and 2, "multiplier": 8, "width": 64, "layers": 2}
+    model = config.model.model_copy(update={**heads, "hidden": None, "dropout": 0.0})
+    config = config.model_copy(update={"model": model, "tokens": TokensConfig(context_length=16)})
+    built = small_model(config, tokenizer)
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return load_bundle(save_bundle(tmp_path / "bundle", config, tokenizer, built))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_a_packaged_recipe_leaves(tmp_path: Path, tokenizer: Tokenizer, recipe: str, format: str) -> None:
+    bundle = shrunk(tmp_path, tokenizer, recipe)
+    kind, _, dtype = format.partition(" ")
+    target = tmp_path / {"huggingface": "hub", "gguf": "model.gguf", "onnx": "model.onnx"}[kind]
+    if format in HOMELESS.get(recipe, []):
+        with pytest.raises(FledgeError, match=r"nearest one that does is \w+: train with model\.|Allowed: transformer|Export it to ONNX"):
+            export_bundle(bundle, target, dtype=dtype or None)
+        assert not target.exists()
+        return
+    export_bundle(bundle, target, dtype=dtype or None)
+    given = torch.tensor([IDS])
+    if kind == "gguf":
+        bundle.model.load_state_dict(rounded(bundle.model.state_dict(), {"f16": "float16"}.get(dtype, dtype)))
+    with torch.inference_mode():
+        ours = bundle.model(given)[0, -1].log_softmax(-1)
+    if kind == "huggingface":
+        transformers = pytest.importorskip("transformers")
+        with torch.inference_mode():
+            theirs = transformers.AutoModelForCausalLM.from_pretrained(target).eval()(given).logits[0, -1]
+    elif kind == "onnx":
+        session = pytest.importorskip("onnxruntime").InferenceSession(target, providers=["CPUExecutionProvider"])
+        theirs = torch.from_numpy(session.run(None, {"input_ids": given.numpy()})[0])[0, -1]
+    else:
+        judge = LlamaCpp(target, 16)
+        theirs = judge.log_probabilities(IDS, tokenizer.vocab_size, tokenizer.encode("a")[0])
+    tolerance = {"gguf f16": 0.03, "gguf q8_0": 0.3}.get(format, 1e-4)
+    torch.testing.assert_close(theirs.log_softmax(-1), ours, atol=tolerance, rtol=1e-4)
+
+
+def damage(folder: Path, chance: random.Random) -> None:
+    """Flip, cut, repeat or replace some bytes of one file, most often where they say something."""
+    path = chance.choice(sorted(folder.iterdir()))
+    data = bytearray(path.read_bytes())
+    reach = min(len(data), 4000) if path.suffix == ".safetensors" and chance.random() < 0.8 else len(data)
+    place = chance.randrange(reach)
+    match chance.randrange(5):
+        case 0:
+            data[place] ^= 1 << chance.randrange(8)
+        case 1:
+            del data[place:]
+        case 2:
+            data[place : place + 1] = chance.choice([b'"', b"{", b"9" * 30, b"-", b"null", b"\x00", b"\xff", b"1e999"])
+        case 3:
+            del data[place : place + chance.randrange(1, 40)]
+        case _:
+            data[place:place] = data[: chance.randrange(1, 200)]
+    path.write_bytes(data)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("count", [25, pytest.param(1000, marks=pytest.mark.slow)])
+def test_a_damaged_folder_is_imported_whole_or_refused(tmp_path: Path, tokenizer: Tokenizer, count: int) -> None:
+    """Never half a bundle, never another error; what is imported can be used."""
+    right = export_bundle(make(tmp_path, tokenizer, "qwen3"), tmp_path / "hub")
+    outcomes = {"imported": 0, "refused": 0}
+    for seed in range(count):
+        folder, target = tmp_path / "damaged", tmp_path / "back"
+        shutil.copytree(right, folder)
+        damage(folder, random.Random(seed))
+        try:
+            bundle = load_bundle(import_bundle(folder, target))
+            with torch.inference_mode():
+                assert bundle.model(torch.tensor([IDS])).shape == (1, len(IDS), bundle.model.vocabulary_size)
+            outcomes["imported"] += 1
+        except FledgeError as refused:
+            outcomes["refused"] += 1
+            sentence = str(refused)
+            complete = not target.exists() and sentence.rstrip().endswith((".", "?", ")", "TOKENIZER"))
+            if not complete:
+                pytest.fail(f"seed {seed}: {sentence}")
+        shutil.rmtree(folder)
+        shutil.rmtree(target, ignore_errors=True)
+    assert min(outcomes.values()) > count // 20, outcomes
