@@ -22,6 +22,7 @@ from tests.llama_cpp import LlamaCpp
 FORMATS = ["huggingface", "gguf f16", "gguf q8_0", "onnx"]
 HOMELESS = {"bdh": FORMATS[:3], "lstm": FORMATS, "gru": FORMATS}
 "What has no home yet: each is a refusal that says what can be exported."
+ADVICE = r"nearest one that does is \w+: train with model\.|Allowed: transformer|Export it to ONNX"
 IDS = [40, 41, 42, 43, 44, 45, 46]
 
 
@@ -46,7 +47,7 @@ def test_a_packaged_recipe_leaves(tmp_path: Path, tokenizer: Tokenizer, recipe: 
     kind, _, dtype = format.partition(" ")
     target = tmp_path / {"huggingface": "hub", "gguf": "model.gguf", "onnx": "model.onnx"}[kind]
     if format in HOMELESS.get(recipe, []):
-        with pytest.raises(FledgeError, match=r"nearest one that does is \w+: train with model\.|Allowed: transformer|Export it to ONNX"):
+        with pytest.raises(FledgeError, match=ADVICE):
             export_bundle(bundle, target, dtype=dtype or None)
         assert not target.exists()
         return
