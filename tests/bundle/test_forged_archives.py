@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fledge.bundle import Bundle, load_bundle
+from fledge.bundle import Bundle, archive, load_bundle, manifest
 from fledge.bundle.archive import pack
 from fledge.bundle.manifest import MANIFEST, describe_file
 from fledge.errors import FledgeError
@@ -113,3 +113,18 @@ def test_a_file_can_not_be_the_folder_of_another(bundle: Bundle, tmp_path: Path,
             archive.write(bundle.path / "tokenizer.json", name)
     with pytest.raises(FledgeError, match=r"p\.zip holds '.*', in the way of another file"):
         load_bundle(tmp_path / "p.zip")
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_an_archive_of_a_hundred_thousand_files_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bundle: Bundle, listed: bool
+) -> None:
+    """Each was checked, and had a line in a table: that took minutes."""
+    path = tmp_path / "many.zip"
+    pack(bundle.path, path)
+    monkeypatch.setattr(manifest if listed else archive, "MOST_FILES", 3 if listed else 8)
+    with zipfile.ZipFile(path, "a") as packed:
+        for number in range(10):
+            packed.writestr(f"training/{number}", b"")
+    with pytest.raises(FledgeError, match=r"(holds|lists) \d+ files; no (packed )?bundle has that many"):
+        load_bundle(path)

@@ -54,6 +54,17 @@ def test_train_prints_the_phases_and_the_longest_tokens(fledge: Fledge, corpus: 
     assert tokenizer.fingerprint == train_bpe(corpus, 280, ["<|endoftext|>"]).fingerprint
 
 
+@pytest.mark.filterwarnings("ignore:training ended")
+def test_of_a_token_as_long_as_the_text_train_prints_the_beginning(fledge: Fledge, tmp_path: Path) -> None:
+    """Fifty megabytes of one letter made tokens of a megabyte, and each was printed."""
+    (tmp_path / "one.txt").write_text("a" * 60_000)
+    result = fledge("tokenizer", "train", tmp_path / "one.txt", "--vocab-size", 300, "--out", tmp_path / "own")
+    assert result.code == 0
+    assert "“" + "a" * 20 in result.out
+    assert "…" in result.out
+    assert result.out.count("a") < 2000
+
+
 @pytest.mark.parametrize("name", ["own", "my own"])
 def test_the_next_command_that_train_prints_works(fledge: Fledge, corpus: Path, tmp_path: Path, name: str) -> None:
     import shlex

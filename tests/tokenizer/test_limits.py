@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import resource
 import signal
@@ -18,6 +19,7 @@ import pytest
 
 from fledge import FledgeError, train_bpe
 from fledge._core import PretokenCounter
+from fledge.tokenizer import checks
 from fledge.tokenizer.train import _count_blocks
 
 # Stacks of a gigabyte each, and address space for some of 32: the others are not given.
@@ -186,3 +188,15 @@ def test_a_long_pretoken_takes_no_memory_for_good() -> None:
     before = held()
     tokenizer.encode_array(text)
     assert held() - before < 64_000_000  # of four bytes for each of its bytes
+
+
+def test_a_small_archive_of_one_endless_word_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two megabytes of it would unpack to two gigabytes, and all of them were gathered."""
+    monkeypatch.setattr(checks, "LONGEST_STRETCH", 1 << 20)
+    path = tmp_path / "bomb.txt.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(b"a" * (20 << 20))
+    with pytest.raises(FledgeError, match="1,048,576 bytes without a place where words end"):
+        train_bpe(path, 300)
+    with pytest.raises(FledgeError, match="without a place where words end"):
+        train_bpe(["the cat"], 258).encode_file(path, tmp_path / "ids.bin")

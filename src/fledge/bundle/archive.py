@@ -22,6 +22,7 @@ from fledge.bundle.card import CARD
 from fledge.bundle.manifest import (
     LARGEST_MANIFEST,
     MANIFEST,
+    MOST_FILES,
     TRAINING,
     Manifest,
     manifest_bytes,
@@ -191,6 +192,9 @@ def members(path: Path) -> Iterator[Iterator[tuple[str, IO[bytes]]]]:
     """The plain files of an archive in order, each to be read before the next; links and devices are refused."""
     if path.name.lower().endswith(".zip"):
         with zipfile.ZipFile(path) as archive:
+            if len(archive.infolist()) > MOST_FILES + 2:  # the manifest itself and the card
+                count = len(archive.infolist())
+                raise FledgeError(f"{path} holds {count:,} files; no packed bundle has that many. Do not trust it.")
             yield ((info.filename, archive.open(info)) for info in archive.infolist())
         return
     with (

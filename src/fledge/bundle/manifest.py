@@ -25,6 +25,7 @@ from fledge.tokenizer.files import CONFIGURATION, VOCABULARY
 MANIFEST = "bundle.json"
 MODEL, TRAINING, STATE = "model", "training", "state"  # the beginnings of its files' names
 LARGEST_MANIFEST = 16_000_000
+MOST_FILES = 5000  # of a bundle: shards of weights and of a training state are a few hundred at most
 READABLE_BY = "0.1.0"  # the first release that reads VERSION
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -96,6 +97,8 @@ def read_manifest(folder: Path) -> Manifest:
     values = read_json(path)
     if not isinstance(values, dict) or values.get("format") != "fledge-bundle":
         raise FledgeError(f"{path} is not a fledge bundle's manifest. Copy the bundle again, or give another.")
+    if isinstance(listed := values.get("files"), dict) and len(listed) > MOST_FILES:
+        raise FledgeError(f"{path} lists {len(listed):,} files; no bundle has that many. Do not trust it.")
     values = migrate(values, str(path), sealed=checksum(without_checksum(values)) == values.get("checksum"))
     try:
         manifest = Manifest.model_validate(without_checksum(values))

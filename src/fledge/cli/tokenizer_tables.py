@@ -18,6 +18,8 @@ from fledge.tokenizer.inspect import KINDS, Contrast, Token, Usage, VocabularyFa
 from fledge.tokenizer.train import TrainingProfile
 from fledge.tokenizer.unicode import CATEGORIES, CodePoint, Flaw, TextFacts
 
+SHOWN = 80  # characters of a token
+
 
 def table(*headings: str, title: str | None = None) -> Table:
     """Numbers are right-aligned: a heading that starts with `>` says so."""
@@ -29,8 +31,9 @@ def table(*headings: str, title: str | None = None) -> Table:
 
 
 def quoted(token: Token) -> Text:
-    """A token between quotation marks, so that its spaces can be seen."""
-    return Text(f"“{visible(token.data).replace(chr(10), '')}”")
+    """A token between quotation marks, so that its spaces can be seen; of a long one the beginning."""
+    text = visible(token.data[: 4 * SHOWN]).replace("\n", "")
+    return Text(f"“{text}”" if len(text) <= SHOWN else f"“{text[:SHOWN]}…")
 
 
 def profile_table(profile: TrainingProfile) -> Table:

@@ -16,6 +16,8 @@ MOST = (1 << 63) - 1
 MOST_IDS = 1 << 24
 "An id beyond this is a broken or hostile file: an embedding of that many rows fills any memory."
 MOST_THREADS = 4096
+LONGEST_STRETCH = 1 << 28
+"Bytes of a stream without a place to cut that are gathered: a small file may unpack to any number of them."
 LONGEST_NAME = 255  # bytes of a file's name, on every file system in wide use
 
 
@@ -38,6 +40,15 @@ def check_whole(name: str, value: object, least: int = 1, most: int = MOST) -> N
         raise FledgeError(f"{name} = {brief(value)} must be a whole number, {least} or more.")
     if value > most:
         raise FledgeError(f"{name} = {brief(value)} must be a whole number from {least} to {most:,}.")
+
+
+def check_stretch(size: int) -> None:
+    """Refuse to gather more of a stream in which words do not end."""
+    if size > LONGEST_STRETCH:
+        raise FledgeError(
+            f"the text goes on for {LONGEST_STRETCH:,} bytes without a place where words end, and would not fit in "
+            "memory. Is it text? A plain file that is not compressed is read whatever is in it."
+        )
 
 
 def check_threads(threads: int | None) -> None:

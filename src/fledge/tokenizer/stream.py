@@ -15,7 +15,7 @@ from fledge.errors import FledgeError, changed
 from fledge.files import atomic_write, documents_format, require_space
 from fledge.tokenizer.base import FileReport, Special, Tokenizer
 from fledge.tokenizer.bpe import PATTERNS
-from fledge.tokenizer.checks import as_path, check_special, check_threads
+from fledge.tokenizer.checks import as_path, check_special, check_stretch, check_threads
 
 if TYPE_CHECKING:
     from fledge.tokenizer.bpe import BPETokenizer
@@ -85,6 +85,7 @@ def settled_blocks(tokenizer: BPETokenizer, pieces: Iterable[bytes], special: Sp
         if not native or len(held) < wanted:
             continue
         end = tokenizer._encoder.last_cut(held, "text" if special == "text" else "recognise")
+        check_stretch(0 if end else len(held))
         wanted = PIECE if end else 2 * len(held)  # a long pre-token: look again when there is twice as much
         if end:
             yield bytes(held[:end])

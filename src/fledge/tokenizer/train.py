@@ -19,7 +19,7 @@ from fledge.files import COMPRESSED, documents_format, readable_bytes
 from fledge.progress import Bar, progress_bar
 from fledge.tokenizer.base import to_bytes
 from fledge.tokenizer.bpe import PATTERNS, BPETokenizer, check_pattern
-from fledge.tokenizer.checks import MOST_IDS, check_whole, thread_count
+from fledge.tokenizer.checks import MOST_IDS, check_stretch, check_whole, thread_count
 from fledge.tokenizer.sources import (
     GATHER,
     as_paths,
@@ -203,6 +203,7 @@ def _count_blocks(counter: PretokenCounter, blocks: Iterable[bytes]) -> None:
         if len(held) < wanted:
             continue
         end = counter.last_cut(held)
+        check_stretch(0 if end else len(held))
         wanted = 0 if end else 2 * len(held)  # a long pre-token: look again when there is twice as much
         counter.add_text(memoryview(held)[:end])
         del held[:end]
