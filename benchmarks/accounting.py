@@ -140,7 +140,7 @@ def measure(row: dict[str, Any]) -> dict[str, Any]:
         peak("backward")
         norm = gradient_norm(optimizer.layout.gradients())
         optimizer.step(clip_scale(norm, run.optimizer.clip_norm))
-        optimizer.zero()
+        optimizer.zero_grad()
         peak("update")
 
     for _ in range(4):

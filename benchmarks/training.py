@@ -104,7 +104,7 @@ def bare_step(config: RunConfig, vocabulary: int) -> Callable[[Batch], float]:
         loss.backward()
         scale = clip_scale(gradient_norm(optimizer.layout.gradients()), config.optimizer.clip_norm)
         optimizer.step(scale)
-        optimizer.zero()
+        optimizer.zero_grad()
         return float(loss.detach())
 
     return step

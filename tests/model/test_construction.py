@@ -197,6 +197,17 @@ def test_ids_are_checked_where_they_enter():
             model.check_ids(torch.tensor([3, bad]))
 
 
+@pytest.mark.parametrize("name", ["transformer", "bdh", "lstm"])
+def test_an_id_of_the_padding_is_refused_as_one_beyond_it(name):
+    """The matrix is padded from 61 rows to 64: on a CPU, no id of the three passes for a token."""
+    model = small(name)
+    model(torch.tensor([[0, 60]]))
+    for call in (model, model.hidden):
+        for bad in (61, 63):
+            with pytest.raises(FledgeError, match=f"The id {bad} is outside the model's vocabulary of 61"):
+                call(torch.tensor([[3, bad]]))
+
+
 @pytest.mark.parametrize("name", ["transformer", "bdh"])
 def test_a_plan_and_a_state_together_are_refused(name):
     model, batch = small(name), packed([[10, 14]], CONTEXT)

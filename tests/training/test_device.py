@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
 from fledge.errors import FledgeError
-from fledge.training import bench
+from fledge.training import bench, read_metrics
 from fledge.training.device import choose_device, choose_precision, largest_micro_batch, reseed, synchronize
 
 from .support import run, settings
+from .test_loop import poison
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -121,6 +123,41 @@ def test_a_tracker_that_does_not_start_says_what_to_do(tmp_path: Path, monkeypat
     sentence = r"wandb, .* did not start \(api_key not configured \(no-tty\)\. call .*\)\. Log in with: wandb login"
     with pytest.raises(FledgeError, match=sentence):
         run(settings(training={"trackers": ["wandb"]}), tmp_path / "run")
+
+
+def test_trackers_go_back_with_the_run(tmp_path: Path, monkeypatch: Any) -> None:
+    """After a divergence TensorBoard hides the points that come again, and W&B refuses none of them."""
+    import fledge.training.trackers as module
+
+    class Writer:
+        opened: ClassVar[list[int]] = []
+
+        def __init__(self, folder: str, purge_step: int) -> None:
+            self.opened.append(purge_step)
+
+        def add_scalar(self, name: str, value: float, step: int) -> None: ...
+
+        def close(self) -> None: ...
+
+    logged: list[float] = []
+    monkeypatch.setattr(module, "installed", lambda package: True)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer))  # type: ignore[arg-type]
+    hosted = SimpleNamespace(
+        init=lambda **_: None,
+        define_metric=lambda name, step_metric: None,
+        log=lambda values: logged.append(values["step"]),  # as W&B counts by itself, no step is refused
+        finish=lambda: None,
+    )
+    monkeypatch.setitem(sys.modules, "wandb", hosted)  # type: ignore[arg-type]
+    poison(monkeypatch, math.nan, 70)
+    trackers = {"trackers": ["tensorboard", "wandb"], "on_divergence": "skip", "log_every": 1}
+    run(settings(training={**trackers, "save_every": 5, "steps": 10, "evaluate_every": 0}), tmp_path / "run")
+    assert Writer.opened == [1, 6]
+    rows = [int(row["step"]) for row in read_metrics(tmp_path / "run" / "metrics.csv") if row["loss"]]
+    assert rows == list(range(1, 11))
+    losses = [step for step in logged if step]
+    assert sorted(set(losses)) == rows
+    assert len(losses) > len(rows), "steps after the checkpoint were logged twice"
 
 
 def test_trackers_get_what_the_file_gets(tmp_path: Path, monkeypatch: Any) -> None:

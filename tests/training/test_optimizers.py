@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from fledge.config import ModelConfig, OptimizerConfig
 from fledge.errors import FledgeError
 from fledge.model import build_model
-from fledge.training import build_optimizer
+from fledge.training import AdamW, Muon, build_optimizer
+from fledge.training.layout import Rule
 from fledge.training.optimizers import clip_scale, gradient_norm, orthogonalise, parameter_kinds
 
 
@@ -31,6 +32,21 @@ class Small(nn.Module):
         return self.lm_head(self.norm(x + self.down(torch.tanh(self.up(x)))))
 
 
+class DecoupledSGD(torch.optim.SGD):
+    """torch's, with a decay that does not pass through the momentum, as AdamW's."""
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        decays = [group["weight_decay"] for group in self.param_groups]
+        for group, decay in zip(self.param_groups, decays, strict=True):
+            group["weight_decay"] = 0.0
+            for parameter in group["params"]:
+                parameter.mul_(1 - group["lr"] * decay)
+        super().step()
+        for group, decay in zip(self.param_groups, decays, strict=True):
+            group["weight_decay"] = decay
+
+
 def references(model: nn.Module, config: OptimizerConfig) -> list[torch.optim.Optimizer]:
     """torch's optimizers with the same settings, parameters grouped by hand."""
     named = dict(model.named_parameters())
@@ -40,7 +56,7 @@ def references(model: nn.Module, config: OptimizerConfig) -> list[torch.optim.Op
     rate, decay = config.learning_rate, config.weight_decay
     groups = [{"params": matrices + head, "weight_decay": decay}, {"params": rest, "weight_decay": 0.0}]
     if config.name == "sgd":
-        return [torch.optim.SGD(groups, lr=rate, momentum=config.momentum, nesterov=config.nesterov)]
+        return [DecoupledSGD(groups, lr=rate, momentum=config.momentum, nesterov=config.nesterov)]
     moments = {"lr": rate, "betas": (config.beta1, config.beta2), "eps": config.epsilon}
     if config.name == "adamw":
         return [torch.optim.AdamW(groups, **moments)]
@@ -86,7 +102,7 @@ def test_a_thousand_steps_follow_torch(name: str) -> None:
             assert mine.grad is not None
             other.grad = mine.grad.clone()
         optimizer.step()
-        optimizer.zero()
+        optimizer.zero_grad()
         for judge in judges:
             judge.step()
         pairs = zip(ours.parameters(), theirs.parameters(), strict=True)
@@ -95,7 +111,7 @@ def test_a_thousand_steps_follow_torch(name: str) -> None:
         assert float(torch.stack(gaps).max()) < 1e-6, step
 
 
-@pytest.mark.parametrize("name", ["adamw", "muon"])
+@pytest.mark.parametrize("name", ["adamw", "sgd", "muon"])
 def test_cautious_decay_takes_what_the_update_takes_too(name: str) -> None:
     """The update is that of no decay at all; only weights that it moves towards zero decay besides."""
     moved = {}
@@ -155,7 +171,7 @@ def test_norms_biases_and_embeddings_do_not_decay(architecture: str) -> None:
     assert {kind for name, kind in kinds.items() if "lm_head" in name} == {"head"}
     assert "matrix" in kinds.values()
     optimizer = build_optimizer(model, OptimizerConfig())
-    decayed = {name for piece in optimizer.layout.pieces("plain+decay") for name in piece.shapes}
+    decayed = {name for piece in optimizer.layout.pieces(Rule("plain", 0.1)) for name in piece.shapes}
     assert decayed == {name for name, kind in kinds.items() if kind in ("matrix", "head")}
 
 
@@ -182,7 +198,7 @@ def make_step(config: OptimizerConfig) -> Callable[..., tuple[dict[str, Tensor],
         for _ in range(steps):
             nn.functional.cross_entropy(model(ids), targets).backward()
             optimizer.step()
-            optimizer.zero()
+            optimizer.zero_grad()
         weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         return weights, {name: tensor.clone() for name, tensor in optimizer.named_state()}
 
@@ -194,3 +210,122 @@ def test_a_state_of_another_optimizer_is_refused() -> None:
     saved = dict(build_optimizer(model, OptimizerConfig(name="sgd")).named_state())
     with pytest.raises(FledgeError, match="optimizer state mean/.* is missing"):
         build_optimizer(Small(), OptimizerConfig()).load_state(saved, 3)
+
+
+def train_small(config: OptimizerConfig, clear: str, flat: bool = True, steps: int = 4) -> dict[str, Tensor]:
+    """A few steps whose gradients are cleared through the model or through the optimizer."""
+    torch.manual_seed(0)
+    model = Small()
+    ids, targets = torch.randint(20, (32,)), torch.randint(20, (32,))
+    optimizer = build_optimizer(model, config, flat)
+    for _ in range(steps):
+        (model if clear == "model" else optimizer).zero_grad()
+        nn.functional.cross_entropy(model(ids), targets).backward()
+        optimizer.step()
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("flat", [True, False])
+@pytest.mark.parametrize("name", ["adamw", "sgd", "muon"])
+def test_gradients_may_be_cleared_through_the_model(name: str, flat: bool) -> None:
+    """`model.zero_grad()` makes them None, and autograd then makes new ones elsewhere."""
+    config = OptimizerConfig(name=name)
+    torch.manual_seed(0)
+    before = dict(Small().state_dict())
+    ours, theirs = train_small(config, "optimizer", flat), train_small(config, "model", flat)
+    assert all(torch.equal(tensor, theirs[key]) for key, tensor in ours.items())
+    assert not torch.equal(theirs["up.weight"], before["up.weight"])
+
+
+@pytest.mark.parametrize("flat", [True, False])
+@pytest.mark.parametrize("name", ["adamw", "sgd", "muon"])
+def test_frozen_parameters_stay_as_they_are(name: str, flat: bool) -> None:
+    """Neither they nor their state move, whenever they were frozen; those without a gradient stay too."""
+    torch.manual_seed(0)
+    model = Small()
+    model.up.weight.requires_grad_(False)
+    optimizer = build_optimizer(model, OptimizerConfig(name=name, weight_decay=0.5), flat)
+    ids, targets = torch.randint(20, (32,)), torch.randint(20, (32,))
+
+    def step() -> dict[str, Tensor]:
+        before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+        model.zero_grad()
+        nn.functional.cross_entropy(model(ids), targets).backward()
+        if not model.down.weight.requires_grad:
+            model.lm_head.weight.grad = None
+        optimizer.step()
+        return before
+
+    def same(before: dict[str, Tensor]) -> set[str]:
+        return {key for key, tensor in model.state_dict().items() if torch.equal(tensor, before[key])}
+
+    assert same(step()) == {"up.weight"}
+    model.down.weight.requires_grad_(False)
+    state = {key: tensor.clone() for key, tensor in optimizer.named_state()}
+    assert same(step()) == {"up.weight", "down.weight", "lm_head.weight"}
+    assert all(
+        torch.equal(tensor, state[key])
+        for key, tensor in optimizer.named_state()
+        if key.split("/")[1] in ("up.weight", "down.weight", "lm_head.weight")
+    )
+    model.requires_grad_(True)
+    assert not same(step())
+
+
+def test_parameters_may_be_given_as_torch_takes_them() -> None:
+    """An iterable of plain parameters follows torch's AdamW, each with the same decay where it is a matrix."""
+    torch.manual_seed(0)
+    ours = [nn.Parameter(torch.randn(5, 4)), nn.Parameter(torch.randn(3, 7))]
+    theirs = copy.deepcopy(ours)
+    optimizer = AdamW(iter(ours), learning_rate=1e-2, weight_decay=0.3)
+    judge = torch.optim.AdamW(theirs, lr=1e-2, betas=(0.9, 0.95), weight_decay=0.3)
+    for _ in range(20):
+        for parameters, each in ((ours, optimizer), (theirs, judge)):
+            each.zero_grad()
+            sum(parameter.square().sum() for parameter in parameters).backward()
+            each.step()
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
+    Muon({"a": nn.Parameter(torch.randn(3, 3))}.items(), matrix_learning_rate=0.1)
+    with pytest.raises(FledgeError, match="no parameters"):
+        AdamW([])
+    with pytest.raises(FledgeError, match="learning_rat"):
+        AdamW(ours, learning_rat=1.0)
+
+
+def test_a_model_that_was_changed_afterwards_is_followed_or_refused() -> None:
+    model = Small()
+    optimizer = build_optimizer(model, OptimizerConfig())
+    model.up.weight.data = torch.ones(30, 12)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    assert model.up.weight.unique().numel() == 1
+    assert 0.998 < model.up.weight[0, 0].item() < 1.0
+    model.double()
+    with pytest.raises(FledgeError, match=r"is no longer the parameter .* torch\.float64.*Build the optimizer after"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd", "muon"])
+def test_every_group_of_parameters_has_its_decay(name: str) -> None:
+    """With gradients of zero a step only decays: by the rate of the group's method times the decay of its kind."""
+    rates = {"matrix": 0.02 if name == "muon" else 0.01}
+    for settings, expected in (
+        ({}, {"matrix": 0.5, "head": 0.5, "embedding": 0.0, "vector": 0.0}),
+        ({"decay_all": True}, {"matrix": 0.5, "head": 0.5, "embedding": 0.5, "vector": 0.5}),
+        (
+            {"head_decay": 0.1, "embedding_decay": 0.2},
+            {"matrix": 0.5, "head": 0.1, "embedding": 0.2, "vector": 0.0},
+        ),
+    ):
+        model = Small()
+        kinds = parameter_kinds(model)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(1.0)
+        config = OptimizerConfig(name=name, learning_rate=0.01, weight_decay=0.5, **settings)
+        build_optimizer(model, config).step()
+        for key, tensor in model.named_parameters():
+            kept = 1 - rates.get(kinds[key], 0.01) * expected[kinds[key]]
+            assert float(tensor.detach().mean()) == pytest.approx(kept, abs=1e-6), key

@@ -24,9 +24,10 @@ def test_warm_up_is_linear_and_ends_at_the_peak(name: str) -> None:
 @pytest.mark.parametrize("name", ["cosine", "stable", "linear"])
 def test_decay_falls_steadily_to_the_final_fraction(name: str) -> None:
     config = ScheduleConfig(name=name, warmup_steps=10, final_fraction=0.2)
-    factors = [schedule(config, step, 100) for step in range(10, 101)]
+    factors = [schedule(config, step, 100) for step in range(10, 100)]
     assert factors == sorted(factors, reverse=True)
-    assert factors[-1] == pytest.approx(0.2)
+    assert 0.2 < factors[-1] < 0.25, "the last step still moves the weights; the one after it would have the fraction"
+    assert schedule(config, 100, 100) == pytest.approx(0.2)
 
 
 def test_stable_stays_at_the_peak_until_its_decay() -> None:

@@ -270,11 +270,15 @@ class OptimizerConfig(Settings):
     learning_rate: PositiveFloat = 1e-3
     "Peak learning rate, reached after warm-up. Sweeps start a factor of 30 below and end where training diverges."
     weight_decay: NonNegativeFloat = 0.1
-    "Decoupled decay of the matrices."
+    "Decoupled decay: each step multiplies the matrices by 1 - learning rate x decay, with their rate of that step."
+    head_decay: NonNegativeFloat | None = None
+    "Decay of an untied head; none for `weight_decay`."
+    embedding_decay: NonNegativeFloat | None = None
+    "Decay of embeddings, a tied head among them; none for 0, or `weight_decay` with `decay_all`."
     cautious_decay: bool = False
     "Decay only those weights that the update moves towards zero anyway."
     decay_all: bool = False
-    "Decay norms, biases and embeddings too."
+    "Decay norms, biases and embeddings by `weight_decay` too."
     beta1: Fraction = 0.9
     "AdamW: memory of the gradient's mean."
     beta2: Fraction = 0.95
@@ -299,7 +303,7 @@ class ScheduleConfig(Settings):
     warmup_steps: Count = 100
     "Steps of linear rise from zero."
     final_fraction: Annotated[float, Field(ge=0, le=1)] = 0.1
-    "What is left of the peak at the end."
+    "What is left of the peak at the end: the rate that the step after the last one would have."
     decay_fraction: Annotated[float, Field(gt=0, le=1)] = 0.2
     "For `stable`: the share of the steps spent on the final decay."
     final_weight_decay_factor: NonNegativeFloat = 1.0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 from torch.nn import functional
 
 from fledge.config import ModelConfig
@@ -64,6 +65,13 @@ class VocabularyMatrix(nn.Module):
             state[name] = functional.pad(state[name], (0, 0, 0, rows - self.vocabulary_size))
 
     def forward(self, inputs_BT: Tensor) -> Tensor:
+        # torch refuses ids outside the matrix on a CPU, at no cost that counts; those of the padding are outside too.
+        looks = inputs_BT.device.type == "cpu" and self.padding_count and inputs_BT.numel() and not is_compiling()
+        if looks and (largest := int(inputs_BT.max())) >= self.vocabulary_size:
+            raise FledgeError(
+                f"The id {largest} is outside the model's vocabulary of {self.vocabulary_size}. "
+                "Encode the text with the tokenizer that the model was trained with."
+            )
         return functional.embedding(inputs_BT, self.weight)
 
 

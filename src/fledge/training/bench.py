@@ -93,7 +93,7 @@ def _step_seconds(config: RunConfig, device: torch.device, batch_size: int, seco
         loss, _ = run(batch.inputs_BT, batch.targets_BT)
         (loss / count).backward()
         optimizer.step(clip_scale(gradient_norm(optimizer.layout.gradients()), config.optimizer.clip_norm))
-        optimizer.zero()
+        optimizer.zero_grad()
 
     for _ in range(2):
         step()

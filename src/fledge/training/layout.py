@@ -5,11 +5,13 @@ Sharded parameters (FSDP2) keep the storage that was made for them: each is a pi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Protocol
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+
+from fledge.errors import FledgeError
 
 
 class Piece(Protocol):
@@ -23,14 +25,23 @@ class Piece(Protocol):
     @property
     def gradient(self) -> Tensor: ...
 
+    def clear(self) -> None:
+        """Clear the gradients."""
+
     def split(self, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         """A tensor laid out like `weights`, cut into whole tensors of the parameters' shapes."""
+
+    def views(self, tensor: Tensor, names: Collection[str]) -> Iterator[Tensor]:
+        """The parts of a tensor laid out like `weights` that belong to these parameters."""
 
     def fill(self, tensor: Tensor, name: str, whole: Tensor) -> None:
         """Put one parameter's whole tensor into its place in a tensor laid out like `weights`."""
 
     def by_shape(self, tensor: Tensor) -> Iterator[tuple[list[str], Tensor]]:
         """The whole matrices in a tensor laid out like `weights`, stacked by shape."""
+
+    def left_out(self) -> list[str]:
+        """The parameters that this step does not move: frozen ones, and those without a gradient."""
 
     def add(self, name: str, whole: Tensor, factor: float) -> None:
         """Add `factor` times a whole tensor to a parameter."""
@@ -43,21 +54,52 @@ class FlatPiece:
     """All parameters of one rule in one buffer; the model's parameters and their gradients become views of it."""
 
     def __init__(self, named: Mapping[str, nn.Parameter]) -> None:
-        parameters = list(named.values())
+        self._parameters = dict(named)
         self.shapes = {name: parameter.shape for name, parameter in named.items()}
-        self.weights = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
-        self.gradient = torch.zeros_like(self.weights)
-        for (_, view), (_, slope), parameter in zip(
-            self.split(self.weights), self.split(self.gradient), parameters, strict=True
-        ):
-            parameter.data = view
-            parameter.grad = slope
-        self._views = dict(self.split(self.weights))
+        self.weights = torch.cat([parameter.detach().reshape(-1) for parameter in named.values()])
+        self._gradient = torch.zeros_like(self.weights)
+        self._views, self._slopes = dict(self.split(self.weights)), dict(self.split(self._gradient))
+        for name, parameter in named.items():
+            parameter.data = self._views[name]
+            parameter.grad = self._slopes[name]
+
+    @property
+    def gradient(self) -> Tensor:
+        """All gradients; those that autograd made elsewhere, as after `model.zero_grad()`, are taken over first."""
+        for name, parameter in self._parameters.items():
+            view, slope, found = self._views[name], self._slopes[name], parameter.grad
+            if parameter.data_ptr() != view.data_ptr() or parameter.dtype != view.dtype:
+                if parameter.device != view.device or parameter.dtype != view.dtype or parameter.shape != view.shape:
+                    raise FledgeError(
+                        f"{name} is no longer the parameter that the optimizer was built for: it is of shape "
+                        f"{tuple(parameter.shape)}, {parameter.dtype}, on {parameter.device}. Build the optimizer "
+                        "after moving or converting the model."
+                    )
+                view.copy_(parameter.data)
+                parameter.data = view
+            if found is None:
+                slope.zero_()
+            elif found is not slope:
+                slope.copy_(found)
+                parameter.grad = slope
+        return self._gradient
+
+    def left_out(self) -> list[str]:
+        return [name for name, each in self._parameters.items() if each.grad is None or not each.requires_grad]
+
+    def clear(self) -> None:
+        """Set the gradients to zero, in place: autograd adds to them."""
+        self._gradient.zero_()
+        for name, parameter in self._parameters.items():
+            parameter.grad = self._slopes[name]
 
     def split(self, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         sizes = [shape.numel() for shape in self.shapes.values()]
         for (name, shape), part in zip(self.shapes.items(), torch.split(tensor, sizes), strict=True):
             yield name, part.view(shape)
+
+    def views(self, tensor: Tensor, names: Collection[str]) -> Iterator[Tensor]:
+        return (part for name, part in self.split(tensor) if name in names)
 
     def fill(self, tensor: Tensor, name: str, whole: Tensor) -> None:
         dict(self.split(tensor))[name].copy_(whole)
@@ -90,8 +132,14 @@ class ShardedPiece:
 
     @property
     def gradient(self) -> Tensor:
-        assert self.parameter.grad is not None
-        return _local(self.parameter.grad)
+        grad = self.parameter.grad
+        return torch.zeros_like(self.weights) if grad is None else _local(grad)
+
+    def left_out(self) -> list[str]:
+        return [] if self.parameter.requires_grad and self.parameter.grad is not None else [self.name]
+
+    def clear(self) -> None:
+        self.parameter.grad = None
 
     def whole(self, shard: Tensor) -> Tensor:
         """The full tensor of which every process holds a shard laid out like the parameter's."""
@@ -120,6 +168,9 @@ class ShardedPiece:
     def split(self, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         yield self.name, self.whole(tensor)
 
+    def views(self, tensor: Tensor, names: Collection[str]) -> Iterator[Tensor]:
+        return iter([tensor] if self.name in names else [])
+
     def fill(self, tensor: Tensor, name: str, whole: Tensor) -> None:
         tensor.copy_(self.shard(whole))
 
@@ -133,22 +184,28 @@ class ShardedPiece:
         self.weights.mul_(torch.where(self.weights * self.shard(whole) > 0, keep, 1.0))
 
 
-class Layout:
-    """A model's parameters by rule, as pieces that are updated together."""
+class Rule(NamedTuple):
+    """How some parameters are updated: with what method, and how much they decay."""
 
-    def __init__(self, model: nn.Module, rules: Mapping[str, str], flat: bool) -> None:
-        named = dict(model.named_parameters())
+    method: str
+    decay: float
+
+
+class Layout:
+    """Parameters by rule, as pieces that are updated together."""
+
+    def __init__(self, named: Mapping[str, nn.Parameter], rules: Mapping[str, Rule], flat: bool) -> None:
         self.rules = sorted(set(rules.values()))
-        self._pieces: dict[str, list[Piece]] = {}
+        self._pieces: dict[Rule, list[Piece]] = {}
         for rule in self.rules:
             members = {name: named[name] for name, of in rules.items() if of == rule}
             self._pieces[rule] = (
-                [FlatPiece(members)] if flat else [ShardedPiece(name, parameter) for name, parameter in members.items()]
+                [FlatPiece(alike) for alike in _alike(members)]
+                if flat
+                else [ShardedPiece(name, parameter) for name, parameter in members.items()]
             )
-        self._flat = flat
-        self._parameters = list(named.values())
 
-    def pieces(self, rule: str) -> list[Piece]:
+    def pieces(self, rule: Rule) -> list[Piece]:
         return self._pieces[rule]
 
     def gradients(self) -> list[Tensor]:
@@ -156,13 +213,18 @@ class Layout:
 
     @torch.no_grad()
     def zero(self) -> None:
-        """Clear the gradients: in place where they are views, which autograd then adds to."""
-        if self._flat:
-            for gradient in self.gradients():
-                gradient.zero_()
-        else:
-            for parameter in self._parameters:
-                parameter.grad = None
+        """Clear the gradients."""
+        for rule in self.rules:
+            for piece in self._pieces[rule]:
+                piece.clear()
+
+
+def _alike(named: Mapping[str, nn.Parameter]) -> list[dict[str, nn.Parameter]]:
+    """The parameters by device and type, each group in its order."""
+    groups: dict[Any, dict[str, nn.Parameter]] = {}
+    for name, parameter in named.items():
+        groups.setdefault((parameter.device, parameter.dtype), {})[name] = parameter
+    return list(groups.values())
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from fledge.config import OptimizerConfig
+from fledge.config import OptimizerConfig, parse
 from fledge.errors import FledgeError
-from fledge.training.layout import Layout, Piece
+from fledge.training.layout import Layout, Piece, Rule
 
+Parameters: TypeAlias = nn.Module | Iterable[nn.Parameter] | Iterable[tuple[str, nn.Parameter]]
 CACHE_BLOCK = 1 << 18  # elements updated at once on a CPU: weights, gradient and state stay in the cache together
 
 
@@ -44,12 +45,24 @@ def adamw(
     weights.sub_(update)
 
 
-def sgd(weights: Tensor, gradient: Tensor, velocity: Tensor, scalars: Any, momentum: float, nesterov: bool) -> None:
-    """Gradient descent with momentum. `scalars` are (decay, learning rate); the decay joins the gradient."""
-    decay, rate = scalars
-    gradient = gradient + decay * weights
+def sgd(
+    weights: Tensor,
+    gradient: Tensor,
+    velocity: Tensor,
+    scalars: Any,
+    momentum: float,
+    nesterov: bool,
+    cautious: bool = False,
+) -> None:
+    """Gradient descent with momentum and decoupled decay. `scalars` are (decay factor, learning rate)."""
+    keep, rate = scalars
+    if not cautious:
+        weights.mul_(keep)
     velocity.mul_(momentum).add_(gradient)
-    weights.sub_(rate * (gradient + momentum * velocity if nesterov else velocity))
+    update = rate * (gradient + momentum * velocity if nesterov else velocity)
+    if cautious:
+        weights.mul_(torch.where(update * weights > 0, keep, 1.0))
+    weights.sub_(update)
 
 
 def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:
@@ -76,27 +89,44 @@ class Optimizer:
     """Parameters laid out by rule, and the state that each rule keeps for them.
 
     `factor` multiplies the learning rates and `decay_factor` the weight decay, as the schedules say. `step(scale)`
-    reads the gradients, multiplied by `scale` where one is given, and moves the weights. Gradients are kept: `zero()`
-    clears them.
+    reads the gradients, multiplied by `scale` where one is given, and moves the weights. Gradients are kept:
+    `zero_grad()` sets them to zero. As with torch's optimizers, a parameter whose gradient is None, or that does not
+    require one, is left as it is.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> optimizer = AdamW(layer.parameters(), learning_rate=0.1)
+    >>> layer(torch.ones(2)).sum().backward()
+    >>> optimizer.step()
+    >>> optimizer.zero_grad()
     """
 
-    def __init__(self, layout: Layout, config: OptimizerConfig) -> None:
-        self.layout, self.config = layout, config
+    name = ""
+
+    def __init__(
+        self, parameters: Parameters, config: OptimizerConfig | None = None, flat: bool = True, **settings: Any
+    ):
+        """`parameters` are a model or, as for torch's, an iterable of parameters or of names with them.
+
+        `settings` are those of `fledge.config.OptimizerConfig`, where no `config` is given. The storage of the
+        parameters is laid out anew unless `flat` is False.
+        """
+        self.config = config = parse(OptimizerConfig, {"name": self.name, **settings}) if config is None else config
+        self.layout = layout = lay_out(parameters, config, flat)
         self.factor = 1.0
         self.decay_factor = 1.0
         self._scale: Tensor | None = None
         self.steps = 0
-        self.state: dict[str, list[Tensor]] = {
-            f"{kind}:{rule}": [torch.zeros_like(piece.weights) for piece in layout.pieces(rule)]
+        self.state: dict[tuple[str, Rule], list[Tensor]] = {
+            (kind, rule): [torch.zeros_like(piece.weights) for piece in layout.pieces(rule)]
             for rule in layout.rules
             for kind in self.kinds(rule)
         }
 
-    def kinds(self, rule: str) -> tuple[str, ...]:
+    def kinds(self, rule: Rule) -> tuple[str, ...]:
         """The names of the tensors that a rule keeps for each parameter."""
         raise NotImplementedError
 
-    def update(self, rule: str, piece: Piece, gradient: Tensor, state: list[Tensor]) -> None:
+    def update(self, rule: Rule, piece: Piece, gradient: Tensor, state: list[Tensor]) -> None:
         raise NotImplementedError
 
     @torch.no_grad()
@@ -108,17 +138,26 @@ class Optimizer:
                 gradient = piece.gradient
                 if scale is not None and not self._folds(rule, gradient):
                     gradient = gradient.mul_(scale)
-                self.update(rule, piece, gradient, [self.state[f"{kind}:{rule}"][index] for kind in self.kinds(rule)])
+                state = [self.state[kind, rule][index] for kind in self.kinds(rule)]
+                left_out = set(piece.left_out())
+                kept = [
+                    (part, part.clone())
+                    for tensor in (piece.weights, *state)
+                    for part in (piece.views(tensor, left_out) if left_out else ())
+                ]
+                self.update(rule, piece, gradient, state)
+                for part, before in kept:
+                    part.copy_(before)
 
-    def zero(self) -> None:
+    def zero_grad(self) -> None:
         self.layout.zero()
 
-    def _folds(self, rule: str, gradient: Tensor) -> bool:
+    def _folds(self, rule: Rule, gradient: Tensor) -> bool:
         """Whether the rule's kernel applies the scale itself."""
-        return gradient.device.type == "cuda" and not rule.startswith("matrix")
+        return gradient.device.type == "cuda" and rule.method != "matrix"
 
-    def decay(self, rule: str) -> float:
-        return self.config.weight_decay * self.decay_factor if rule.endswith("+decay") else 0.0
+    def decay(self, rule: Rule) -> float:
+        return rule.decay * self.decay_factor
 
     def apply(self, rule: Any, scalars: tuple[float, ...], tensors: list[Tensor], *settings: Any) -> None:
         """Run a rule over flat tensors: in blocks that fit the cache on a CPU, as one compiled kernel on a GPU."""
@@ -132,8 +171,7 @@ class Optimizer:
 
     def named_state(self) -> Iterator[tuple[str, Tensor]]:
         """Every tensor of the state as `kind/parameter`, whole and in the parameter's own shape."""
-        for key, tensors in self.state.items():
-            kind, rule = key.split(":")
+        for (kind, rule), tensors in self.state.items():
             for piece, tensor in zip(self.layout.pieces(rule), tensors, strict=True):
                 for name, whole in piece.split(tensor):
                     yield f"{kind}/{name}", whole
@@ -142,8 +180,7 @@ class Optimizer:
     def load_state(self, tensors: Mapping[str, Tensor], steps: int) -> None:
         """Take up a saved state; every tensor must be there and fit."""
         self.steps = steps
-        for key, pieces in self.state.items():
-            kind, rule = key.split(":")
+        for (kind, rule), pieces in self.state.items():
             for piece, tensor in zip(self.layout.pieces(rule), pieces, strict=True):
                 for name, shape in piece.shapes.items():
                     saved = tensors.get(f"{kind}/{name}")
@@ -180,10 +217,12 @@ def _compiled(rule: Any, settings: tuple[Any, ...]) -> Any:
 class AdamW(Optimizer):
     """Adam with decoupled weight decay."""
 
-    def kinds(self, rule: str) -> tuple[str, ...]:
+    name = "adamw"
+
+    def kinds(self, rule: Rule) -> tuple[str, ...]:
         return ("mean", "square")
 
-    def update(self, rule: str, piece: Piece, gradient: Tensor, state: list[Tensor]) -> None:
+    def update(self, rule: Rule, piece: Piece, gradient: Tensor, state: list[Tensor]) -> None:
         config = self.config
         rate = config.learning_rate * self.factor
         scalars = (
@@ -198,23 +237,28 @@ class AdamW(Optimizer):
 class SGD(Optimizer):
     """Gradient descent with momentum."""
 
-    def kinds(self, rule: str) -> tuple[str, ...]:
+    name = "sgd"
+
+    def kinds(self, rule: Rule) -> tuple[str, ...]:
         return ("velocity",)
 
-    def update(self, rule: str, piece: Piece, gradient: Tensor, state: list[Tensor]) -> None:
+    def update(self, rule: Rule, piece: Piece, gradient: Tensor, state: list[Tensor]) -> None:
         rate = self.config.learning_rate * self.factor
-        scalars = (self.decay(rule), rate)
-        self.apply(sgd, scalars, [piece.weights, gradient, *state], self.config.momentum, self.config.nesterov)
+        scalars = (1 - rate * self.decay(rule), rate)
+        settings = (self.config.momentum, self.config.nesterov, self.config.cautious_decay)
+        self.apply(sgd, scalars, [piece.weights, gradient, *state], *settings)
 
 
 class Muon(AdamW):
     """Momentum made orthogonal for the matrices inside the model, AdamW for embeddings, head, norms and biases."""
 
-    def kinds(self, rule: str) -> tuple[str, ...]:
-        return ("momentum",) if rule.startswith("matrix") else super().kinds(rule)
+    name = "muon"
 
-    def update(self, rule: str, piece: Piece, gradient: Tensor, state: list[Tensor]) -> None:
-        if not rule.startswith("matrix"):
+    def kinds(self, rule: Rule) -> tuple[str, ...]:
+        return ("momentum",) if rule.method == "matrix" else super().kinds(rule)
+
+    def update(self, rule: Rule, piece: Piece, gradient: Tensor, state: list[Tensor]) -> None:
+        if rule.method != "matrix":
             super().update(rule, piece, gradient, state)
             return
         (momentum,) = state
@@ -240,15 +284,33 @@ class Muon(AdamW):
 OPTIMIZERS: dict[str, type[Optimizer]] = {"adamw": AdamW, "sgd": SGD, "muon": Muon}
 
 
-def build_optimizer(model: nn.Module, config: OptimizerConfig, flat: bool = True) -> Optimizer:
+def build_optimizer(parameters: Parameters, config: OptimizerConfig, flat: bool = True) -> Optimizer:
     """The configured optimizer over a model's parameters, whose storage it lays out anew unless `flat` is False."""
-    kinds = parameter_kinds(model)
-    decayed = {"matrix": True, "head": True, "embedding": config.decay_all, "vector": config.decay_all}
+    return OPTIMIZERS[config.name](parameters, config, flat)
+
+
+def lay_out(parameters: Parameters, config: OptimizerConfig, flat: bool) -> Layout:
+    """The parameters by rule: the method that moves them, and how much they decay."""
+    if isinstance(parameters, nn.Module):
+        named, kinds = dict(parameters.named_parameters()), parameter_kinds(parameters)
+    else:
+        pairs = [each if isinstance(each, tuple) else (str(place), each) for place, each in enumerate(parameters)]
+        named = dict(pairs)
+        kinds = {name: _kind(name, parameter, False) for name, parameter in named.items()}
+    if not named:
+        raise FledgeError("The optimizer was given no parameters. Give it a model, or model.parameters().")
+    others = config.weight_decay if config.decay_all else 0.0
+    decays = {
+        "matrix": config.weight_decay,
+        "head": config.weight_decay if config.head_decay is None else config.head_decay,
+        "embedding": others if config.embedding_decay is None else config.embedding_decay,
+        "vector": others,
+    }
     rules = {
-        name: ("matrix" if kind == "matrix" and config.name == "muon" else "plain") + "+decay" * decayed[kind]
+        name: Rule("matrix" if kind == "matrix" and config.name == "muon" else "plain", decays[kind])
         for name, kind in kinds.items()
     }
-    return OPTIMIZERS[config.name](Layout(model, rules, flat), config)
+    return Layout(named, rules, flat)
 
 
 def parameter_kinds(model: nn.Module) -> dict[str, str]:

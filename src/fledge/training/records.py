@@ -40,6 +40,8 @@ class Records:
     def go_back(self, step: int) -> None:
         """Forget what came after a step that training went back to."""
         self.move(self.place, step)
+        for tracker in self.trackers:
+            tracker.go_back(step)
 
     def move(self, place: Path, step: int) -> None:
         """Go on at another place, where the files of this one now are."""

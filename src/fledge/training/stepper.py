@@ -85,7 +85,7 @@ class Stepper:
                         "tokens.context_length or a smaller model."
                     ) from None
             self.progress.micro_batch = -(-self.progress.micro_batch // 2)
-            self.optimizer.zero()
+            self.optimizer.zero_grad()
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
             self.note(f"Out of memory: going on with a micro-batch of {self.progress.micro_batch}, same mathematics.")
@@ -133,7 +133,7 @@ class Stepper:
             self.optimizer.step(scale)
             if self.average is not None:
                 self.average.update(self.optimizer.steps)
-        self.optimizer.zero()
+        self.optimizer.zero_grad()
         self.progress.updates = self.optimizer.steps
         return norm
 

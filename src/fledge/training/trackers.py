@@ -18,6 +18,9 @@ class Tracker(Protocol):
 
     def log(self, step: int, values: dict[str, float]) -> None: ...
 
+    def go_back(self, step: int) -> None:
+        """Training returned to this step after a divergence: later points will come again."""
+
     def close(self) -> None: ...
 
 
@@ -57,9 +60,17 @@ class TensorBoard:
     """Event files in the run's `tensorboard/`; points after the step that training goes on from are hidden."""
 
     def __init__(self, folder: Path, step: int) -> None:
+        self.folder = folder
+        self._open(step)
+
+    def _open(self, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer = SummaryWriter(str(folder / EVENTS), purge_step=step + 1)
+        self.writer = SummaryWriter(str(self.folder / EVENTS), purge_step=step + 1)
+
+    def go_back(self, step: int) -> None:
+        self.writer.close()
+        self._open(step)
 
     def log(self, step: int, values: dict[str, float]) -> None:
         for name, value in values.items():
@@ -78,9 +89,19 @@ class Hosted:
         if package == "wandb":
             options.update(dir=str(folder), resume="allow", id=place.absolute().as_posix().replace("/", "-").strip("-"))
         self.library.init(**options)
+        # W&B refuses a step of its own count that is not a new one; a step that is a value may come again.
+        self._counts = package != "wandb"
+        if not self._counts:
+            self.library.define_metric("*", step_metric="step")
 
     def log(self, step: int, values: dict[str, float]) -> None:
-        self.library.log(values, step=step)
+        if self._counts:
+            self.library.log(values, step=step)
+        else:
+            self.library.log({"step": step, **values})
+
+    def go_back(self, step: int) -> None:
+        """What was logged cannot be taken back there: the points after this step stay beside the new ones."""
 
     def close(self) -> None:
         self.library.finish()

@@ -227,7 +227,7 @@ def ask_toy(book: Book) -> Facts:
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.factor = 1 / math.sqrt(step + 1)
             optimizer.step()
-            optimizer.zero()
+            optimizer.zero_grad()
     return losses
 
 
