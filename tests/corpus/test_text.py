@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fledge.corpus import Corpus
 from fledge.corpus.native import crc32
 from fledge.corpus.split import Spans, cut_document, held_out
 from fledge.corpus.text import Text
@@ -53,6 +55,31 @@ def test_the_share_held_out_is_the_one_asked_for():
     text = Text.of([b"document number %d" % i for i in range(20_000)])
     for fraction in (0.01, 0.1, 0.5):
         assert abs(held_out(text, fraction).mean() - fraction) < 0.01
+
+
+def test_another_seed_holds_out_other_documents_and_none_is_the_split_of_old_stores():
+    text = Text.of([b"document number %d" % i for i in range(20_000)])
+    old = held_out(text, 0.2)
+    assert old.tolist() == held_out(text, 0.2, seed=0).tolist()
+    drawn = [held_out(text, 0.2, seed=seed) for seed in (1, 2, (1 << 63) - 1)]
+    for one in drawn:
+        assert abs(one.mean() - 0.2) < 0.01
+        assert abs((one & old).mean() - 0.04) < 0.01, "chosen as if the other choice had never been made"
+    assert abs((drawn[0] & drawn[1]).mean() - 0.04) < 0.01
+
+
+def test_the_seed_of_the_split_goes_from_the_settings_into_the_store():
+    texts = [f"document number {i}" for i in range(200)]
+
+    def corpus(seed: int) -> Corpus:
+        found = Corpus.from_documents(texts, validation_fraction=0.2)
+        return Corpus(found.sources, replace(found.options, seed=seed))
+
+    sides = [list(corpus(seed).documents("validation")) for seed in (0, 0, 3)]
+    assert sides[0] == sides[1] != sides[2]
+    assert corpus(0).outline == Corpus.from_documents(texts, validation_fraction=0.2).outline
+    assert corpus(3).outline != corpus(0).outline, "a store with another split is another store"
+    assert Corpus.open("akjv", split_seed=3).options.seed == 3
 
 
 @given(

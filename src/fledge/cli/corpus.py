@@ -64,6 +64,9 @@ def fetch(
         print(f"{path}  {readable_bytes(path.stat().st_size)}")
 
 
+SplitSeed = Annotated[int, typer.Option(min=0, help="Which documents are held out: each seed holds out others.")]
+
+
 @app.command()
 def show(
     source: Sources,
@@ -73,6 +76,7 @@ def show(
     validation_fraction: Fraction = 0.1,
     validation: HeldOut = None,
     split: Split = None,
+    split_seed: SplitSeed = 0,
     book_titles: Titles = False,
     skip_bad: SkipBad = False,
     max_document_bytes: Longest = LONGEST,
@@ -98,6 +102,7 @@ def show(
         validation_fraction=validation_fraction,
         validation_source=validation or (),
         split=split,
+        split_seed=split_seed,
         skip_bad=skip_bad,
         max_document_bytes=max_document_bytes,
     )

@@ -17,6 +17,7 @@ from fledge.cli.corpus import (
     SkipBad,
     Sources,
     Split,
+    SplitSeed,
     Titles,
 )
 from fledge.cli.root import Quiet
@@ -32,6 +33,7 @@ def tokenize(
     validation_fraction: Fraction = 0.1,
     validation: HeldOut = None,
     split: Split = None,
+    split_seed: SplitSeed = 0,
     book_titles: Titles = False,
     skip_bad: SkipBad = False,
     max_document_bytes: Longest = LONGEST,
@@ -59,6 +61,7 @@ def tokenize(
         validation_fraction=validation_fraction,
         validation_source=validation or (),
         split=split,
+        split_seed=split_seed,
         skip_bad=skip_bad,
         max_document_bytes=max_document_bytes,
     )

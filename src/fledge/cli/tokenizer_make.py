@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from fledge.cli.corpus import LONGEST, Field, Format, Fraction, HeldOut, Longest, Separator, SkipBad, Titles
+from fledge.cli.corpus import LONGEST, Field, Format, Fraction, HeldOut, Longest, Separator, SkipBad, SplitSeed, Titles
 from fledge.cli.places import destination
 from fledge.cli.root import Quiet
 from fledge.cli.tokenizer_options import Sources, Threads, TokenizerPath, require_new
@@ -41,6 +41,7 @@ def train(
     field: Field = "text",
     validation_fraction: Fraction = 0.1,
     validation: HeldOut = None,
+    split_seed: SplitSeed = 0,
     book_titles: Titles = False,
     skip_bad: SkipBad = False,
     max_document_bytes: Longest = LONGEST,
@@ -71,6 +72,7 @@ def train(
         "book_titles": book_titles,
         "validation_fraction": validation_fraction,
         "validation_source": validation or (),
+        "split_seed": split_seed,
         "skip_bad": skip_bad,
         "max_document_bytes": max_document_bytes,
     }

@@ -115,6 +115,8 @@ class CorpusConfig(Settings):
     "Sources held out as they are, instead of a share of the documents."
     split: Literal["document", "group"] = "group"
     "Hold out each document by itself, or near-copies together, so that no copy of a training text is held out."
+    split_seed: Seed = 0
+    "Which documents are held out: each seed holds out others. Blocks of a few documents lie where they do."
     skip_bad: bool = False
     "Skip broken JSON lines, and count them, instead of stopping at the first."
     max_document_bytes: Annotated[int, Field(ge=1, le=1 << 40)] = 1 << 28

@@ -60,6 +60,7 @@ class Corpus:
         validation_fraction: float = 0.1,
         validation_source: Sequence[str | Path] = (),
         split: Literal["document", "group"] | None = None,
+        split_seed: int = 0,
         skip_bad: bool = False,
         max_document_bytes: int = 1 << 28,
     ) -> Corpus:
@@ -73,6 +74,7 @@ class Corpus:
             "validation_fraction": validation_fraction,
             "validation_source": tuple(map(str, validation_source)),
             **({} if split is None else {"split": split}),
+            "split_seed": split_seed,
             "skip_bad": skip_bad,
             "max_document_bytes": max_document_bytes,
         }
@@ -93,6 +95,7 @@ class Corpus:
             skip_bad=config.skip_bad,
             max_document_bytes=config.max_document_bytes,
             split=config.split,
+            seed=config.split_seed,
         )
         if not config.source:
             raise FledgeError("corpus.source is empty. Name a file, a folder or a corpus such as akjv.")
@@ -233,6 +236,8 @@ class Corpus:
         digest = hashlib.sha256(repr(options).encode())
         if options.split == "group" and options.validation_fraction and not self._sources_are_held_out:
             digest.update(b"split by groups")
+        if options.seed and options.validation_fraction:
+            digest.update(b"split with seed %d" % options.seed)
         for source, (address, stamp) in zip(self.sources, places, strict=True):
             digest.update(repr((address, source.format, source.size, stamp, source.held_out)).encode())
         return digest.hexdigest()
@@ -304,7 +309,7 @@ class Corpus:
         if found.validation is not None:
             return np.array(found.validation, np.bool_)
         sums = self._sides.checksums(found.text) if self._sides else None
-        return held_out(found.text, self.options.validation_fraction, sums)
+        return held_out(found.text, self.options.validation_fraction, sums, self.options.seed)
 
     def _announce(self) -> bool:
         if not self._said:
@@ -314,7 +319,7 @@ class Corpus:
             note(
                 f"{self.name} holds {texts}: {100 * self.options.validation_fraction:g}% of the text is held out for "
                 f"validation as contiguous blocks cut at line ends. (With {ENOUGH} documents or more, whole documents "
-                "are held out.)"
+                "are held out.)" + " corpus.split_seed has no effect on blocks." * bool(self.options.seed)
             )
         return True
 

@@ -35,6 +35,7 @@ class Options:
     skip_bad: bool = False
     max_document_bytes: int = 1 << 28
     split: Literal["document", "group"] = dataclasses.field(default="document", repr=False)  # old checksums lack it
+    seed: int = dataclasses.field(default=0, repr=False)  # this, too
 
 
 class Read(NamedTuple):

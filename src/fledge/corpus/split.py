@@ -20,17 +20,22 @@ LARGEST_PERIOD = 32 << 20  # and at most: it bounds the memory that a text witho
 LINE_SEARCH = 1 << 16  # how far past the chosen place a line may end
 
 
-def held_out(text: Text, fraction: float, checksums: npt.NDArray[np.uint32] | None = None) -> npt.NDArray[np.bool_]:
+def held_out(
+    text: Text, fraction: float, checksums: npt.NDArray[np.uint32] | None = None, seed: int = 0
+) -> npt.NDArray[np.bool_]:
     """True for each document that belongs to the validation part, by its checksum or by one that is given instead.
+
+    Another seed chooses others; seed 0 is the split of stores that were made before there was one.
 
     >>> held_out(Text.of([b"a verse"]), 0.0).tolist()
     [False]
     """
     if not fraction:
         return np.zeros(len(text), np.bool_)
-    return _mixed((text.checksums if checksums is None else checksums).astype(np.uint64)) < np.uint64(
-        int(fraction * 2**64)
-    )
+    values = (text.checksums if checksums is None else checksums).astype(np.uint64)
+    if seed:
+        values ^= _mixed(np.array([seed], np.uint64))
+    return _mixed(values) < np.uint64(int(fraction * 2**64))
 
 
 def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
