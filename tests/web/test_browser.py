@@ -250,6 +250,44 @@ class TestTokens:
 
 
 @pytest.mark.slow
+class TestInside:
+    def test_a_token_shows_where_heads_look_and_what_layers_say(self, page: Any) -> None:
+        visit(page, "inside")
+        page.get_by_label("Bundle", exact=True).select_option(ALPHA)
+        page.get_by_label("Text", exact=True).fill("the egg was warm\n\nthe hen sat on it")
+        page.get_by_label("each paragraph is a document of its own").check()
+        page.get_by_role("button", name="Look", exact=True).click()
+        until(page, "document.querySelectorAll('.looked hr').length === 1")
+        assert page.locator(".head-row button").count() == 8  # two layers of four heads
+        page.get_by_label("Layer 1, head 3").click()
+        until(page, "document.querySelector('.large-head').width > 5")
+        page.locator(".looked .g").nth(1).hover()
+        until(page, "/token 2\\)/.test(document.querySelector('.inside-view').textContent)")
+        assert page.locator(".lens tbody tr").count() == 3
+        weights = (
+            "[...document.querySelectorAll('.looked .g')].map((g) => Number(g.style.getPropertyValue('--weight')))"
+        )
+        until(page, f"{weights}[0] > 0")
+        assert not any(page.evaluate(weights)[2:])
+        page.locator(".looked").focus()
+        page.keyboard.press("ArrowRight")
+        until(page, "/token 3\\)/.test(document.querySelector('.inside-view').textContent)")
+        assert page.problems == []
+
+    def test_a_take_leads_inside(self, page: Any) -> None:
+        visit(page, "generate")
+        page.get_by_label("Bundle", exact=True).select_option(ALPHA)
+        page.get_by_label("Tokens at most", exact=True).fill("8")
+        page.get_by_label("Prompt", exact=True).fill("the egg")
+        page.get_by_role("button", name="Generate").click()
+        until(page, "/tokens in/.test(document.querySelector('.take-status').textContent)")
+        page.get_by_role("button", name="Look inside").click()
+        page.locator(".looked").wait_for()
+        assert page.get_by_label("Text", exact=True).input_value().startswith("the egg")
+        assert page.get_by_label("Bundle", exact=True).input_value() == ALPHA
+
+
+@pytest.mark.slow
 class TestRuns:
     def test_a_run_leads_to_its_text_and_its_file(self, page: Any) -> None:
         visit(page, "runs")

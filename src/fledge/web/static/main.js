@@ -2,7 +2,7 @@
 
 import { h, memory, show } from "./dom.js";
 
-const VIEWS = ["tokens", "runs", "generate", "model", "api"];
+const VIEWS = ["tokens", "runs", "generate", "inside", "model", "api"];
 const THEMES = { auto: ["◐", "as the system"], light: ["○", "light"], dark: ["●", "dark"] };
 
 const main = document.getElementById("main");

@@ -1,7 +1,7 @@
 // One text in the making: tokens as they come, shaded by how unsure the model was, with the roads not taken at each.
 
 import { label, stream } from "./api.js";
-import { announce, h, show } from "./dom.js";
+import { announce, h, memory, show } from "./dom.js";
 import { count, plural, short } from "./format.js";
 import { fromBase64, inline, readable } from "./pieces.js";
 
@@ -22,10 +22,18 @@ export class Take {
     this.past = h("div", { class: "history", role: "group", "aria-label": "Takes" });
     this.roads = h("div", { class: "alternatives", hidden: true });
     this.element = h("article", { class: "card", "aria-label": label(bundle) },
-      h("div", { class: "row spread" }, h("h2", {}, label(bundle)), this.past), this.written, this.status, this.roads);
+      h("div", { class: "row spread" }, h("h2", {}, label(bundle)), this.past,
+        h("button", { type: "button", class: "chip", onclick: () => this.inside() }, "Look inside")), this.written, this.status, this.roads);
   }
 
   stop() { this.running?.abort(); }
+
+  /** The text as it is now, with all that happens in the model as it reads it. */
+  inside() {
+    const bytes = (this.shown?.tokens ?? []).flatMap((token) => [...fromBase64(token.bytes)]);
+    memory.set("inside", { ...memory.get("inside", {}), bundle: this.bundle, text: (this.shown?.request.prompt ?? "") + new TextDecoder().decode(new Uint8Array(bytes)) });
+    location.hash = "#/inside";
+  }
 
   /** Go on from a prompt and, for a branch, from the tokens kept of an earlier take. */
   async write(request, kept = []) {
