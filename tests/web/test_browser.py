@@ -647,7 +647,7 @@ class TestEverywhere:
 
     @pytest.mark.parametrize("width", [320, 390, 768, 1600])
     def test_no_view_is_wider_than_its_window(self, page: Any, width: int) -> None:
-        for view in ("tokens", "runs", "generate", "model", "api"):
+        for view in ("tokens", "runs", "generate", "inside", "model", "api"):
             visit(page, view)
             page.set_viewport_size({"width": width, "height": 800})
             page.wait_for_timeout(250)
@@ -656,7 +656,7 @@ class TestEverywhere:
 
     def test_every_control_has_a_name(self, page: Any) -> None:
         """What a screen reader would say for each control is never nothing."""
-        for view in ("tokens", "runs", "generate", "model", "api"):
+        for view in ("tokens", "runs", "generate", "inside", "model", "api"):
             visit(page, view)
             page.wait_for_timeout(300)
             nameless = page.evaluate(

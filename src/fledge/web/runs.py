@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 from fastapi.responses import HTMLResponse
 
 from fledge.config import RunConfig, parse
@@ -51,7 +51,11 @@ def routes(library: Library) -> APIRouter:
         ]
         return RunsAnswer(runs=summaries, experiments=experiments, now=time.time(), skipped=catalogue.skipped)
 
-    @router.get("/report", response_class=HTMLResponse)
+    @router.get(
+        "/report",
+        response_class=Response,  # a problem is JSON, as elsewhere
+        responses={200: {"content": {"text/html": {}}, "description": "The report, with all that it shows in it."}},
+    )
     def report(run: str = Query(max_length=500), experiment: bool = False) -> HTMLResponse:
         """A run's report as a page of its own; or that of the experiment that the run is a trial of."""
         folder = library.run(run)

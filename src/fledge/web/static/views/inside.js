@@ -97,7 +97,7 @@ class Inside {
     });
     const parts = this.spans.flatMap((span, i) => (i && seen.tokens[i].document !== seen.tokens[i - 1].document ? [h("hr", { title: "Another document" }), span] : [span]));
     const pick = (event) => { const number = event.target.closest(".g")?.number; if (number !== undefined) this.choose(number); };
-    this.looked = h("div", { class: "looked", tabindex: 0, role: "group", "aria-label": "Text", "aria-description": "Arrow keys walk from token to token.",
+    this.looked = h("div", { class: "looked", tabindex: 0, role: "group", "aria-label": "Tokens of the text", "aria-description": "Arrow keys walk from token to token.",
       onpointerover: pick, onclick: pick, onpointerleave: () => this.looked.classList.remove("attending"), onkeydown: (event) => this.key(event) }, parts);
     this.lens = h("section", { class: "card", "aria-label": "Layers" });
     this.neurons = h("section", { class: "card", "aria-label": "Neurons", hidden: !seen.neurons.length });
