@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from fledge.config import load_recipe
 from fledge.run import Run
 from fledge.web.app import create_app
 from tests.small import SMALL
-from tests.web.world import TEXT, make_bundle
+from tests.web.world import make_bundle
 
 
 def serve(*folders: Path) -> TestClient:
@@ -35,9 +36,10 @@ def test_a_bundle_begins_with_its_own_settings(world: Path, tmp_path: Path) -> N
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_run_s_bundle_begins_with_words_that_were_held_out(tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text(
-        "<|endoftext|>".join(f"Chapter {n} of the hen and her egg. {TEXT}" for n in range(40))
-    )
+    rows = random.Random(0)
+    words = ["".join(rows.choices("aeioumnrst", k=rows.randint(2, 7))) for _ in range(300)]
+    documents = [" ".join(rows.choices(words, k=60)) for _ in range(60)]  # no two alike: copies stay on one side
+    (tmp_path / "text.txt").write_text("<|endoftext|>".join(documents))
     overrides = [*SMALL, "training.steps=1", f"corpus.source={tmp_path / 'text.txt'}"]
     run = Run("akjv-demo", tmp_path / "runs" / "hen", overrides=overrides, quiet=True)
     run.train()

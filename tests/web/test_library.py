@@ -6,8 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 
 from fledge.errors import FledgeError
+from fledge.web.app import create_app
 from fledge.web.library import Library, NotFound, readable_file
 
 
@@ -131,3 +133,17 @@ def test_a_file_that_is_no_tokenizer_is_refused_at_the_start(tmp_path: Path) -> 
     (tmp_path / "my.txt").write_text("In the beginning")
     with pytest.raises(FledgeError, match=r"my\.txt is no bundle, and no tokenizer"):
         Library([tmp_path / "my.txt"])
+
+
+def test_the_best_checkpoint_of_a_run_is_marked(world: Path, tmp_path: Path) -> None:
+    """The one that the run's own name stands for, which need not be its last."""
+    run = shutil.copytree(world / "runs" / "alpha", tmp_path / "runs" / "alpha")
+    lines = (run / "metrics.csv").read_text().splitlines()
+    place = lines[0].split(",").index("validation_loss")
+    rows = [line.split(",") for line in lines[1:]]
+    for row in rows:
+        row[place] = {"100": "1.5", "200": "2.5"}.get(row[0], "")
+    (run / "metrics.csv").write_text("\n".join([lines[0], *map(",".join, rows)]) + "\n")
+    client = TestClient(create_app([tmp_path / "runs"]), base_url="http://127.0.0.1")
+    marked = {entry["step"]: entry["best"] for entry in client.get("/api/library").json()["bundles"]}
+    assert marked == {100: True, 200: False}

@@ -101,9 +101,12 @@ def library_routes(library: Library) -> APIRouter:
     def everything() -> LibraryAnswer:
         """The bundles, tokenizers and recipes that the other requests may name."""
         catalogue = library.catalogue()
+        best = set(catalogue.best().values())
         bundles = [
-            BundleEntry(name=name, run=match[1] if match else None, step=int(match[2]) if match else None)
-            for name in catalogue.bundles
+            BundleEntry(
+                name=name, run=match[1] if match else None, step=int(match[2]) if match else None, best=path in best
+            )
+            for name, path in catalogue.bundles.items()
             for match in [STEP.fullmatch(name)]
         ]
         tokenizers = [TokenizerEntry(name=name, source="tokenizer") for name in catalogue.tokenizers]

@@ -59,6 +59,8 @@ class BundleEntry(Answer):
     run: str | None
     "The run whose checkpoint it is."
     step: int | None
+    best: bool
+    "Of the checkpoints of its run, as the lowest validation loss tells; what the run's own name stands for."
 
 
 class LibraryAnswer(Answer):

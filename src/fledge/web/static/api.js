@@ -83,3 +83,6 @@ export async function readLibrary(fresh = false) {
 
 /** "akjv/checkpoints/step-00000500" as a person says it. */
 export const label = (name) => name.replace(/\/checkpoints\/step-0*(\d+)$/, " · step $1").replace(/\/tokenizer$/, "");
+
+/** The same for a bundle of the library, with a mark on the best checkpoint of its run. */
+export const title = (bundle) => `${label(bundle.name)}${bundle.best && bundle.run !== null ? " · best" : ""}`;

@@ -1,6 +1,6 @@
 // Generate: a prompt, a strategy, one or two bundles; the same seed gives the same text.
 
-import { get, label, readLibrary } from "../api.js";
+import { get, readLibrary, title } from "../api.js";
 import { field, h, memory, options, show } from "../dom.js";
 import { Take } from "../take.js";
 
@@ -23,9 +23,9 @@ export async function open(place, query) {
     return;
   }
   const saved = memory.get("generate", {});
-  const choices = library.bundles.map((bundle) => [bundle.name, label(bundle.name)]).reverse();
+  const choices = library.bundles.map((bundle) => [bundle.name, title(bundle)]).reverse();
   const known = (name, otherwise) => (choices.some(([value]) => value === name) ? name : otherwise);
-  const asked = query.get("bundle"), ofRun = library.bundles.filter((bundle) => bundle.run === asked).at(-1)?.name;
+  const asked = query.get("bundle"), ofRun = library.bundles.find((bundle) => bundle.run === asked && bundle.best)?.name;
   const first = options(h("select"), choices, known(ofRun ?? asked, known(saved.first, choices[0][0])));
   const second = options(h("select"), [["", "nobody"], ...choices], known(saved.second, ""));
   const prompt = h("textarea", { rows: 4, spellcheck: "false", maxlength: "100000", placeholder: "Empty: begin a new text" });

@@ -1,6 +1,6 @@
 // Inside: what happens in a model as it reads a text, token by token, layer by layer.
 
-import { get, label, post, readLibrary } from "../api.js";
+import { get, post, readLibrary, title } from "../api.js";
 import { announce, field, h, latest, memory, notice, options, show } from "../dom.js";
 import { count, plural } from "../format.js";
 import { asPicture, paint } from "../pictures.js";
@@ -25,7 +25,7 @@ export async function open(place, query) {
 class Inside {
   constructor(place, heading, library, query) {
     const saved = memory.get("inside", {});
-    const choices = library.bundles.map((bundle) => [bundle.name, label(bundle.name)]).reverse();
+    const choices = library.bundles.map((bundle) => [bundle.name, title(bundle)]).reverse();
     const wanted = query.get("bundle") ?? saved.bundle;
     this.bundle = options(h("select"), choices, choices.some(([name]) => name === wanted) ? wanted : choices[0][0]);
     this.text = h("textarea", { rows: 3, spellcheck: "false", maxlength: String(LONGEST) });

@@ -1,6 +1,6 @@
 // Model: the flow chart of a configuration, what each part of it costs, and sliders that recompute the account at once.
 
-import { label, post, readLibrary } from "../api.js";
+import { post, readLibrary, title } from "../api.js";
 import { announce, field, h, latest, notice, options, show } from "../dom.js";
 import { billions, bytes, count, short } from "../format.js";
 
@@ -19,7 +19,7 @@ const ARCHITECTURES = ["transformer", "bdh", "rnn", "gru", "lstm"];
 export async function open(place) {
   const library = await readLibrary(true);
   const state = { source: "", model: {}, facts: {}, picked: null };
-  const sources = [["Recipes", library.recipes.map((name) => [`recipe:${name}`, name])], ["Bundles", library.bundles.map((b) => [`bundle:${b.name}`, label(b.name)])]].filter(([, list]) => list.length);
+  const sources = [["Recipes", library.recipes.map((name) => [`recipe:${name}`, name])], ["Bundles", library.bundles.map((b) => [`bundle:${b.name}`, title(b)])]].filter(([, list]) => list.length);
   state.source = sources[0][1][0][0];
   const source = options(h("select"), sources, state.source);
   const architecture = options(h("select"), ARCHITECTURES.map((name) => [name, name]), "transformer");
