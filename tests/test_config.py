@@ -158,6 +158,14 @@ def test_the_handbooks_list_of_settings_is_the_one_there_is() -> None:
     assert kept == settings_page(), "write it again: .venv/bin/python -m tools.list_settings > docs/settings.md"
 
 
+def test_every_environment_variable_is_documented() -> None:
+    root = Path(__file__).parents[1]
+    kept = (root / "docs" / "settings.md").read_text(encoding="utf-8")
+    read = {name for path in (root / "src").rglob("*.py") for name in re.findall(r"FLEDGE_[A-Z_]+", path.read_text())}
+    assert read
+    assert [name for name in sorted(read) if f"`{name}`" not in kept] == []
+
+
 def test_the_handbooks_table_of_where_settings_can_go_is_the_one_there_is() -> None:
     from tools.list_settings import homes_table
 

@@ -23,6 +23,26 @@ what differs from these defaults ([an example](training.md#a-recipe-of-your-own)
 A value after `--set` is written as in TOML, `--set 'corpus.source=["a.txt", "b.txt"]'`; a plain word needs no quotes.
 `none` unsets a value; in a file, leave the setting out.
 """
+ENVIRONMENT = """
+## Environment variables and exit codes
+
+| variable | what it does |
+|---|---|
+| `FLEDGE_CACHE` | where downloads are kept, in the place of `fledge` in the user's cache folder |
+| `FLEDGE_CORPORA` | where fetched corpora lie, in the place of `corpora` in the cache |
+| `FLEDGE_IMPORT` | modules with architectures of your own, as `--import` names them |
+| `FLEDGE_INPUT`, `FLEDGE_WORKING` | in a notebook of `fledge kaggle`: other folders |
+| `FLEDGE_TIME`, `FLEDGE_NETWORK` | there: another limit; 1 lets it use the network |
+| `NO_COLOR` | no colours, whatever its value |
+
+| exit code | when |
+|---|---|
+| 0 | it is done |
+| 1 | a check found something wrong, which is printed |
+| 2 | the command was refused: one sentence on the standard error stream says why, and what to do |
+| 130 | stopped by Ctrl-C |
+| 141 | the program that read the output ended first |
+"""
 BAR = r"\|"  # inside a table
 TABLE = "\n| setting | default | choices | |\n|---|---|---|---|\n"
 
@@ -37,7 +57,7 @@ def settings_page() -> str:
             continue
         groups += f"\n## {name}\n\n{inner.__doc__}\n{TABLE}"
         groups += "".join(row(f"{name}.{leaf}", part) for leaf, part in inner.model_fields.items())
-    return page + groups
+    return page + groups + ENVIRONMENT
 
 
 def row(path: str, field: Any) -> str:
