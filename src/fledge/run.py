@@ -246,9 +246,13 @@ class Run:
             finally:
                 model.eval()
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:  # elsewhere each process holds a part of the model
-            self._trained_on = next(model.parameters()).device
-            self.__dict__.pop("model", None)
+            self.use_best(next(model.parameters()).device)
         return result
+
+    def use_best(self, device: torch.device) -> None:
+        """Let `model` be that of the run's best checkpoint, read onto the device when it is next asked for."""
+        self._trained_on = device
+        self.__dict__.pop("model", None)
 
     def evaluate(self, texts: Sequence[str | bytes] | None = None, **options: Any) -> Evaluation:
         """Loss, perplexity and bits per byte on texts, or on the validation split where none are given."""

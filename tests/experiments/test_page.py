@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from types import SimpleNamespace
+
+import pytest
 
 from fledge.experiments.page import Page
+from fledge.experiments.report import add_course
 from fledge.experiments.tokenizers import report_tokenizers
 from fledge.plot import curves
 from fledge.tokenizer.compare import Measurement
@@ -69,3 +73,26 @@ def test_compared_tokenizers_are_a_report_too(tmp_path) -> None:
     assert (tmp_path / "figure-1.svg").is_file()
     assert (tmp_path / "report.md").is_file()
     assert (tmp_path / "outcomes.csv").read_text().splitlines()[1].startswith("small,stories,1000,400,0.1,16,2.5,")
+
+
+@pytest.mark.parametrize(
+    ("losses", "best", "verdict"),
+    [
+        (
+            [3.0, 2.0, 2.4],
+            2,
+            "The run overfitted: the validation loss was lowest at step 2 (2.000) and had risen to 2.400",
+        ),
+        ([3.0, 2.5, 2.0], 3, "did not overfit: the validation loss was lowest at its last evaluation, at step 3"),
+        ([3.0, 2.0, 2.001], 2, "did not overfit notably: the validation loss was lowest at step 2"),
+    ],
+)
+def test_a_report_says_whether_the_run_overfitted(tmp_path, losses: list[float], best: int, verdict: str) -> None:
+    """And names the step handed over."""
+    rows = "".join(f"{step},{loss}\n" for step, loss in enumerate(losses, 1))
+    (tmp_path / "metrics.csv").write_text(f"step,validation_loss\n{rows}")
+    page = Page("Run")
+    result = SimpleNamespace(best=tmp_path / "checkpoints" / f"step-{best:08}", step=3, steps=3)
+    add_course(page, SimpleNamespace(folder=tmp_path), result)  # type: ignore[arg-type]
+    assert verdict in page.markdown()
+    assert f"The model handed over is that of step {best} of 3." in page.markdown()

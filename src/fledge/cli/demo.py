@@ -40,7 +40,7 @@ def walk(console: Console, run: Run, out: Path, again: str) -> None:
     """Every step of the way, each said when it is done; `again` is the command that goes on."""
     from fledge.experiments.report import report_run
     from fledge.tokens import write_store
-    from fledge.training import find_checkpoint, load_checkpoint
+    from fledge.training import load_checkpoint
 
     run.claim()
     say = _Steps(console)
@@ -81,7 +81,7 @@ def walk(console: Console, run: Run, out: Path, again: str) -> None:
         )
         raise typer.Exit(130)
     report = report_run(run, result)
-    say("bundle", f"{find_checkpoint(out)}: weights, tokenizer and settings, checked and self-contained")
+    say("bundle", f"{result.best}: weights, tokenizer and settings, checked and self-contained")
     loss, bigram, trigram = report.evaluation.loss, report.baselines["bigram"], report.baselines["trigram"]
     say(
         "result",

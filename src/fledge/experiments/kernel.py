@@ -105,19 +105,19 @@ def tokenize(recipe: Path, working: Path) -> list[str]:
 
 def collect(folder: Path, working: Path) -> list[Path]:
     """The model as one file, the metrics, the curve and the report, at the top of `working`; their paths."""
+    from fledge.bundle import load_bundle
     from fledge.bundle.archive import pack as pack_bundle
     from fledge.experiments.finished import result_of
     from fledge.experiments.report import PROMPTS, report_run
     from fledge.run import Run
-    from fledge.training import load_checkpoint
     from fledge.training.device import choose_device
 
     run = Run.open(folder)
-    run.bundle = load_checkpoint(folder)
+    run.bundle = load_bundle(folder)
     target = working / f"{slug_of(run.config.name).removeprefix('fledge-')}.zip"
     target.unlink(missing_ok=True)
     found = [pack_bundle(run.bundle.path, target, training=False)]
-    run.model.to(choose_device(run.config.training.device))
+    run.use_best(choose_device(run.config.training.device))
     result = result_of(run)
     prompts = PROMPTS if "akjv" in run.config.corpus.source else (run.config.sampling.prompt,)
     if len(run.tokens.split("train").tokens) <= LARGE and len(run.tokens.split("validation").tokens) > 2:

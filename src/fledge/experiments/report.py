@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from fledge.bundle.checkpoints import step_of
 from fledge.experiments.page import Page
 from fledge.experiments.recipe import Choice, settings_text, toml
-from fledge.files import read_json, write_json
+from fledge.files import read_json, readable_bytes, write_json
 from fledge.plot import curves
 
 if TYPE_CHECKING:
@@ -49,13 +50,15 @@ def report_run(
     """
     from fledge.training.device import choose_device
 
-    run.model.to(choose_device(run.config.training.device))  # a checkpoint that was taken up lies on the CPU
+    run.use_best(choose_device(run.config.training.device))
     baselines = run_baselines(run, most_tokens)
     evaluation = run.evaluate(max_tokens=most_tokens)
     samples = [(prompt, text.text) for prompt, text in zip(prompts, run.generate(list(prompts)), strict=True)]
     page = Page(run.config.name, lead(run, result, evaluation))
     add_answer(page, run, evaluation, baselines)
+    add_compression(page, run, evaluation)
     add_curves(page, run, baselines)
+    add_course(page, run, result)
     add_samples(page, run, samples)
     add_choices(page, choices)
     add_costs(page, run, result)
@@ -137,6 +140,59 @@ def add_curves(page: Page, run: Run, baselines: dict[str, float]) -> None:
         curves(lines, "tokens", "nats per token", levels=baselines, times=times),
         "Loss against tokens seen, and above them the time; the dashed lines are the n-gram baselines.",
     )
+
+
+def add_compression(page: Page, run: Run, evaluation: Evaluation) -> None:
+    """What programs that people know need for the same held-out text after the same training text."""
+    from fledge.evaluation.compression import HELD_OUT, TRAINING, compression
+
+    texts = []
+    for name, most in (("train", TRAINING), ("validation", HELD_OUT)):
+        split = run.tokens.split(name)
+        count = int(1.2 * most * len(split.tokens) / max(1, split.source_bytes)) + 1
+        part = split.tokens[-count:] if name == "train" else split.tokens[:count]
+        texts.append(run.tokenizer.decode_bytes(part))
+    found = compression(*texts)
+    if found is None:
+        return
+    rows = [*found.bits.items(), *([("this model", evaluation.bits_per_byte)] if evaluation.bits_per_byte else [])]
+    rows = sorted(rows, key=lambda row: -row[1])
+    strong = next((number for number, (name, _) in enumerate(rows) if name == "this model"), None)
+    page.table(["compressing the held-out text with", "bits per byte"], rows, strong=strong)
+    page.paragraph(
+        "xz and bz2 are widely used compressors. Each compressed the training text with and without the held-out text "
+        f"behind it; the difference is what the held-out text costs. The last {readable_bytes(found.training)} of the "
+        f"training text and the first {readable_bytes(found.held_out)} of the held-out text were used."
+    )
+
+
+def add_course(page: Page, run: Run, result: TrainingResult) -> None:
+    """Which step is handed over, whether the run overfitted, and what to change."""
+    from fledge.bundle.checkpoints import evaluations
+    from fledge.training.metrics import course
+
+    found = course(evaluations(run.folder))
+    if found is None:
+        return
+    handed = f"The model handed over is that of step {step_of(result.best) or result.step:,} of {result.steps:,}."
+    if found.risen:
+        verdict = (
+            f"The run overfitted: the validation loss was lowest at step {found.best_step:,} ({found.best:.3f}) and "
+            f"had risen to {found.last:.3f} by step {found.last_step:,}. More text helps most. Otherwise raise "
+            "optimizer.weight_decay or model.dropout, or train a smaller model or for fewer steps."
+        )
+    elif not found.since:
+        verdict = (
+            f"The run did not overfit: the validation loss was lowest at its last evaluation, at step "
+            f"{found.last_step:,}. More steps may lower it further."
+        )
+    else:
+        verdict = (
+            f"The run did not overfit notably: the validation loss was lowest at step {found.best_step:,} "
+            f"({found.best:.3f}) and ended at {found.last:.3f}. More steps alone will not lower it much: try more text "
+            "or a larger model."
+        )
+    page.paragraph(f"{verdict} {handed}")
 
 
 def add_samples(page: Page, run: Run, samples: list[tuple[str, str]]) -> None:
