@@ -159,6 +159,19 @@ def test_orthogonalised_matrices_have_singular_values_near_one() -> None:
         assert float(values.median()) > 0.6
 
 
+def test_a_cpu_without_a_unit_for_bfloat16_orthogonalises_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the same matrix but for the rounding."""
+    torch.manual_seed(0)
+    matrix = torch.randn(24, 40)
+    found = {}
+    for unit in (False, True):
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda unit=unit: unit, raising=False)
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False, raising=False)
+        found[unit] = orthogonalise(matrix)
+    assert (found[False].dtype, found[True].dtype) == (torch.float32, torch.bfloat16)
+    torch.testing.assert_close(found[False], found[True].float(), atol=0.03, rtol=0.05)
+
+
 @pytest.mark.parametrize("architecture", ["transformer", "bdh", "lstm"])
 def test_norms_biases_and_embeddings_do_not_decay(architecture: str) -> None:
     config = ModelConfig(

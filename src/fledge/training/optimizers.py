@@ -65,13 +65,21 @@ def sgd(
     weights.sub_(update)
 
 
+def quick_type(device: torch.device) -> torch.dtype:
+    """The type in which matrix products are fastest where 8 bits of precision do: bfloat16 where the device has a unit
+    for it. A CPU without one takes 1.4 to 50 times as long with it as with float32."""
+    checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    has_unit = device.type != "cpu" or any(getattr(torch.cpu, check, bool)() for check in checks)
+    return torch.bfloat16 if has_unit else torch.float32
+
+
 def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:
-    """Nearly U·Vᵀ of each matrix U·S·Vᵀ in a batch: five Newton–Schulz steps in bfloat16 push every S towards 1.
+    """Nearly U·Vᵀ of each matrix U·S·Vᵀ in a batch: five Newton–Schulz steps in `quick_type` push every S towards 1.
 
     The coefficients are Keller Jordan's: steepest at zero, at the price of ending between about 0.7 and 1.2.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
-    x = matrices.bfloat16()
+    x = matrices.to(quick_type(matrices.device))
     tall = x.size(-2) > x.size(-1)
     if tall:
         x = x.mT
