@@ -65,7 +65,7 @@ $(VENV)/.dev: $(VENV)/bin/pip $(NATIVE)
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.bench: $(VENV)/.dev
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt gigatoken rustbpe
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt gigatoken rustbpe datasketch
 	@touch $@
 
 $(VENV)/.harness: $(VENV)/.dev

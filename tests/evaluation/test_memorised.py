@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 from fledge.config import ModelConfig, RunConfig, SamplingConfig
 from fledge.corpus import Corpus
 from fledge.errors import FledgeError
-from fledge.evaluation.memorised import continued, memorised, training_store
+from fledge.evaluation.memorised import continued, memorised, training_store, without_leaks
 from fledge.model import build_model
 from fledge.tokens import write_store
 from tests.tokens.helpers import ByteTokenizer
@@ -59,3 +60,15 @@ def test_the_training_tokens_are_found_beside_a_checkpoint_or_asked_for(store, t
     assert training_store(bundle, RunConfig()).folder == tmp_path / "tokens"
     with pytest.raises(FledgeError, match="--store"):
         training_store(tmp_path / "a" / "b" / "c" / "d", RunConfig())
+
+
+def test_the_loss_is_told_without_the_documents_that_leaked(tmp_path):
+    """Of two held-out texts one stands in the training text: only the loss of the other is left."""
+    train, held = tmp_path / "train.jsonl", tmp_path / "held.jsonl"
+    train.write_text("".join(f'{{"text": "{text}"}}\n' for text in TEXTS))
+    held.write_text(f'{{"text": "{TEXTS[3]}"}}\n{{"text": "entirely other words, which nobody wrote before: xyzzy"}}\n')
+    corpus = Corpus.open(train, validation_source=[held])
+    store = write_store(corpus, ByteTokenizer(), tmp_path / "tokens", progress=False)
+    share, loss = without_leaks(store, np.array([1.0, 5.0]))
+    assert (share, loss) == (0.5, 5.0)
+    assert without_leaks(store, np.array([1.0]))[1] is None

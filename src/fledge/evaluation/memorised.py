@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ from fledge.tokens.store import TokenStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from fledge.config import SamplingConfig
     from fledge.model import Model
@@ -72,6 +75,22 @@ def continued(model: Model, ids_BT: torch.Tensor, count: int) -> torch.Tensor:
     finally:
         model.train(was_training)
     return ids_BT[:, length:].cpu()
+
+
+def without_leaks(store: TokenStore, by_document: NDArray[np.float64]) -> tuple[float, float | None]:
+    """The share of evaluated held-out documents of which half or more stands in the training text, in stretches of 20
+    tokens, and the mean loss of the tokens of all others; None where none is left.
+    """
+    split = store.split("validation")
+    starts = np.asarray(split.documents, np.int64)[: len(by_document)]
+    ends = np.append(starts[1:], len(split.tokens) if len(by_document) == len(split.documents) else starts[-1])
+    sizes = np.maximum(ends - starts, 0)  # the last of a part was not evaluated to its end, and counts nothing
+    copied = PassageIndex.of(store).copied(split.tokens[: int(ends[-1])], threads=os.cpu_count() or 1)
+    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(copied)))
+    leaked = (2 * (before[ends] - before[starts]) >= sizes) & (sizes > 0)
+    rest = ~leaked & (sizes > 0) & ~np.isnan(by_document)
+    loss = float(np.average(by_document[rest], weights=sizes[rest])) if rest.any() else None
+    return float(leaked.sum() / max(1, (sizes > 0).sum())), loss
 
 
 def memorised(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fledge.training import TrainingResult
 
 BASELINES = "baselines.json"
+INDEXED = 50_000_000  # tokens; an index of more would keep a report waiting
 PROMPTS = ("", "In the beginning", "And he said unto them,")
 
 
@@ -60,6 +61,7 @@ def report_run(
     add_curves(page, run, baselines)
     add_course(page, run, result)
     add_samples(page, run, samples)
+    add_memorised(page, run, evaluation)
     add_choices(page, choices)
     add_costs(page, run, result)
     add_settings(page, run)
@@ -203,6 +205,38 @@ def add_samples(page: Page, run: Run, samples: list[tuple[str, str]]) -> None:
     )
     for prompt, text in samples:
         page.quote(f"{prompt}▸{text}" if prompt else f"▸{text}")
+
+
+def add_memorised(page: Page, run: Run, evaluation: Evaluation) -> None:
+    """What the model says word for word as its text does, beside what people repeat; and the loss without leaks."""
+    from fledge.evaluation.memorised import memorised, without_leaks
+
+    store = run.tokens
+    if len(store.split("train").tokens) > INDEXED:
+        return
+    found = memorised(run.model, run.tokenizer, store, run.config.sampling)
+    leaked, loss = without_leaks(store, evaluation.by_document)
+    page.heading("What it learned by heart")
+    human = "–" if found.held_out is None else f"{found.held_out:.1%}"
+    page.table(
+        ["", ""],
+        [
+            ("generated tokens in stretches of 20 or more that stand in the training text", f"{found.generated:.1%}"),
+            ("the same of held-out text, which people wrote", human),
+            ("training passages continued word for word, 32 tokens after 32", f"{found.extracted:.1%}"),
+            ("longest generated stretch that stands in the training text, in tokens", found.longest),
+            ("held-out documents of which half or more stands in the training text", f"{leaked:.1%}"),
+        ],
+    )
+    verdict = (
+        "The model has learned its text by heart: what it writes is to a large part copied. Train it for fewer passes, "
+        "or on more text."
+        if found.by_heart
+        else "The model has not learned its text by heart."
+    )
+    if leaked and loss is not None:
+        verdict += f" Without the held-out documents that leaked, its loss is {loss:.3f} nats per token."
+    page.paragraph(f"{verdict} fledge generate --sources shows where a text stands in the training text.")
 
 
 def add_choices(page: Page, choices: Sequence[Choice]) -> None:
