@@ -62,10 +62,14 @@ def loaded(path: str) -> Any:
 _core = loaded(sys.argv[1])
 
 
+strange: list[bool] = []  # an entry for each odd argument of the call at hand
+
+
 def odd(chance: Random, value: Any, often: float = 0.04) -> Any:
-    """The value, or now and then one that has no business there."""
+    """The value, or now and then one that has no business there: then facts about the answer need not hold."""
     if chance.random() >= often:
         return value
+    strange.append(True)
     return chance.choice(ODD_NUMBERS if isinstance(value, int) or chance.random() < 0.3 else ODD_VALUES)
 
 
@@ -357,7 +361,7 @@ def sort_suffixes(chance: Random) -> None:
     whole, limit = chance.random() < 0.9, odd(chance, 300)
     order = np.empty(len(tokens) if whole else chance.randrange(300), np.uint32)
     _core.sort_suffixes(odd(chance, tokens), odd(chance, order), limit, threads(chance))
-    if whole and limit == 300 and order.any():
+    if whole:
         assert order.tolist() == sorted(range(len(tokens)), key=lambda i: tokens[i:].tolist())
 
 
@@ -406,10 +410,13 @@ def main(seconds: float, seed: int) -> None:
         for name, fuzz in FUZZED.items():
             chance = Random(seed + calls)
             calls += 1
+            strange.clear()
             try:
                 fuzz(chance)
                 answered[name] += 1
-            except (AssertionError, SystemError):
+            except (AssertionError, SystemError) as error:
+                if strange and isinstance(error, AssertionError):
+                    continue
                 print(f"{name} with seed {seed + calls - 1}", flush=True)
                 raise
             except Exception:
