@@ -9,12 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fledge.accounting import Account
-from fledge.config import ModelConfig, load_recipe
+from fledge.bundle.load import checkpoints
+from fledge.config import ModelConfig, load_recipe, parse_value
 from fledge.corpus import Corpus
 from fledge.errors import FledgeError
 from fledge.experiments import choose, start
 from fledge.experiments.choose import LADDER, Look, choose_size, model_of
 from fledge.experiments.recipe import Choice, config_of, recipe_text
+from fledge.files import read_json, write_json
+from fledge.run import Run
+from tests.small import SMALL
 
 PEAK = 1e11
 
@@ -146,3 +150,38 @@ def test_standard_input_is_refused_and_a_cut_start_begins_again(tmp_path):
     for content in ("[]", '{"scripts": {}}', '{"texts": ["b.txt"]}'):  # a person's own, or of other texts
         (alone / "start.json").write_text(content)
         assert not start.begun(alone, ["a.txt"])
+
+
+def test_another_time_goes_on_with_what_there_is(tmp_path, monkeypatch):
+    """Called again with more time: the same tokenizer, model and checkpoint, trained for more steps."""
+    text, folder, said = tmp_path / "diary.txt", tmp_path / "run", []
+    text.write_text("Today was a day like every other day, and I wrote a line about it.\n" * 600)
+    values = {key: parse_value(value) for key, _, value in (line.partition("=") for line in SMALL)}
+    choices = [Choice({"corpus.source": [str(text)]}, "the text"), Choice(values, "small")]
+    (tmp_path / "recipe.toml").write_text(recipe_text("diary", "For a test.", choices))
+    Run(str(tmp_path / "recipe.toml"), folder).train(quiet=True)
+    write_json(folder / "start.json", {"texts": [str(text)], "time": "1m", "speed": 10.0, "choices": choices})
+    (folder / "recipe.toml").write_text((tmp_path / "recipe.toml").read_text())
+    tokenizer = (folder / "tokenizer" / "tokenizer.json").read_bytes()
+
+    def begin(seconds: float, time: str) -> Run:
+        begun = start.Start([str(text)], seconds, time, folder, lambda word, fact: said.append(fact))
+        run = begun.run()
+        begun.train(run)
+        return run
+
+    assert begin(60.0, "1m").config.steps == 6
+    assert begin(30.0, "30s").config.steps == 6
+    more = int(start.TRAINED * 60 * 10.0 / 64)
+    run = begin(120.0, "2m")
+    assert run.config.steps == 6 + more
+    assert f"to {6 + more} steps instead of 6" in said[-1]
+    assert [path.name for path in checkpoints(folder)][-1] == f"step-{6 + more:08d}"
+    assert (folder / "tokenizer" / "tokenizer.json").read_bytes() == tokenizer
+    assert read_json(folder / "config.json")["training"]["steps"] == 6 + more
+    assert "lengthened for 2m" in (folder / "recipe.toml").read_text()
+    monkeypatch.setattr(start.choose, "MOST_PASSES", 0)
+    assert begin(6000.0, "100m").config.steps == 6 + more
+    assert "more passes over the text would overfit" in said[-1]
+    with pytest.raises(FledgeError, match="was started with other texts"):
+        start.Start([str(tmp_path)], 60.0, "1m", folder, print).run()

@@ -64,14 +64,17 @@ class Start:
         asked = {"texts": self.texts, "time": self.time_text}
         kept = read_json(self.folder / START) if (self.folder / START).is_file() else {}
         if isinstance(kept, dict) and {"choices", "texts", "time", "speed"} <= kept.keys():
-            if (kept["texts"], kept["time"]) != (self.texts, self.time_text):
+            if kept["texts"] != self.texts:
                 raise FledgeError(
-                    f"{self.folder} was started with other texts or another time ({', '.join(kept['texts'])}; "
-                    f"{kept['time']}). Name another folder with --out."
+                    f"{self.folder} was started with other texts ({', '.join(kept['texts'])}). Name another folder "
+                    "with --out."
                 )
             self.choices, self.speed = [Choice(*choice) for choice in kept["choices"]], kept["speed"]
+            run = Run(load_recipe(str(self.folder / RECIPE)), self.folder)
+            if kept["time"] != self.time_text:
+                return self.extended(run, str(kept["time"]))
             self.say("recipe", f"{self.folder / RECIPE}, chosen before: going on with it")
-            return Run(load_recipe(str(self.folder / RECIPE)), self.folder)
+            return run
         if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
             raise FledgeError(f"{self.folder} exists already. Name another folder with --out, or remove that one.")
         config, tokenizer, title = self.choose()
@@ -82,6 +85,37 @@ class Start:
         write_recipe(self.folder / RECIPE, recipe_text(config.name, title, self.choices))
         write_json(self.folder / START, asked | {"speed": self.speed, "choices": self.choices})
         self.say("recipe", f"{self.folder / RECIPE}: every choice with its reason")
+        return run
+
+    def extended(self, run: Run, former: str) -> Run:
+        """The run that was planned for another time, with its text, tokenizer, model and what it has learned: a longer
+        time adds steps, a shorter one takes none away."""
+        from fledge.run import Run
+        from fledge.training import parse_duration
+
+        more = self.seconds - parse_duration(former)
+        config, plan = run.config, {key: value for choice in self.choices for key, value in choice.values.items()}
+        planned = int(plan.get("training.steps", config.steps))  # of this file, for a kill may come before the next
+        size = config.training.batch_size * config.tokens.context_length
+        sensible = choose.MOST_PASSES * len(run.tokens.split("train").tokens) // size
+        steps = planned + int(max(0.0, min(TRAINED * more * self.speed / size, sensible - planned)))
+        said = f"{self.folder / RECIPE}, chosen before for {former}: going on with its tokenizer and model"
+        if steps == planned:
+            why = "more passes over the text would overfit" if more > 0 else "no step is taken away"
+            self.say("recipe", f"{said}. It stays at {planned:,} steps, for {why}")
+            if more <= 0:
+                return run
+        else:
+            self.say("recipe", f"{said}, to {steps:,} steps instead of {planned:,}")
+        run = Run(load_recipe(str(self.folder / RECIPE), [f"training.steps={steps}"]), self.folder)
+        for place, choice in enumerate(self.choices):
+            if "training.steps" in choice.values:
+                why = f"{choice.why}; planned for {former}, and lengthened for {self.time_text}"
+                self.choices[place] = Choice({**choice.values, "training.steps": steps}, why)
+        title = f"Chosen by fledge start for {', '.join(self.texts)} and {former}, lengthened to {self.time_text}."
+        write_recipe(self.folder / RECIPE, recipe_text(config.name, title, self.choices))
+        kept = {"texts": self.texts, "time": self.time_text, "speed": self.speed, "choices": self.choices}
+        write_json(self.folder / START, kept)
         return run
 
     def choose(self) -> tuple[RunConfig, Tokenizer, str]:
