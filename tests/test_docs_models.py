@@ -23,6 +23,10 @@ def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
             ARCHITECTURES.pop(name, None)
 
 
+def test_a_transformer_of_the_pieces_learns(tmp_path: Path) -> None:
+    assert len(run_page(PAGE.with_name("pieces.md"), tmp_path)) == 11
+
+
 def test_every_model_setting_is_on_the_page() -> None:
     from fledge.config import ModelConfig
 

@@ -71,6 +71,16 @@ def is_quiet() -> bool:
     return _quiet
 
 
+def short(text: str, most: int = 200) -> str:
+    """A value to quote in a sentence: its beginning and its end, where it is long.
+
+    >>> short("a" * 1000, 9)
+    'aaaa…aaaa'
+    """
+    half = most // 2
+    return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
     """The end of a sentence that refuses `name`: the closest of `names`, or all of them.
 

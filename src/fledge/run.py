@@ -340,7 +340,15 @@ def load(path: Path | str, device: str = "cpu", *, at: At = None) -> Run:
 
     require_checkpoint(path)
     bundle = load_bundle(path, device=device, at=at)
-    return Run(bundle.config, path, bundle=bundle)
+    return Run(of_run(bundle.config, Path(path)), path, bundle=bundle)
+
+
+def of_run(config: RunConfig, folder: Path) -> RunConfig:
+    """A checkpoint's settings with the places of the text that its run keeps; the bundle itself names no place."""
+    if not folder.is_dir() or not is_run(folder):
+        return config
+    corpus = parse(RunConfig, with_new_settings(read_json(folder / CONFIG)), where=str(folder / CONFIG)).corpus
+    return config.model_copy(update={"corpus": corpus})
 
 
 def require_checkpoint(path: Path | str) -> None:

@@ -250,3 +250,16 @@ def test_the_value_that_is_refused_is_the_one_that_is_quoted(monkeypatch, capsys
     assert code == 2
     assert err.startswith("fledge: BUNDLE is not allowed: ")
     assert str(tmp_path / "hidden") in err
+
+
+def test_a_disk_that_fails_is_named_with_its_file() -> None:
+    assert cli.os_sentence(OSError(errno.EIO, "Input/output error", "a.txt")).startswith("a.txt could not be read")
+    assert cli.os_sentence(OSError(errno.EIO, "Input/output error")).startswith("a file could not be read or written:")
+
+
+@pytest.mark.parametrize("change", ["model.layers={}", "{}=1", "model.{}=1", "model.architecture={}", "{}"])
+def test_a_long_value_is_not_echoed_whole(fledge: Fledge, change: str) -> None:
+    wrong = fledge("account", "show", "akjv-demo", "--set", change.format("x" * 5000))
+    assert wrong.code == 2
+    assert len(wrong.err) < 2000
+    assert len(fledge("account", "show", "y" * 5000).err) < 2000

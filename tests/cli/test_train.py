@@ -17,7 +17,9 @@ from fledge.bundle.manifest import describe_file
 from fledge.cli import build
 from fledge.errors import FledgeError
 from fledge.files import read_json
+from fledge.run import Run, load
 from fledge.training import load_checkpoint, read_metrics
+from fledge.training.continuity import notable_changes
 from tests.bundle.conftest import forge
 from tests.small import SMALL
 
@@ -81,6 +83,38 @@ def test_a_bundle_is_fine_tuned_with_its_own_model_and_tokenizer(finished: Path,
             fledge("train", "akjv-demo", "--from", str(source), "--set", other)
     with pytest.raises(FledgeError, match="--from starts a new run"):
         fledge("train", "akjv-demo", "--from", str(source), "--out", str(source))
+
+
+def test_a_run_is_named_by_its_folder_and_names_no_place_of_the_text(finished: Path, corpus: Path) -> None:
+    bundle = load_checkpoint(finished)
+    assert (bundle.config.name, bundle.config.corpus.source) == ("birds", ("stories.txt",))
+    for file in ("bundle.json", "README.md"):
+        assert str(corpus.parent) not in (bundle.path / file).read_text()
+    assert "# birds" in (bundle.path / "README.md").read_text()
+    assert "In the beginning" not in (bundle.path / "README.md").read_text()
+    assert read_json(finished / "config.json")["corpus"]["source"] == [str(corpus)]
+    assert load(finished).config.corpus.source == (str(corpus),)
+    assert load(bundle.path).config.corpus.source == ("stories.txt",)
+    run = Run.open(finished)
+    assert notable_changes(run.config, bundle, [], back=True) == []
+    settings = changes([f"corpus.source={corpus}", *SETTINGS, "training.steps=8", "training.batch_size=8"])
+    assert "step 8 of 8" in fledge("train", "akjv-demo", *settings, "--out", str(finished), "--quiet")  # again
+
+
+def test_fine_tuning_says_what_it_takes_and_has_a_rate_of_its_own(finished: Path, corpus: Path, tmp_path: Path) -> None:
+    small = changes(["training.steps=2", "training.batch_size=4", "training.evaluate_windows=4", "training.threads=1"])
+    text, out = changes([f"corpus.source={corpus}"]), ["--from", str(finished), "--out"]
+    said = fledge("train", "finetune", *out, str(tmp_path / "a"), *text, *small)
+    assert (
+        "the tokenizer (300 ids) and its context of 16 tokens. Text, learning rate and length are those of fin" in said
+    )
+    tuned = load_checkpoint(tmp_path / "a").config
+    assert (tuned.name, tuned.optimizer.learning_rate, tuned.model.width) == ("a", 1e-4, 32)
+    fledge("train", *out, str(tmp_path / "b"), *small)  # no recipe: on the text of that run
+    again = Run.open(tmp_path / "b").config
+    assert (again.optimizer.learning_rate, again.corpus.source) == (1e-4, (str(corpus),))
+    with pytest.warns(UserWarning, match="meant for a new model, and may undo .* finetune --from"):
+        fledge("train", "akjv-demo", *out, str(tmp_path / "c"), *text, *small)
 
 
 def test_a_fine_tuning_goes_on_by_the_same_command(finished: Path, corpus: Path, tmp_path: Path) -> None:

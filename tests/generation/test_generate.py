@@ -395,3 +395,8 @@ def test_a_model_without_a_state_reads_the_whole_context_for_every_token(tokeniz
     for token in generate(slow, tokenizer, PROMPTS[:1], greedy(CONTEXT + 4))[0].ids:
         assert token == naive_greedy(slow, history[-CONTEXT:], 1)[0]
         history.append(token)
+
+
+def test_a_prompt_of_half_a_character_is_a_sentence(rope: Model, tokenizer: Tokenizer) -> None:
+    with pytest.raises(FledgeError, match=r"The prompt holds U\+D800, half of a character"):
+        generate(rope, tokenizer, ["\ud800"])

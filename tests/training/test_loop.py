@@ -290,6 +290,25 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(tmp_path: Path, monkeypatch:
     assert load_checkpoint(tmp_path / "run").path.name == "step-00000004"
 
 
+def test_a_first_checkpoint_that_cannot_be_written_promises_nothing(tmp_path, monkeypatch) -> None:
+    """No --resume without a checkpoint, no free space for a broken disk, and the file is named."""
+
+    import fledge.training.saver as saver_module
+
+    def broken(folder: Path, *arguments: Any, **options: Any) -> Path:
+        raise OSError(errno.EIO, "Input/output error", str(folder / "model.safetensors"))
+
+    monkeypatch.setattr(saver_module, "save_bundle", broken)
+    with pytest.raises(FledgeError) as caught:
+        run(settings(), tmp_path / "run")
+    sentence = str(caught.value)
+    assert (
+        "model.safetensors). There is no checkpoint yet. Check the disk, or use another, then give the same" in sentence
+    )
+    assert "--resume" not in sentence
+    assert "free" not in sentence.lower()
+
+
 def test_a_disk_too_small_for_the_checkpoints_is_seen_before_the_first_step(tmp_path: Path, monkeypatch: Any) -> None:
     """Room for one is not enough where several are kept; what is kept already needs no more room."""
     import shutil

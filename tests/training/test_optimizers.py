@@ -14,7 +14,7 @@ from fledge.errors import FledgeError
 from fledge.model import build_model
 from fledge.training import AdamW, Muon, build_optimizer
 from fledge.training.layout import Rule
-from fledge.training.optimizers import clip_scale, gradient_norm, orthogonalise, parameter_kinds
+from fledge.training.optimizers import clip_gradients, clip_scale, gradient_norm, orthogonalise, parameter_kinds
 
 
 class Small(nn.Module):
@@ -342,3 +342,21 @@ def test_every_group_of_parameters_has_its_decay(name: str) -> None:
         for key, tensor in model.named_parameters():
             kept = 1 - rates.get(kinds[key], 0.01) * expected[kinds[key]]
             assert float(tensor.detach().mean()) == pytest.approx(kept, abs=1e-6), key
+
+
+@pytest.mark.parametrize("limit", [0.1, 1e3])
+def test_gradients_are_clipped_as_torch_clips_them(limit: float) -> None:
+    torch.manual_seed(0)
+    ours = [
+        torch.nn.Parameter(torch.randn(3, 4)),
+        torch.nn.Parameter(torch.randn(5)),
+        torch.nn.Parameter(torch.ones(2)),
+    ]
+    theirs = [torch.nn.Parameter(parameter.detach().clone()) for parameter in ours]
+    for one, other in zip(ours[:2], theirs, strict=False):
+        one.grad = torch.randn_like(one)
+        other.grad = one.grad.clone()
+    norm = clip_gradients(ours, limit)
+    assert torch.allclose(norm, torch.nn.utils.clip_grad_norm_(theirs, limit))
+    for one, other in zip(ours[:2], theirs, strict=False):
+        assert torch.allclose(one.grad, other.grad, rtol=1e-5)

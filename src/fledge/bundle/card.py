@@ -5,6 +5,7 @@ It is for people alone: no checksum covers it, and editing it breaks nothing.
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from fledge.bundle.manifest import Manifest
@@ -22,6 +23,8 @@ def model_card(config: RunConfig, manifest: Manifest) -> bytes:
     tuned = "It was not tuned to follow instructions."
     if source is not None:
         tuned = "What that was, and whether it was tuned to follow instructions, is not known here."
+    prompt = config.sampling.prompt or ("In the beginning" if config.corpus.source == ("akjv",) else "")
+    begin = f" --prompt {shlex.quote(' '.join(prompt.split()))}" if prompt.strip() else ""
     table = "\n".join(f"| {name} | {cell(value)} |" for name, value in rows.items())
     text = f"""---
 library_name: fledge
@@ -38,7 +41,7 @@ A language model in a fledge bundle: weights, tokenizer and settings in one fold
 {table}
 
 ```
-fledge generate . --prompt "In the beginning"
+fledge generate .{begin}
 fledge evaluate . --text your.txt
 fledge bundle show .
 ```

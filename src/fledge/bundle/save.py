@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -69,6 +70,7 @@ def save_bundle(
     if folder.exists() and not replace:
         raise FledgeError(f"{folder} exists already. Choose another name, or remove it first.")
     require_utf8(folder, "a bundle")
+    config = without_places(config)
     weights = model.state_dict()
     kinds = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in weights.values()})
     if len(kinds) != 1:
@@ -105,6 +107,17 @@ def save_bundle(
         (work / CARD).write_bytes(model_card(config, manifest))
         (work / MANIFEST).write_bytes(manifest_bytes(manifest))
     return folder
+
+
+def without_places(config: RunConfig) -> RunConfig:
+    """The settings as a bundle keeps them: where the text lay on the machine it was trained on is nobody else's."""
+
+    def names(sources: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(Path(source).name or source if os.path.isabs(source) else source for source in sources)
+
+    corpus = config.corpus
+    shown = {"source": names(corpus.source), "validation_source": names(corpus.validation_source)}
+    return config.model_copy(update={"corpus": corpus.model_copy(update=shown)})
 
 
 def record_metrics(folder: Path, metrics: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ from copy import copy
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
 
-from fledge.errors import FledgeError, harmless, is_quiet, out_of_memory
+from fledge.errors import FledgeError, harmless, is_quiet, out_of_memory, short
 from fledge.files import finished_name
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def nobody_reads() -> bool:
 
 def os_sentence(error: OSError) -> str:
     """What the system refused, as a sentence with a way out."""
-    where = f" {finished_name(str(error.filename))}" if error.filename else ""
+    where = f" {short(finished_name(str(error.filename)))}" if error.filename else ""
     match error.errno:
         case errno.EROFS:
             return f"{where.strip()} can't be written: the file system is read-only. Choose another place."
@@ -220,5 +220,8 @@ def os_sentence(error: OSError) -> str:
             return f"{where.strip()} is a folder, and a file is needed here."
         case errno.ENOTDIR:
             return f"{where.strip()} lies below a file, and a folder is needed here."
+        case errno.EIO:
+            what = f"{where.strip()} could not be read or written" if where else "a file could not be read or written"
+            return f"{what}: the disk or the network drive reports an error. Check it, or use a copy elsewhere."
         case _:
             return f"{error.strerror or error}{where and ':'}{where}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import sys
@@ -14,6 +15,7 @@ import typer
 from fledge.cli.places import At, trained
 from fledge.cli.root import Quiet
 from fledge.errors import FledgeError, command, note
+from fledge.files import read_json
 
 if TYPE_CHECKING:
     from fledge.bundle import Bundle
@@ -79,7 +81,7 @@ def train(
     elif recipe is not None:
         from fledge.run import Run
 
-        run = Run(recipe, out, overrides=set_ or [], quiet=quiet)
+        run = Run(recipe, out, overrides=[*(set_ or []), *named_by(out, set_ or [])], quiet=quiet)
         checkpoint = begun(run)
     else:
         raise FledgeError(
@@ -106,6 +108,20 @@ def overfit_check(recipe: str, out: Path | None, overrides: list[str], quiet: bo
     print(found.sentence())
     if not found.learned:
         raise typer.Exit(1)
+
+
+def named_by(out: Path | None, overrides: list[str]) -> list[str]:
+    """The change that names a run by its folder, or by what it is called there already."""
+    if out is None or any(change.partition("=")[0].strip() == "name" for change in overrides):
+        return []
+    kept = out / "config.json"
+    values = read_json(kept) if kept.is_file() else {}
+    name = values.get("name", out.absolute().name) if isinstance(values, dict) else out.absolute().name
+    return [f"name={json.dumps(name)}"] if name else []
+
+
+TUNING = "finetune"
+"The recipe of --from where none is named."
 
 
 def resumed(folder: Path, at: str | None, overrides: list[str], quiet: bool) -> tuple[Run, Bundle]:
@@ -155,10 +171,21 @@ def fine_tuned(
     """A new run that starts from a bundle's weights: its model and tokenizer, and the recipe's everything else."""
     from fledge.bundle import load_bundle
     from fledge.config import load_recipe
-    from fledge.run import Run
+    from fledge.run import Run, of_run
 
     bundle = load_bundle(source, at=at)
-    config = load_recipe(recipe) if recipe is not None else bundle.config
+    if recipe is not None:
+        config = load_recipe(recipe)
+    else:
+        own = of_run(bundle.config, source)
+        same = {"corpus": own.corpus, "tokens": own.tokens, "sampling": own.sampling}
+        config = load_recipe(TUNING).model_copy(update=same)
+    set_here = {change.partition("=")[0].strip() for change in overrides}
+    if config.name != TUNING and not set_here & {"optimizer.learning_rate", "optimizer.name"}:
+        note(
+            f"The learning rate of {config.name} is meant for a new model, and may undo what this one has learned. "
+            f"{command('train', TUNING, '--from', source)} begins at one for fine-tuning."
+        )
     length = min(config.tokens.context_length, bundle.model.context_length)
     config = config.model_copy(
         update={
@@ -172,7 +199,16 @@ def fine_tuned(
         raise FledgeError(
             f"--from starts a new run, and {folder} holds the bundle it starts from: choose another --out."
         )
-    return Run(config, folder, overrides=overrides, bundle=bundle, quiet=quiet)
+    if not quiet:
+        model = bundle.config.model
+        instead = f" instead of {config.name}'s" if recipe is not None and config.name != TUNING else ""
+        print(
+            f"From {source}: the weights, the model ({model.architecture}, {model.layers} layers × {model.width}), the "
+            f"tokenizer ({bundle.tokenizer.vocab_size:,} ids) and its context of {length} tokens{instead}. Text, "
+            f"learning rate and length are those of {config.name}.",
+            file=sys.stderr,
+        )
+    return Run(config, folder, overrides=[*overrides, *named_by(folder, overrides)], bundle=bundle, quiet=quiet)
 
 
 def summarise(result: TrainingResult) -> None:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from fledge.config.refusals import sentence
 from fledge.config.settings import RunConfig, Settings
-from fledge.errors import FledgeError, command, nearest
+from fledge.errors import FledgeError, command, nearest, short
 from fledge.files import read_json
 
 if sys.version_info >= (3, 11):
@@ -105,7 +105,9 @@ def recipe_values(recipe: str) -> dict[str, Any]:
         raise FledgeError(f"{recipe} is a run and not a recipe. Go on with it: {command('train', '--resume', recipe)}")
     elif recipe.endswith((".toml", ".json")) or "/" in recipe or Path(recipe).is_file():
         if not Path(recipe).is_file():
-            raise FledgeError(f"There is no recipe file {recipe}. Packaged recipes: {', '.join(recipe_names())}.")
+            raise FledgeError(
+                f"There is no recipe file {short(recipe)}. Packaged recipes: {', '.join(recipe_names())}."
+            )
         if recipe.endswith(".json"):  # the config.json that a run keeps is a recipe too
             values = read_json(recipe)
             if not isinstance(values, dict):
@@ -116,7 +118,7 @@ def recipe_values(recipe: str) -> dict[str, Any]:
             return values
         text = Path(recipe).read_bytes()
     else:
-        raise FledgeError(f"There is no recipe called {recipe!r}. {nearest(recipe, recipe_names())}")
+        raise FledgeError(f"There is no recipe called {short(repr(recipe))}. {nearest(recipe, recipe_names())}")
     try:
         return tomllib.loads(text.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
@@ -139,11 +141,11 @@ def _apply(values: dict[str, Any], override: str) -> None:
     path, equals, text = override.partition("=")
     *groups, leaf = path.strip().split(".")
     if not equals or not leaf or not all(groups):
-        raise FledgeError(f"--set {override!r} is not of the form group.name=value, such as model.layers=6.")
+        raise FledgeError(f"--set {short(repr(override))} is not of the form group.name=value, such as model.layers=6.")
     for group in groups:
         values = values.setdefault(group, {})
         if not isinstance(values, dict):
-            raise FledgeError(f"--set {override!r}: {group} is a value, not a group of settings.")
+            raise FledgeError(f"--set {short(repr(override))}: {short(group)} is a value, not a group of settings.")
     values[leaf] = parse_value(text.strip())
 
 

@@ -6,6 +6,7 @@ import difflib
 from typing import Any, get_args
 
 from fledge.config.settings import RunConfig, Settings
+from fledge.errors import short
 
 
 def sentence(kind: type[Settings], error: Any) -> str:
@@ -14,17 +15,17 @@ def sentence(kind: type[Settings], error: Any) -> str:
     if error["type"] == "extra_forbidden":
         while isinstance(value, dict) and len(value) == 1:  # the whole name, where the group is unknown already
             path, value = [*path, str(next(iter(value)))], next(iter(value.values()))
-        return f"There is no setting {'.'.join(path)}. {nearest_setting(path, kind)}"
+        return f"There is no setting {short('.'.join(path))}. {nearest_setting(path, kind)}"
     if error["type"] == "model_type":
         example = next(iter(setting_paths(_group(kind, path), f"{name}." if name else "")))
         return f"{name or 'The whole'} is a group of settings, not a value. Name one of them, such as {example}."
     if error["type"] == "value_error":
-        message = str(error["ctx"]["error"])
+        message = short(str(error["ctx"]["error"]), 1000)
         return message if not name or name.split(".")[0] in message else f"{name}: {message}"
     allowed = f"{error['msg'][0].lower()}{error['msg'][1:]}"
     if error["type"].startswith(("greater_than", "less_than")):
         allowed = _range(kind, path) or allowed
-    shown = str(value).lower() if isinstance(value, bool) else repr(value)  # as it is written in a recipe
+    shown = short(str(value).lower() if isinstance(value, bool) else repr(value))  # as it is written in a recipe
     return f"{name} = {shown} is not allowed: {allowed}."
 
 

@@ -10,6 +10,8 @@ import base64
 import gzip
 import hashlib
 import io
+import subprocess
+import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -23,6 +25,10 @@ from fledge.files import atomic_write
 THERE = frozenset({"torch", "numpy", "matplotlib", "pydantic", "safetensors"})
 "What Kaggle and Colab have installed: large, compiled, and not ours to replace."
 BUILD = ("scikit-build-core", "nanobind")
+TOOLS = (*BUILD, "cmake", "ninja")
+"What compiles the source where the compiled core does not fit."
+TARGETS = ("3.11", "3.12", "3.13", "3.14")
+"The Pythons that a notebook may have: this one's dependencies are not theirs."
 LOCAL = {"INSTALLER", "RECORD", "REQUESTED", "direct_url.json"}  # of this installation, not of the distribution
 SOURCE = ("pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE", "csrc", "src")
 DATE = (2020, 1, 1, 0, 0, 0)
@@ -105,6 +111,8 @@ def needed(names: Sequence[str], extras: Sequence[str] = ()) -> tuple[list[Distr
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
+    linux = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "platform_machine": "x86_64"}
+    targets = [{**linux, "python_version": one, "python_full_version": f"{one}.0"} for one in TARGETS]
     carried: dict[str, Distribution] = {}
     left: list[str] = []
     waiting = list(names)
@@ -120,10 +128,32 @@ def needed(names: Sequence[str], extras: Sequence[str] = ()) -> tuple[list[Distr
         chosen = ["", *extras] if name == DISTRIBUTION else [""]
         for text in found.requires or []:
             requirement = Requirement(text)
-            if requirement.marker is None or any(requirement.marker.evaluate({"extra": extra}) for extra in chosen):
+            if requirement.marker is None or any(
+                requirement.marker.evaluate({**target, "extra": extra}) for extra in chosen for target in targets
+            ):
                 waiting.append(requirement.name)
     carried.pop(DISTRIBUTION, None)
     return list(carried.values()), left
+
+
+def fetch_tools(folder: Path) -> tuple[list[str], str]:
+    """Fetch what compiles the source on Linux with any Python, as wheels, with pip; and why not, where that fails."""
+    options = ["--quiet", "--disable-pip-version-check", "--only-binary=:all:", "--dest", str(folder)]
+    there = [part for kind in ("2014", "_2_17", "_2_28") for part in ("--platform", f"manylinux{kind}_x86_64")]
+    command = [sys.executable, "-m", "pip", "download", *options, *there, "--python-version", "3.12", *TOOLS]
+    before = set(folder.glob("*.whl"))
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    except subprocess.TimeoutExpired:
+        return [], "pip took too long"
+    if done.returncode:
+        return [], (done.stderr.strip().splitlines() or ["pip failed"])[-1]
+    return sorted(path.name for path in {*folder.glob("*.whl")} - before), ""
+
+
+def fits_every_python(found: Distribution) -> bool:
+    """Whether the compiled core runs with every later Python, and this one is as old as any that notebooks have."""
+    return all(tag.split("-")[1] == "abi3" for tag in tags(found))
 
 
 def requirements(extras: Sequence[str] = ()) -> list[str]:

@@ -266,6 +266,17 @@ def add_program(dataset: Path, packed: Packed, extras: list[str]) -> None:
     found, left = distribution.needed(roots, extras)
     packed.wheels += [distribution.repack(one, dataset).name for one in found]
     missing = [name for name in left if name in distribution.BUILD]
+    if packed.source and (wheel is None or not distribution.fits_every_python(distribution.own())):
+        tools, why = distribution.fetch_tools(dataset)
+        packed.wheels += [name for name in tools if name not in packed.wheels]
+        if tools:
+            missing = []
+        else:
+            packed.notes.append(
+                f"The wheel is for Python {platform.split('-')[0].removeprefix('cp3').join(('3.', ''))} alone; others "
+                f"compile the source, with cmake and ninja of the notebook's machine, since pip could not fetch them "
+                f"({why})."
+            )
     if missing:
         packed.notes.append(
             f"To compile the source without a network, {' and '.join(missing)} must go along, and they are not "

@@ -58,7 +58,8 @@ def works():
 ours = ["--force-reinstall", "--no-deps"]
 if not (pip(*ours, "--only-binary", PROGRAM, PROGRAM) and works()):
     print("No wheel fits this machine: compiling the source, a minute or two.")
-    pip("scikit-build-core", "nanobind")
+    pip("scikit-build-core", "nanobind", *(["cmake", "ninja"] if any(WHEELS.glob("cmake-*")) else []))
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     pip(*ours, "--no-build-isolation", "--no-binary", PROGRAM, PROGRAM)
 needed = REQUIREMENTS
 if not pip(*needed):

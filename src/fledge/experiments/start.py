@@ -244,6 +244,10 @@ class Start:
                 f"{PATIENCE} evaluations in a row have found no lower loss, and the model is that of the lowest",
             ),
             Choice({"sampling.temperature": 0.7}, "below 1, a small model keeps to what it knows"),
+            *[
+                Choice({"sampling.prompt": opening}, "the first words of a text that is held out")
+                for opening in openings(Corpus.open(*self.texts), 1)
+            ],
         ]
         self.say(
             "training",

@@ -116,6 +116,14 @@ class Session:
                 return list(prompt)
             prompt = ""
         roles = self.tokenizer.roles
+        if isinstance(prompt, str):
+            try:
+                prompt.encode("utf-8", "surrogateescape")
+            except UnicodeEncodeError as error:
+                raise FledgeError(
+                    f"The prompt holds U+{ord(prompt[error.start]):04X}, half of a character, which no text has. Leave "
+                    "it out, or write the character whole."
+                ) from None
         ids: list[int] = self.tokenizer.encode(prompt, special="text")
         start = roles.own_start
         if start is None and not ids:

@@ -43,10 +43,10 @@ class Attention(nn.Module):
     def forward(
         self,
         x_BTD: Tensor,
-        rotation: tuple[Tensor, Tensor] | None,
-        plan: Plan | None,
-        window: Window | None,
-        layer: int,
+        rotation: tuple[Tensor, Tensor] | None = None,
+        plan: Plan | None = None,
+        window: Window | None = None,
+        layer: int = 0,
     ) -> Tensor:
         batch, length, _ = x_BTD.shape
         fused_BTC = self.qkv(x_BTD)

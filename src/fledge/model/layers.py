@@ -18,7 +18,7 @@ from fledge.model.base import VocabularyMatrix, wide
 class RMSNorm(nn.Module):
     """x / rms(x) · weight, computed in at least 32 bits and handed on as narrow as it came."""
 
-    def __init__(self, width: int, epsilon: float) -> None:
+    def __init__(self, width: int, epsilon: float = 1e-5) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
         self.epsilon = epsilon

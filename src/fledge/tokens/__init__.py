@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fledge.tokens.batch import Batch
+    from fledge.tokens.batch import Batch, get_batch
     from fledge.tokens.loader import Loader
     from fledge.tokens.store import TokenSplit, TokenStore
     from fledge.tokens.windows import Windows, make_windows
@@ -21,6 +21,7 @@ _HOMES = {
     "TokenSplit": "fledge.tokens.store",
     "TokenStore": "fledge.tokens.store",
     "Windows": "fledge.tokens.windows",
+    "get_batch": "fledge.tokens.batch",
     "make_windows": "fledge.tokens.windows",
     "store_on_the_fly": "fledge.tokens.writer",
     "write_store": "fledge.tokens.writer",
@@ -32,6 +33,7 @@ __all__ = [
     "TokenSplit",
     "TokenStore",
     "Windows",
+    "get_batch",
     "make_windows",
     "store_on_the_fly",
     "write_store",

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fledge.bundle.checkpoints import step_of
+from fledge.bundle.save import without_places
 from fledge.config import RunConfig, changed
 from fledge.errors import FledgeError
 from fledge.training.averaging import Average
@@ -48,7 +49,7 @@ def notable_changes(config: RunConfig, resume: Bundle, asked: Iterable[str], bac
     Whoever goes `back` to a step may not know which settings came after it.
     """
     asked = set(asked)
-    found = changed(resume.config, config)
+    found = changed(without_places(resume.config), without_places(config))
     order = ("training.seed", "tokens.", *(("training.batch_size",) if config.tokens.policy == "lanes" else ()))
     sentences = [
         f"{name} is {old} there and {new} now: from here on the samples are not those that would have followed."

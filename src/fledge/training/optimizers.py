@@ -350,3 +350,20 @@ def gradient_norm(gradients: Iterable[Tensor]) -> Tensor:
 def clip_scale(norm: Tensor, limit: float | None) -> Tensor | None:
     """What gradients are multiplied by so that their global norm is at most `limit`; None leaves them."""
     return None if limit is None else (limit / (norm + 1e-6)).clamp(max=1.0)
+
+
+def clip_gradients(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
+    """Shrink gradients whose common norm is above `limit` to it, in place; the norm that they had.
+
+    >>> weight = nn.Parameter(torch.zeros(2))
+    >>> weight.grad = torch.tensor([3.0, 4.0])
+    >>> float(clip_gradients([weight], 1.0)), [round(x, 4) for x in weight.grad.tolist()]
+    (5.0, [0.6, 0.8])
+    """
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm = gradient_norm(gradients)
+    scale = clip_scale(norm, limit)
+    if scale is not None:
+        for gradient in gradients:
+            gradient.mul_(scale)
+    return norm

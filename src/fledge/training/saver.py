@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +17,7 @@ from fledge.bundle.checkpoints import checkpoint_steps, step_of
 from fledge.bundle.save import record_metrics
 from fledge.config import RunConfig
 from fledge.errors import FledgeError, command
+from fledge.files import finished_name
 from fledge.training.home import Home
 
 if TYPE_CHECKING:
@@ -121,9 +123,16 @@ class Saver:
             if self.home.gone:
                 raise self.home.error() from error
             last = max(checkpoint_steps(path.parent.parent), default=None)
-            kept = f"The checkpoint of step {last} is whole" if last is not None else "There is no checkpoint yet"
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            remedy = "Free some space" if full else "Check the disk, or use another"
+            where = f" at {finished_name(str(error.filename))}" if error.filename else f" at {path}"
             raise FledgeError(
-                f"Step {step_of(path)} could not be saved ({error.strerror or error}). {kept}; "
-                f"free some space, then: {command('train', '--resume', self.home.folder)}"
+                f"Step {step_of(path)} could not be saved ({error.strerror or error}{where}). "
+                + (
+                    f"The checkpoint of step {last} is whole. {remedy}, then: "
+                    f"{command('train', '--resume', self.home.folder)}"
+                    if last is not None
+                    else f"There is no checkpoint yet. {remedy}, then give the same command again."
+                )
             ) from error
         self.seconds = time.monotonic() - start
