@@ -42,6 +42,12 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is fetched where there is a network; one test asks for it."""
+    monkeypatch.setattr(distribution, "fetch_tools", lambda folder: ([], "no network here"))
+
+
 def recipe(text: Path, steps: int = 4):
     return load_recipe("akjv-demo", [*SMALL, f"corpus.source={text}", f"training.steps={steps}"])
 
@@ -297,3 +303,22 @@ def test_a_resumed_run_takes_the_length_of_the_new_recipe_and_says_what_it_does_
 def test_names_fit_kaggles_addresses() -> None:
     assert slug_of("x") == "fledge-x"
     assert len(slug_of("a very long name " * 9)) <= 50
+
+
+def test_what_other_pythons_compile_with_goes_along(text: Path, tmp_path: Path, monkeypatch) -> None:
+    def fetched(folder: Path) -> tuple[list[str], str]:
+        (folder / "cmake-4-py3-none-manylinux2014_x86_64.whl").touch()
+        return ["cmake-4-py3-none-manylinux2014_x86_64.whl"], ""
+
+    if distribution.clone() is None:
+        pytest.skip("fledge runs from a wheel here")
+    monkeypatch.setattr(distribution, "fits_every_python", lambda found: False)
+    assert any("no network here" in note for note in pack(recipe(text), tmp_path / "without").notes)
+    monkeypatch.setattr(distribution, "fetch_tools", fetched)
+    packed = pack(recipe(text), tmp_path / "with")
+    assert "cmake-4-py3-none-manylinux2014_x86_64.whl" in packed.wheels
+    assert not any("no network" in note or "To compile" in note for note in packed.notes)
+    monkeypatch.setattr(distribution, "fits_every_python", lambda found: True)
+    assert pack(recipe(text), tmp_path / "abi3").wheels == [name for name in packed.wheels if "cmake" not in name] or (
+        distribution.compiled_core() is None
+    )

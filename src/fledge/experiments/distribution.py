@@ -138,7 +138,7 @@ def needed(names: Sequence[str], extras: Sequence[str] = ()) -> tuple[list[Distr
 
 def fetch_tools(folder: Path) -> tuple[list[str], str]:
     """Fetch what compiles the source on Linux with any Python, as wheels, with pip; and why not, where that fails."""
-    options = ["--quiet", "--disable-pip-version-check", "--only-binary=:all:", "--dest", str(folder)]
+    options = ["--quiet", "--disable-pip-version-check", "--retries=1", "--only-binary=:all:", "--dest", str(folder)]
     there = [part for kind in ("2014", "_2_17", "_2_28") for part in ("--platform", f"manylinux{kind}_x86_64")]
     command = [sys.executable, "-m", "pip", "download", *options, *there, "--python-version", "3.12", *TOOLS]
     before = set(folder.glob("*.whl"))
