@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fledge.accounting import Account
-from fledge.bundle.load import checkpoints
+from fledge.bundle.checkpoints import checkpoints
 from fledge.config import ModelConfig, load_recipe, parse_value
 from fledge.corpus import Corpus
 from fledge.errors import FledgeError
