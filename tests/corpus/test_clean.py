@@ -126,3 +126,28 @@ def test_plain_numbers_and_words_are_not_private():
     text = b"In 1914-1918 there were 4111 1111 1111 1112 of them, at 3.14159 and 10:30, on page 123. See a@b."
     assert list(find_private(text)) == []
     assert not is_card(b"0000000000000000")
+
+
+@pytest.mark.parametrize("name", ["", "clean.txt.gz", "clean.jsonl.ZST", "clean.parquet"])
+def test_clean_writes_no_file_whose_name_promises_another_format(tmp_path, name, monkeypatch):
+    """Its name says how a file is read: plain text under such a name could not be read again."""
+    monkeypatch.chdir(tmp_path)
+    source = written(tmp_path / "text.jsonl", [story(random.Random(1))])
+    with pytest.raises(FledgeError, match="neither"):
+        clean(opened(source), Path(name))
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_clean_writes_lines_of_json_under_every_name_that_is_read_as_such(tmp_path):
+    texts = [story(random.Random(seed)) for seed in range(3)]
+    source = written(tmp_path / "text.jsonl", texts)
+    clean(opened(source), tmp_path / "clean.NDJSON")
+    assert [one.decode() for one in opened(tmp_path / "clean.NDJSON").documents()] == texts
+
+
+@pytest.mark.parametrize("text", ["", "<|endoftext|><|endoftext|>"])
+def test_clean_says_that_a_text_is_empty(tmp_path, text):
+    (tmp_path / "empty.txt").write_text(text)
+    with pytest.raises(FledgeError, match="holds no text"):
+        clean(opened(tmp_path / "empty.txt"), tmp_path / "clean.jsonl")
+    assert not list(tmp_path.glob("clean*"))

@@ -19,7 +19,7 @@ from fledge.corpus.corpus import Corpus
 from fledge.corpus.passages import PASSAGE, find_passages
 from fledge.corpus.private import has_markup, is_mojibake, mask, recurring_lines, script_of, without_lines
 from fledge.errors import FledgeError
-from fledge.files import atomic_write
+from fledge.files import COMPRESSED, atomic_write, documents_format
 
 INSIDE = 0.9  # of a document's text stands in a larger one
 OPENING = 80  # bytes of a document that the list of those left out shows
@@ -50,11 +50,16 @@ def clean(
     masked: bool = False,
     drop: Collection[str] = (),
 ) -> Cleaned:
-    """Write the documents worth keeping to `out`: JSONL where its name ends in .jsonl, else a text with separators.
+    """Write the documents worth keeping to `out`: JSONL where its name says so, else a text with separators.
 
     `drop` leaves out documents that are mojibake, full of markup or of another script than most, and takes out lines
     that recur in most documents.
     """
+    as_json = documents_format(out.name) == "jsonl"
+    if not out.name or out.name.lower().endswith(COMPRESSED) or documents_format(out.name) not in ("jsonl", None):
+        raise FledgeError(
+            f"A cleaned corpus is a .jsonl file or a plain text, and {out} is neither. Name one with --out."
+        )
     listed = out.with_name(f"{out.name}.left-out")
     for path in (out, listed):
         if path.exists():
@@ -64,6 +69,8 @@ def clean(
             raise FledgeError("A text is cleaned in several readings. Write standard input to a file first.")
     copies = find_copies(corpus.batches(), alike)
     sizes = [len(document) for document in corpus.documents()]
+    if not any(sizes):
+        raise FledgeError(f"{corpus.name} holds no text. Nothing was written.")
     leaders = copies.groups.copy()
     if keep == "longest":
         best: dict[int, int] = {}
@@ -94,7 +101,6 @@ def clean(
 
     result = Cleaned(list=listed)
     separator = corpus.options.separator
-    as_json = out.name.endswith(".jsonl")
     with atomic_write(out) as file, atomic_write(listed) as notes:
         for number, document in enumerate(corpus.documents()):
             result.documents += 1
