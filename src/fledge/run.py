@@ -73,6 +73,18 @@ class Run:
         self.quiet = quiet
         self._trained_on: torch.device | None = None
 
+    def __repr__(self) -> str:
+        """What it is and where it lies; nothing is built or read for it."""
+        model, facts = self.config.model, []
+        if self.bundle is not None:
+            manifest = self.bundle.manifest
+            facts += [f"{manifest.model.parameters:,} parameters", f"{manifest.tokenizer.vocabulary_size:,} ids"]
+        facts.append(f"context {self.config.tokens.context_length:,}")
+        if self.bundle is not None and "step" in self.bundle.metrics:
+            facts.append(f"step {self.bundle.metrics['step']:,}")
+        what = f"{model.architecture}, {model.layers} layers × {model.width}, {', '.join(facts)}"
+        return f"<fledge.Run {self.config.name!r}: {what}; {self.folder}>"
+
     @classmethod
     def open(
         cls, folder: Path | str, overrides: Iterable[str] = (), *, settings: Path | None = None, quiet: bool = False
@@ -123,6 +135,10 @@ class Run:
             store.require(self.tokenizer)
             return store
         if self.bundle is not None and is_bundle(self.folder):
+            if (around := store_of(self.folder)) is not None:  # a checkpoint in its run
+                store = TokenStore.open(around)
+                store.require(self.tokenizer)
+                return store
             raise FledgeError(
                 f"{self.folder} is a bundle and has no tokens of its own. Give texts to evaluate it on, or train from "
                 f"it in a folder of its own: {command('train', 'RECIPE', '--from', self.folder)}"
@@ -368,13 +384,20 @@ def held_out(path: Path) -> TokenSplit | None:
     """The held-out part of the text that the run at `path`, or around it, was trained on; None where there is none."""
     from fledge.tokens import TokenStore
 
-    for folder in (path, *path.absolute().parents[:2]):
+    store = store_of(path)
+    split = None if store is None else TokenStore.open(store).split("validation")
+    return split if split is not None and len(split.tokens) else None
+
+
+def store_of(path: Path) -> Path | None:
+    """The token store of the run at `path`, or around a checkpoint there; None where there is none."""
+    for folder in (path, *path.absolute().parents[:3]):  # a branch's checkpoints lie one folder deeper
         if is_run(folder):
-            config = parse(RunConfig, read_json(folder / CONFIG), where=str(folder / CONFIG))
-            store = Path(config.tokens.store or folder / "tokens")
-            if (store / "store.json").is_file():
-                split = TokenStore.open(store).split("validation")
-                return split if len(split.tokens) else None
+            config = parse(RunConfig, with_new_settings(read_json(folder / CONFIG)), where=str(folder / CONFIG))
+            for store in (config.tokens.store, folder / "tokens"):
+                if store is not None and (Path(store) / "store.json").is_file():
+                    return Path(store)
+            return None
     return None
 
 

@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 
 from fledge.config import load_recipe
+from fledge.errors import notes_kept
+from fledge.experiments.start import Start
 from fledge.files import read_json
+from fledge.run import Run
+from tests.small import SMALL
 
 from .processes import ENVIRONMENT, interrupt
 
@@ -39,6 +43,7 @@ def test_a_text_becomes_a_model_with_reasons(stories: Path) -> None:
     done = fledge(stories, "start", "My stories.txt", "--time", "25s")
     took = time.monotonic() - began
     assert done.returncode == 0, done.stderr
+    assert "No token store" not in done.stderr
     assert took < 60  # the time asked for, and what it takes to import torch on a busy machine
     run = stories / "runs" / "my-stories"
     recipe = (run / "recipe.toml").read_text()
@@ -65,6 +70,17 @@ def test_a_text_becomes_a_model_with_reasons(stories: Path) -> None:
     other = fledge(stories, "start", "Other.txt", "--time", "30s", "--out", "runs/my-stories")
     assert other.returncode == 2
     assert "started with other texts" in other.stderr
+
+
+def test_nobody_is_told_to_tokenize_before_a_start(stories: Path) -> None:
+    text = stories / "My stories.txt"
+    run = Run("akjv-demo", stories / "run", overrides=[*SMALL, f"corpus.source={text}"], quiet=True)
+    run.claim()
+    started = Start([str(text)], 0.1, "1m", run.folder, lambda word, fact: None)
+    started.speed = 1e6
+    with notes_kept() as said:
+        started.train(run)
+    assert not [note for note in said if "token store" in note]
 
 
 @pytest.mark.slow

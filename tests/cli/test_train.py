@@ -52,7 +52,45 @@ def finished(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert "step 6 of 6" in output
     assert f"fledge generate {folder}" in output
+    assert f"fledge report {folder}" in output
     return folder
+
+
+def test_a_finished_run_has_a_report_is_evaluated_and_says_what_it_is(
+    finished: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each without being told on what: a checkpoint in a run, and a branch's, know the text that was held out."""
+    assert fledge("report", str(finished)).strip() == str(finished / "report.html")
+    page = (finished / "report.html").read_text()
+    assert "There was a little" in page  # a prompt of its own text
+    checkpoint = find_bundle(finished)
+    whole, one = (json.loads(fledge("evaluate", str(place), "--json"))[str(place)] for place in (finished, checkpoint))
+    assert whole == one
+    shutil.copytree(finished, tmp_path / "run")
+    deeper = shutil.copytree(checkpoint, tmp_path / "run" / "branch" / "checkpoints" / checkpoint.name)
+    assert json.loads(fledge("evaluate", str(deeper), "--json"))[str(deeper)] == one
+    assert load(checkpoint).evaluate().summary()["loss"] == one["loss"]
+    said = repr(load(finished))
+    assert "transformer, 1 layers × 32" in said
+    assert f"step {step_of(checkpoint)}; {finished}" in said
+    assert "parameters" not in repr(Run("akjv-demo"))
+    with caplog.at_level("WARNING", "fledge"):
+        fledge("train", "--resume", str(finished))
+    assert f"complete already. To train it further: fledge train --resume {finished} --set training.steps=12" in (
+        caplog.text
+    )
+
+
+def test_a_report_without_held_out_text_or_of_no_run_is_refused(corpus: Path, tmp_path: Path) -> None:
+    run = Run("akjv-demo", tmp_path / "a", overrides=[*SETTINGS, f"corpus.source={corpus}"], quiet=True)
+    run.config = run.config.model_copy(
+        update={"corpus": run.config.corpus.model_copy(update={"validation_fraction": 0.0})}
+    )
+    run.train()
+    with pytest.raises(FledgeError, match="no held-out text"):
+        fledge("report", str(run.folder))
+    with pytest.raises(FledgeError, match="is not a run"):
+        fledge("report", str(tmp_path))
 
 
 def test_a_run_goes_on_with_more_steps_and_another_batch_size(finished: Path) -> None:

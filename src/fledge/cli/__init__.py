@@ -36,6 +36,7 @@ VERBS = (
     "train",
     "generate",
     "evaluate",
+    "report",
     "bundle",
     "account",
     "diagram",

@@ -109,10 +109,11 @@ def evaluate(
 
 
 def own_tokens(place: Path, bundle: Bundle) -> Path:
-    """The token store of a run: in its folder, or where its settings say that one was given."""
+    """The token store of a run, or of the run around a checkpoint; or where a bundle's settings name one."""
+    from fledge.run import store_of
+
     given = bundle.config.tokens.store
-    own = place / "tokens"
-    if own.is_dir():
+    if (own := store_of(place)) is not None:
         return own
     if given is not None and Path(given).is_dir():
         return Path(given)

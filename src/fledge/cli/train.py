@@ -139,7 +139,22 @@ def resumed(folder: Path, at: str | None, overrides: list[str], quiet: bool) -> 
     for sentence in notable_changes(run.config, checkpoint, asked, back=at not in (None, LAST)):
         note(sentence)
     run.bundle = checkpoint  # its tokenizer decides what tokens fit
+    if not quiet and os.environ.get("RANK", "0") == "0" and (over := complete(run, checkpoint)):
+        note(over)
     return run, checkpoint
+
+
+def complete(run: Run, checkpoint: Bundle) -> str:
+    """The sentence that a run has no step left, and how it gets more; empty where it has some."""
+    from fledge.training.progress import Progress, total_steps
+
+    progress = Progress.of(checkpoint)
+    if progress.step < total_steps(run.config, progress):
+        return ""
+    tokens = run.config.training.tokens
+    longer = f"training.steps={2 * progress.step}" if tokens is None else f"training.tokens={2 * tokens}"
+    again = command("train", "--resume", run.folder, "--set", longer)
+    return f"{run.folder} is complete already. To train it further: {again}"
 
 
 def begun(run: Run) -> Bundle | None:
@@ -153,13 +168,9 @@ def begun(run: Run) -> Bundle | None:
     checkpoint = run.bundle = load_checkpoint(run.folder)
     if not run.quiet and os.environ.get("RANK", "0") == "0":
         step, steps = step_of(checkpoint.path) or 0, run.config.steps
-        tokens = run.config.training.tokens
-        longer = f"training.steps={2 * steps}" if tokens is None else f"training.tokens={2 * tokens}"
         print(
-            f"{run.folder} was begun before with the same settings: going on from step {step} of {steps}."
-            if step < steps
-            else f"{run.folder} is complete already. To train it further: "
-            + command("train", "--resume", run.folder, "--set", longer),
+            complete(run, checkpoint)
+            or f"{run.folder} was begun before with the same settings: going on from step {step} of {steps}.",
             file=sys.stderr,
         )
     return checkpoint
@@ -235,3 +246,5 @@ def summarise(result: TrainingResult) -> None:
         # A branch that ends below the main line's last step has not taken its place.
         mine = result.checkpoint.parents[1] == result.folder
         print(f"try it: {command('generate', result.folder if mine else result.checkpoint)}")
+        if held_out_losses([result.best]):
+            print(f"report: {command('report', result.folder)}")

@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 import platform
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fledge.bundle.checkpoints import step_of
+from fledge.errors import FledgeError
 from fledge.experiments.page import Page
 from fledge.experiments.recipe import Choice, settings_text, toml
 from fledge.files import read_json, readable_bytes, write_json
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 BASELINES = "baselines.json"
 INDEXED = 50_000_000  # tokens; an index of more would keep a report waiting
 PROMPTS = ("", "In the beginning", "And he said unto them,")
+REPORTED_TOKENS = 1_000_000
+START = "start.json"  # of a run that `fledge start` began: what it chose
 
 
 class RunReport(NamedTuple):
@@ -68,6 +71,50 @@ def report_run(
     return RunReport(page.write(run.folder / "report.html"), evaluation, baselines, samples)
 
 
+def report_folder(folder: Path) -> RunReport:
+    """The report of the run in a folder, finished or not, from what lies there."""
+    from fledge.bundle import load_bundle
+    from fledge.experiments.finished import result_of
+    from fledge.run import Run, require_checkpoint
+    from fledge.training.timeline import settings_file
+
+    run = Run.open(folder, settings=settings_file(folder) if folder.is_dir() else None)
+    require_checkpoint(folder)
+    run.bundle = load_bundle(folder)
+    validation = run.tokens.split("validation")
+    if not len(validation.tokens):
+        raise FledgeError(
+            f"A report needs text that the model has not seen, and {folder} has no held-out text. Train with "
+            "corpus.validation_fraction above 0."
+        )
+    documents = (run.tokenizer.decode_bytes(validation.document(n)) for n in range(len(validation.documents)))
+    kept = read_json(folder / START) if (folder / START).is_file() else {}
+    choices = [Choice(*choice) for choice in kept.get("choices", [])] if isinstance(kept, dict) else []
+    prompts = ("", *openings(documents))
+    return report_run(run, result_of(run), prompts, choices=choices, most_tokens=REPORTED_TOKENS)
+
+
+def openings(documents: Iterable[bytes], count: int = 2) -> list[str]:
+    """The first words of held-out documents: prompts that belong to the text, and that the model has not seen."""
+    found: list[str] = []
+    for document in documents:
+        words = document.decode("utf-8", "ignore").split()
+        opening = " ".join(words[:4])[:60]
+        if len(words) >= 8 and opening not in found:
+            found.append(opening)
+        if len(found) == count:
+            break
+    return found
+
+
+def text_name(run: Run) -> str:
+    """The run's text in a few words, also where it has been moved since."""
+    try:
+        return run.corpus.name
+    except FledgeError:
+        return run.config.corpus.source[0]
+
+
 def run_baselines(run: Run, most_tokens: int | None = None) -> dict[str, float]:
     """Nats per token of the n-gram models on this run's validation tokens, computed once and kept.
 
@@ -89,7 +136,7 @@ def lead(run: Run, result: TrainingResult, evaluation: Evaluation) -> str:
     bits = f" and {evaluation.bits_per_byte:.3f} bits per byte" if evaluation.bits_per_byte else ""
     return (
         f"A {run.config.model.architecture} of {run.model.parameters_count():,} parameters, trained on "
-        f"{result.tokens:,} tokens of {run.corpus.name}: {evaluation.loss:.3f} nats per token{bits} on held-out text."
+        f"{result.tokens:,} tokens of {text_name(run)}: {evaluation.loss:.3f} nats per token{bits} on held-out text."
     )
 
 

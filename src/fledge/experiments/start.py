@@ -19,6 +19,7 @@ from fledge.errors import FledgeError
 from fledge.experiments import choose
 from fledge.experiments.choose import Look, Size
 from fledge.experiments.recipe import Choice, config_of, recipe_text, write_recipe
+from fledge.experiments.report import REPORTED_TOKENS, START, openings
 from fledge.files import PARTIAL, read_json, readable_bytes, write_json
 from fledge.run import CONFIG, is_run
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from fledge.tokenizer import Tokenizer
     from fledge.training import TrainingResult
 
-RECIPE, START = "recipe.toml", "start.json"
+RECIPE = "recipe.toml"
 LEAST_BYTES = 20_000
 LOOKED_AT, SAMPLE = 64 << 20, 4 << 20
 "Bytes that are looked at, and that are encoded to see how long a token is."
@@ -36,7 +37,6 @@ TOKENIZED_PER_SECOND = 20e6  # bytes; slow enough to be true of any machine
 TRAINED = 0.93  # of the time for steps that is planned for; the rest is for a machine slower than when it was measured
 EVALUATIONS, EVALUATED, PATIENCE = 16, 256, 5
 FORWARD = 0.4  # of a token's training time for one that is only evaluated
-REPORTED_TOKENS = 1_000_000
 FEWEST_STEPS = 30
 
 Say = Callable[[str, str], None]
@@ -93,6 +93,7 @@ class Start:
         from fledge.run import Run
         from fledge.training import parse_duration
 
+        self.write_tokens(run)
         more = self.seconds - parse_duration(former)
         config, plan = run.config, {key: value for choice in self.choices for key, value in choice.values.items()}
         planned = int(plan.get("training.steps", config.steps))  # of this file, for a kill may come before the next
@@ -246,7 +247,7 @@ class Start:
             Choice({"sampling.temperature": 0.7}, "below 1, a small model keeps to what it knows"),
             *[
                 Choice({"sampling.prompt": opening}, "the first words of a text that is held out")
-                for opening in openings(Corpus.open(*self.texts), 1)
+                for opening in openings(Corpus.open(*self.texts).documents("validation"), 1)
             ],
         ]
         self.say(
@@ -269,14 +270,22 @@ class Start:
                 run.bundle = load_bundle(self.folder)
                 return result_of(run)
             return run.train(resume=checkpoint, leave=True)
+        self.write_tokens(run)
         train, validation = (len(run.tokens.split(name).tokens) for name in ("train", "validation"))
         kept_free = self.report_seconds(validation, train)
         return run.train(time_limit=max(1.0, self.left() - kept_free), leave=True)
 
+    def write_tokens(self, run: Run) -> None:
+        """The run's token store, which belongs to a start: nobody is told how to make one beforehand."""
+        from fledge.tokens import write_store
+
+        if not (self.folder / "tokens" / "store.json").is_file():
+            write_store(run.corpus, run.tokenizer, self.folder / "tokens", progress=not run.quiet)
+
     def report(self, run: Run, result: TrainingResult) -> RunReport:
         from fledge.experiments.report import report_run
 
-        prompts = ("", *openings(run.corpus))
+        prompts = ("", *openings(run.corpus.documents("validation")))
         return report_run(run, result, prompts, choices=self.choices, most_tokens=REPORTED_TOKENS)
 
     def left(self) -> float:
@@ -376,19 +385,6 @@ def machine_name() -> str:
         return torch.cuda.get_device_name()
     threads = torch.get_num_threads()
     return f"a CPU with {threads} thread{'s' * (threads > 1)}"
-
-
-def openings(corpus: Corpus, count: int = 2) -> list[str]:
-    """The first words of held-out documents: prompts that belong to the text, and that the model has not seen."""
-    found: list[str] = []
-    for document in corpus.documents("validation"):
-        words = document.decode("utf-8", "ignore").split()
-        opening = " ".join(words[:4])[:60]
-        if len(words) >= 8 and opening not in found:
-            found.append(opening)
-        if len(found) == count:
-            break
-    return found
 
 
 def name_of(text: str) -> str:

@@ -1,0 +1,19 @@
+"""`fledge report`: the report of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fledge.cli.places import trained
+
+
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.", callback=trained)],
+) -> None:
+    """Write RUN/report.html: samples, what the numbers mean, baselines, curves and costs, in one offline page."""
+    from fledge.experiments.report import report_folder
+
+    print(report_folder(run).path)
