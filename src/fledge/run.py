@@ -166,14 +166,14 @@ class Run:
         kept, path = self.folder / CONFIG, self.folder / "tokens"
         if not (path / "store.json").is_file() or not kept.is_file():
             return None
-        if kept_settings(kept).get("corpus") != self.config.corpus.model_dump(mode="json"):
+        if with_new_settings(kept_settings(kept)).get("corpus") != self.config.corpus.model_dump(mode="json"):
             return None
         store = TokenStore.open(path)
         store.require(self.tokenizer)
         return store
 
     def windows(self, split: str) -> Windows:
-        """The windows of `train` or `validation`, in the order that the seed gives them."""
+        """The windows of `train`, `validation` or `test`, in the order that the seed gives them."""
         from fledge.tokens import make_windows
 
         store, training = self.tokens, self.config.training
@@ -270,13 +270,19 @@ class Run:
         self._trained_on = device
         self.__dict__.pop("model", None)
 
-    def evaluate(self, texts: Sequence[str | bytes] | None = None, **options: Any) -> Evaluation:
-        """Loss, perplexity and bits per byte on texts, or on the validation split where none are given."""
+    def evaluate(
+        self, texts: Sequence[str | bytes] | None = None, *, split: str | None = None, **options: Any
+    ) -> Evaluation:
+        """Loss, perplexity and bits per byte on texts, or on a part of the run's own: validation, unless given."""
         from fledge.evaluation import evaluate, evaluate_texts
 
         if texts is not None:
+            if split is not None:
+                raise FledgeError(
+                    f"split = {split!r} is a part of the run's own text. Give texts or a split, not both."
+                )
             return evaluate_texts(self.model, self.tokenizer, texts, **options)
-        return evaluate(self.model, self.tokens.split("validation"), tokenizer=self.tokenizer, **options)
+        return evaluate(self.model, self.tokens.split(split or "validation"), tokenizer=self.tokenizer, **options)
 
     def generate(self, prompts: Sequence[str | bytes] | None = None, **sampling: Any) -> list[Generation]:
         """Texts that go on from the prompts; keywords change the run's sampling settings."""

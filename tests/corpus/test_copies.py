@@ -141,7 +141,7 @@ def parts(texts: list[str], **options) -> dict[str, bool]:
     return {
         document.decode(): bool(held)
         for batch in corpus.batches()
-        for document, held in zip(batch.documents, batch.validation.tolist(), strict=True)
+        for document, held in zip(batch.documents, batch.parts.tolist(), strict=True)
     }
 
 
@@ -153,7 +153,7 @@ def test_near_copies_are_held_out_together_and_new_documents_move_no_old_ones():
     assert all(sides[text] == sides[copy] for text, copy in zip(texts, copies, strict=True))
     assert 0.15 < np.mean(list(sides.values())) < 0.45
     alone = Corpus.from_documents(texts + copies, 0.3).without_groups()
-    mixed = [held for batch in alone.batches() for held in batch.validation.tolist()]
+    mixed = [held for batch in alone.batches() for held in batch.parts.tolist()]
     assert mixed[:100] != mixed[100:], "without groups they would be apart"
     more = parts([*texts, *copies, *(story(generator, 50) for _ in range(50)), changed(texts[0], 0.04, generator)])
     assert all(more[text] == side for text, side in sides.items())

@@ -212,7 +212,7 @@ def test_one_text_without_a_separator_is_split_into_blocks(tmp_path):
         parts = [
             (document, held)
             for batch in corpus.batches()
-            for document, held in zip(batch.documents, batch.validation, strict=True)
+            for document, held in zip(batch.documents, batch.parts, strict=True)
         ]
     assert b"".join(document for document, _ in parts) == text
     held = sum(len(document) for document, held in parts if held)
@@ -232,7 +232,7 @@ def test_blocks_hold_the_same_documents(tmp_path, monkeypatch):
         found = []
         for block in corpus.blocks(split):
             assert block.offsets.dtype == np.uint64
-            assert len(block.validation) == len(block.offsets) - 1
+            assert len(block.parts) == len(block.offsets) - 1
             edges = block.offsets.tolist()
             found += [block.buffer[a:b] for a, b in pairwise(edges)]
         assert found == list(corpus.documents(split))
@@ -260,14 +260,14 @@ def test_reading_goes_on_from_any_cursor(tmp_path, monkeypatch, name):
         warnings.simplefilter("ignore")
         batches = list(corpus.batches())
         flat = [document for batch in batches for document in batch.documents]
-        flags = [held for batch in batches for held in batch.validation.tolist()]
+        flags = [held for batch in batches for held in batch.parts.tolist()]
         assert len(batches) > 3
         done = 0
         for batch in batches:
             done += len(batch.documents)
             again = list(corpus.batches(Cursor(*batch.cursor)))
             assert [document for rest in again for document in rest.documents] == flat[done:]
-            assert [held for rest in again for held in rest.validation.tolist()] == flags[done:]
+            assert [held for rest in again for held in rest.parts.tolist()] == flags[done:]
 
 
 def test_held_out_sources(tmp_path):
@@ -342,7 +342,7 @@ def test_a_block_never_ends_inside_a_separator(tmp_path, separator):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             corpus = Corpus.open(path, separator=separator)
-            found = [(batch.documents, batch.validation.tolist()) for batch in corpus.batches()]
+            found = [(batch.documents, batch.parts.tolist()) for batch in corpus.batches()]
         assert b"".join(text for texts, _ in found for text in texts).decode() == "".join(documents)
         assert any(held for _, flags in found for held in flags)
 

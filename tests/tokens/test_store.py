@@ -23,13 +23,14 @@ import fledge.corpus.corpus
 import fledge.corpus.readers
 import fledge.tokens.packing
 import fledge.tokens.scratch
+import fledge.tokens.work
 from fledge.cli.tokens import _summary
 from fledge.config import TokensConfig
 from fledge.corpus import Batch, Corpus, Cursor, Text
 from fledge.errors import FledgeError
 from fledge.tokens import Loader, TokenStore, make_windows, store_on_the_fly, write_store
 from fledge.tokens.adopt import import_tokens
-from fledge.tokens.encoding import encode_batch
+from fledge.tokens.encoding import encode_batch, encode_batches
 from tests.tokens.helpers import BARE, ROLES, ByteTokenizer, make_split, make_store
 
 TEXTS = [b"text %d " % i + b"word " * (i % 9) for i in range(200)]
@@ -62,7 +63,7 @@ def test_plain_readers_open_the_file(tmp_path):
     documents=st.lists(st.binary(min_size=1, max_size=9).filter(lambda t: t.strip()), min_size=1, max_size=8),
     between=st.lists(st.sampled_from([b"<|endoftext|>", b"<|endoftext|> \n<|endoftext|>"]), min_size=8, max_size=8),
     ended=st.booleans(),
-    flags=st.lists(st.booleans(), min_size=8, max_size=8),
+    flags=st.lists(st.integers(0, 2), min_size=8, max_size=8),
     layout=st.sampled_from(["separated", "bounded", "bare"]),
     special=st.sampled_from(["recognise", "text"]),
 )
@@ -71,10 +72,11 @@ def test_encoding_in_place_equals_encoding_one_by_one(documents, between, ended,
     data = b"".join(part for pair in zip(documents, between, strict=False) for part in pair)
     data = data if ended else data.removesuffix(between[len(documents) - 1])
     text = Text.between(data, b"<|endoftext|>")
-    held = np.array(flags[: len(text)])
+    parts = np.array(flags[: len(text)], np.uint8)
     tokenizer = ByteTokenizer(ROLES[layout])
-    found = encode_batch(Batch(text, held, Cursor(), 0, 0), tokenizer, special, 1)
-    for name, wanted in (("train", ~held), ("validation", held)):
+    found = encode_batch(Batch(text, parts, Cursor(), 0, 0), tokenizer, special, 1)
+    for number, name in enumerate(("train", "validation", "test")):
+        wanted = parts == number
         chosen = [document for document, keep in zip(text.documents(), wanted, strict=True) if keep]
         before, after = {"separated": ([], [0]), "bounded": ([257], [258]), "bare": ([], [])}[layout]
         ids = [[*before, *(byte + 1 for byte in document), *after] for document in chosen]
@@ -84,6 +86,44 @@ def test_encoding_in_place_equals_encoding_one_by_one(documents, between, ended,
         assert found[name].ids.tolist() == [token for line in ids for token in line]
         assert found[name].starts.tolist() == np.cumsum([0, *map(len, ids)])[:-1].tolist()
         assert found[name].source_bytes == sum(map(len, chosen))
+
+
+def test_an_interrupted_store_with_a_test_part_goes_on(tmp_path, monkeypatch):
+    """Validation is what it is without a test part, the test part comes out of training, and a kill changes nothing."""
+    monkeypatch.setattr(fledge.corpus.corpus, "BLOCK", 300)
+    monkeypatch.setattr(fledge.tokens.work, "COMMIT_SECONDS", 0.0)
+    texts = [f"text number {i} " * 3 for i in range(400)]
+
+    def corpus(test: float) -> Corpus:
+        return Corpus.from_documents(texts, validation_fraction=0.2, test_fraction=test)
+
+    def stopping(batches):
+        for number, pair in enumerate(encode_batches(batches, ByteTokenizer(), 1)):
+            if number == 20:
+                raise KeyboardInterrupt
+            yield pair
+
+    monkeypatch.setattr(fledge.corpus.readers, "BLOCK", 300)
+    plain = write_store(corpus(0.0), ByteTokenizer(), tmp_path / "plain", progress=False)
+    whole = write_store(corpus(0.1), ByteTokenizer(), tmp_path / "whole", progress=False)
+    with pytest.raises(KeyboardInterrupt):
+        write_store(corpus(0.1), ByteTokenizer(), tmp_path / "cut", progress=False, encoder=stopping)
+    assert (tmp_path / "cut" / "test.bin").stat().st_size > 0
+    again = write_store(corpus(0.1), ByteTokenizer(), tmp_path / "cut", progress=False)
+    for file in ("store.json", *(f"{name}{end}.bin" for name in whole.splits for end in ("", ".documents"))):
+        assert (again.folder / file).read_bytes() == (whole.folder / file).read_bytes()
+    assert plain.splits == ("train", "validation")
+    assert whole.splits == ("train", "validation", "test")
+    assert (plain.folder / "validation.bin").read_bytes() == (whole.folder / "validation.bin").read_bytes()
+    assert not list(plain.folder.glob("test*"))
+    assert "test" not in plain.manifest["splits"]
+    counts = [len(whole.split(name).documents) for name in whole.splits]
+    assert sum(counts) == 400
+    assert 20 < counts[2] < 60
+    with pytest.raises(FledgeError, match=r"has no test part. Tokenize again with corpus.test_fraction above 0"):
+        plain.split("test")
+    with pytest.raises(FledgeError, match="begun with other text"):
+        write_store(corpus(0.1), ByteTokenizer(), plain.folder, progress=False)
 
 
 def test_the_bytes_do_not_depend_on_how_the_text_is_cut(tmp_path, monkeypatch):

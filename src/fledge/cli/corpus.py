@@ -27,6 +27,7 @@ Format = Annotated[
 Separator = Annotated[str, typer.Option(help="What stands between documents in a text file.")]
 Field = Annotated[str, typer.Option(help="The JSONL field or Parquet column that holds the text.")]
 Fraction = Annotated[float, typer.Option(min=0.0, max=0.5, help="The share of the documents held out.")]
+TestFraction = Annotated[float, typer.Option(min=0.0, max=0.5, help="The share held out for the final figure alone.")]
 HeldOut = Annotated[
     list[str] | None, typer.Option("--validation", help="Sources held out as they are, instead of a share.")
 ]
@@ -74,6 +75,7 @@ def show(
     separator: Separator = "<|endoftext|>",
     field: Field = "text",
     validation_fraction: Fraction = 0.1,
+    test_fraction: TestFraction = 0.0,
     validation: HeldOut = None,
     split: Split = None,
     split_seed: SplitSeed = 0,
@@ -100,6 +102,7 @@ def show(
         field=field,
         book_titles=book_titles,
         validation_fraction=validation_fraction,
+        test_fraction=test_fraction,
         validation_source=validation or (),
         split=split,
         split_seed=split_seed,
@@ -112,7 +115,7 @@ def show(
     formats = ", ".join(f"{count:,} × {name}" for name, count in report.formats.items())
     title = f"{corpus.name} ({formats})"
     table = Table("split", "documents", "text", title=escape(harmless(title)), title_justify="left")
-    for name in ("train", "validation"):
+    for name in report.documents:
         table.add_row(name, f"{report.documents[name]:,}", readable_bytes(report.bytes[name]))
     console.print(table)
     console.print(f"documents of {readable_bytes(report.shortest)} to {readable_bytes(report.longest)}")
@@ -169,6 +172,7 @@ def leak(
     separator: Separator = "<|endoftext|>",
     field: Field = "text",
     validation_fraction: Fraction = 0.1,
+    test_fraction: TestFraction = 0.0,
     split: Split = None,
 ) -> None:
     """Print how much of held-out text stands word for word in the training text, by the length of the match."""
@@ -179,14 +183,14 @@ def leak(
     from fledge.corpus import inspect as look
     from fledge.errors import FledgeError
 
-    fraction = 0.0 if train else validation_fraction
+    shares = (0.0, 0.0) if train else (validation_fraction, test_fraction)
     options: dict[str, Any] = {"format": format, "separator": separator, "field": field, "split": split}
-    held = Corpus.open(*held_out, validation_fraction=fraction, **options)
-    shares = look.leak(held, Corpus.open(*train, validation_fraction=0.0, **options) if train else None)
-    if not shares:
+    held = Corpus.open(*held_out, validation_fraction=shares[0], test_fraction=shares[1], **options)
+    found = look.leak(held, Corpus.open(*train, validation_fraction=0.0, **options) if train else None)
+    if not found:
         raise FledgeError("One of the two sides holds no text. Name another text with --in, or hold something out.")
     table = Table("matches of at least", "share of the held-out text")
-    for length, share in shares.items():
+    for length, share in found.items():
         table.add_row(f"{length:,} bytes", f"{share:.2%}")
     Console().print(table)
 

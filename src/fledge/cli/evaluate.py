@@ -37,7 +37,8 @@ def evaluate(
     ] = None,
     tokens: Annotated[Path | None, typer.Option(help="A token store made with the bundle's tokenizer.")] = None,
     split: Annotated[
-        Literal["train", "validation"] | None, typer.Option(help="The part of the store; validation, unless given.")
+        Literal["train", "validation", "test"] | None,
+        typer.Option(help="The part of the store; validation, unless given."),
     ] = None,
     stride: Annotated[
         int | None,
@@ -55,7 +56,7 @@ def evaluate(
     json_: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; the fastest there is, unless given.")] = None,
 ) -> None:
-    """Measure how well bundles predict a text, a token store, or (a run's own) validation split."""
+    """Measure how well bundles predict a text, a token store, or (a run's own) held-out part."""
     from fledge.bundle import load_bundle
     from fledge.evaluation.compare import compare_on_store, compare_on_texts, position_plot
     from fledge.tokens import TokenStore

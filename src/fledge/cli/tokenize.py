@@ -18,6 +18,7 @@ from fledge.cli.corpus import (
     Sources,
     Split,
     SplitSeed,
+    TestFraction,
     Titles,
 )
 from fledge.cli.root import Quiet
@@ -31,6 +32,7 @@ def tokenize(
     separator: Separator = "<|endoftext|>",
     field: Field = "text",
     validation_fraction: Fraction = 0.1,
+    test_fraction: TestFraction = 0.0,
     validation: HeldOut = None,
     split: Split = None,
     split_seed: SplitSeed = 0,
@@ -59,6 +61,7 @@ def tokenize(
         field=field,
         book_titles=book_titles,
         validation_fraction=validation_fraction,
+        test_fraction=test_fraction,
         validation_source=validation or (),
         split=split,
         split_seed=split_seed,

@@ -7,7 +7,19 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from fledge.cli.corpus import LONGEST, Field, Format, Fraction, HeldOut, Longest, Separator, SkipBad, SplitSeed, Titles
+from fledge.cli.corpus import (
+    LONGEST,
+    Field,
+    Format,
+    Fraction,
+    HeldOut,
+    Longest,
+    Separator,
+    SkipBad,
+    SplitSeed,
+    TestFraction,
+    Titles,
+)
 from fledge.cli.places import destination
 from fledge.cli.root import Quiet
 from fledge.cli.tokenizer_options import Sources, Threads, TokenizerPath, require_new
@@ -34,12 +46,13 @@ def train(
     min_frequency: Annotated[int, typer.Option(min=1, help="Leave out pairs or words seen less often.")] = 1,
     fit_on: Annotated[
         Literal["train", "all"],
-        typer.Option(help="Learn from what fledge tokenize does not hold out for validation, or from all of the text."),
+        typer.Option(help="Learn from what fledge tokenize does not hold out, or from all of the text."),
     ] = "train",
     format: Format = "auto",
     separator: Separator = "<|endoftext|>",
     field: Field = "text",
     validation_fraction: Fraction = 0.1,
+    test_fraction: TestFraction = 0.0,
     validation: HeldOut = None,
     split_seed: SplitSeed = 0,
     book_titles: Titles = False,
@@ -71,6 +84,7 @@ def train(
         "field": field,
         "book_titles": book_titles,
         "validation_fraction": validation_fraction,
+        "test_fraction": test_fraction,
         "validation_source": validation or (),
         "split_seed": split_seed,
         "skip_bad": skip_bad,

@@ -27,7 +27,7 @@ def check(store: Store) -> None:
 
     opened = TokenStore.open(store)
     opened.verify()
-    counts = " and ".join(f"{len(opened.split(name).tokens):,} {name} tokens" for name in ("train", "validation"))
+    counts = " and ".join(f"{len(opened.split(name).tokens):,} {name} tokens" for name in opened.splits)
     print(f"{store} is sound: {counts}.")
 
 
@@ -35,7 +35,7 @@ def check(store: Store) -> None:
 def show(
     store: Store,
     window: Annotated[int | None, typer.Option(min=0, help="Decode this window; none for a summary.")] = None,
-    split: Annotated[Literal["train", "validation"], typer.Option(help="The part of the store.")] = "train",
+    split: Annotated[Literal["train", "validation", "test"], typer.Option(help="The part of the store.")] = "train",
     policy: Annotated[str, typer.Option(help="stream, packed, slide-in, slide-through, full, aligned, …")] = "packed",
     context_length: Annotated[int, typer.Option(min=1, help="Tokens in a window.")] = 64,
     best_fit: Annotated[bool, typer.Option(help="For packed: fill windows by best fit.")] = False,

@@ -111,6 +111,8 @@ class CorpusConfig(Settings):
     "For `akjv`: begin each verse with the title of its book."
     validation_fraction: Annotated[float, Field(ge=0, le=0.5)] = 0.1
     "The share of the documents held out, chosen by a hash of each document."
+    test_fraction: Annotated[float, Field(ge=0, le=0.5)] = 0.0
+    "The share of the documents held out for the final figure alone: no checkpoint or setting is chosen by it."
     validation_source: FileNames = ()
     "Sources held out as they are, instead of a share of the documents."
     split: Literal["document", "group"] = "group"
@@ -121,6 +123,15 @@ class CorpusConfig(Settings):
     "Skip broken JSON lines, and count them, instead of stopping at the first."
     max_document_bytes: Annotated[int, Field(ge=1, le=1 << 40)] = 1 << 28
     "A longer document is refused, for a document has to fit in memory; a text without separators may be of any size."
+
+    @model_validator(mode="after")
+    def _something_to_train_on(self) -> CorpusConfig:
+        if self.validation_fraction + self.test_fraction >= 1:
+            raise ValueError(
+                f"corpus.validation_fraction = {self.validation_fraction:g} and corpus.test_fraction = "
+                f"{self.test_fraction:g} together hold out all of the text. Lower one of them."
+            )
+        return self
 
 
 class TokenizerConfig(Settings):

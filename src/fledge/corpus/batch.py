@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fledge.corpus.sources import Special
+from fledge.corpus.split import Parts
 from fledge.corpus.text import Text
-
-Flags = npt.NDArray[np.bool_]
 
 
 class Block(NamedTuple):
@@ -19,7 +18,7 @@ class Block(NamedTuple):
 
     buffer: bytes
     offsets: npt.NDArray[np.uint64]
-    validation: Flags
+    parts: Parts
 
 
 class Cursor(NamedTuple):
@@ -30,10 +29,10 @@ class Cursor(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Some documents, which of them are held out, and the cursor from which reading would go on."""
+    """Some documents, the part of each, and the cursor from which reading would go on."""
 
     text: Text
-    validation: Flags
+    parts: Parts
     cursor: Cursor
     consumed: int
     skipped: int
@@ -52,21 +51,21 @@ class Gathered:
 
     special: Special
     texts: list[Text] = field(default_factory=list)
-    flags: list[Flags] = field(default_factory=list)
+    parts: list[Parts] = field(default_factory=list)
     size: int = 0
     skipped: int = 0
 
-    def add(self, text: Text, flags: Flags, skipped: int) -> None:
+    def add(self, text: Text, parts: Parts, skipped: int) -> None:
         self.texts.append(text)
-        self.flags.append(flags)
+        self.parts.append(parts)
         self.size += text.size
         self.skipped += skipped
 
     def batch(self, cursor: Cursor, consumed: int) -> Batch:
         """All of it, with the cursor after it."""
         sums = np.concatenate([text.checksums for text in self.texts])
-        flags = np.concatenate(self.flags)
-        return Batch(_one(self.texts), flags, cursor, consumed, self.skipped, sums, self.special)
+        parts = np.concatenate(self.parts)
+        return Batch(_one(self.texts), parts, cursor, consumed, self.skipped, sums, self.special)
 
 
 def _one(texts: list[Text]) -> Text:

@@ -1,4 +1,4 @@
-"""`Corpus`: documents out of any text, in order, each in the training or the validation part.
+"""`Corpus`: documents out of any text, in order, each in the training, the validation or the test part.
 
 Nothing is held but the block at hand. The same sources always give the same documents and the same parts.
 """
@@ -19,23 +19,23 @@ import numpy.typing as npt
 
 from fledge.config import CorpusConfig, parse
 from fledge.corpus import akjv
-from fledge.corpus.batch import Batch, Block, Cursor, Flags, Gathered
+from fledge.corpus.batch import Batch, Block, Cursor, Gathered
 from fledge.corpus.copies import Sides
 from fledge.corpus.native import crc32
 from fledge.corpus.readers import BLOCK, Options, Read, read, to_bytes
 from fledge.corpus.sources import Source, Special, find_sources
-from fledge.corpus.split import ENOUGH, held_out
+from fledge.corpus.split import ENOUGH, PARTS, VALIDATION, Parts, held_out
 from fledge.corpus.streams import BUFFER
 from fledge.corpus.text import Text
 from fledge.errors import FledgeError, note
 
-Split = Literal["train", "validation"]
+Split = Literal["train", "validation", "test"]
 COMPRESSION = 20  # bytes of text that a compressed byte may stand for
 LISTED = 1000  # sources named one by one in a description; more are summed up by a checksum
 
 
 class Corpus:
-    """Documents of text, split into training and validation.
+    """Documents of text, split into training, validation and, where one is asked for, test.
 
     >>> corpus = Corpus.from_documents(["In the beginning", "And the earth"], validation_fraction=0)
     >>> [document.decode() for document in corpus.documents("train")]
@@ -58,6 +58,7 @@ class Corpus:
         field: str = "text",
         book_titles: bool = False,
         validation_fraction: float = 0.1,
+        test_fraction: float = 0.0,
         validation_source: Sequence[str | Path] = (),
         split: Literal["document", "group"] | None = None,
         split_seed: int = 0,
@@ -72,6 +73,7 @@ class Corpus:
             "field": field,
             "book_titles": book_titles,
             "validation_fraction": validation_fraction,
+            "test_fraction": test_fraction,
             "validation_source": tuple(map(str, validation_source)),
             **({} if split is None else {"split": split}),
             "split_seed": split_seed,
@@ -96,6 +98,7 @@ class Corpus:
             max_document_bytes=config.max_document_bytes,
             split=config.split,
             seed=config.split_seed,
+            test_fraction=config.test_fraction,
         )
         if not config.source:
             raise FledgeError("corpus.source is empty. Name a file, a folder or a corpus such as akjv.")
@@ -111,11 +114,15 @@ class Corpus:
         return corpus
 
     @classmethod
-    def from_documents(cls, documents: Iterable[str | bytes], validation_fraction: float = 0.1) -> Corpus:
+    def from_documents(
+        cls, documents: Iterable[str | bytes], validation_fraction: float = 0.1, test_fraction: float = 0.0
+    ) -> Corpus:
         """A corpus of texts that are in memory, one document each."""
         texts = tuple(to_bytes(text) if isinstance(text, str) else bytes(text) for text in documents)
-        config = parse(CorpusConfig, {"validation_fraction": validation_fraction})
-        options = Options(validation_fraction=config.validation_fraction, split=config.split)
+        given = {"validation_fraction": validation_fraction, "test_fraction": test_fraction}
+        config = parse(CorpusConfig, given)
+        shares = config.validation_fraction, config.test_fraction
+        options = Options(validation_fraction=shares[0], test_fraction=shares[1], split=config.split)
         return cls([_memory("memory", texts)], options)
 
     @property
@@ -147,14 +154,22 @@ class Corpus:
     @property
     def contiguous(self) -> bool:
         """Whether there are too few documents to hold some out, so that blocks of their text are held out instead."""
-        if not self.options.validation_fraction or self._sources_are_held_out:
-            return False
-        return self._count()[0] < ENOUGH
+        return any(self._shares) and self._count()[0] < ENOUGH
 
     @cached_property
     def _sources_are_held_out(self) -> bool:
         """Whether some sources are held out as they are, instead of a share of the documents."""
         return any(source.held_out for source in self.sources)
+
+    @property
+    def _shares(self) -> tuple[float, float]:
+        """What is held out of the documents for validation and for the test; sources held out are for validation."""
+        return 0.0 if self._sources_are_held_out else self.options.validation_fraction, self.options.test_fraction
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The names of the parts: a test part is one only where it is asked for."""
+        return PARTS if self.options.test_fraction else PARTS[:2]
 
     @cached_property
     def _sides(self) -> Sides | None:
@@ -162,8 +177,7 @@ class Corpus:
 
         Where sources are held out as they are, or blocks of one text, nothing is to be chosen.
         """
-        chosen = self.options.split == "group" and self.options.validation_fraction and not self._sources_are_held_out
-        if not chosen or self.contiguous:
+        if self.options.split != "group" or not any(self._shares) or self.contiguous:
             return None
         if self.half_known:
             note(
@@ -171,7 +185,7 @@ class Corpus:
                 "to a file first to have that."
             )
             return None
-        return Sides(Corpus(self.sources, replace(self.options, validation_fraction=0.0)).batches())
+        return Sides(Corpus(self.sources, self.options.with_nothing_held_out()).batches())
 
     def without_groups(self) -> Corpus:
         """The same corpus, each document held out by itself."""
@@ -196,6 +210,7 @@ class Corpus:
             "field": self.options.field,
             "book_titles": self.options.book_titles,
             "validation_fraction": self.options.validation_fraction,
+            **({"test_fraction": self.options.test_fraction} if self.options.test_fraction else {}),
             "skip_bad": self.options.skip_bad,
             "split": "contiguous" if self.contiguous else "groups" if self._sides else "documents",
         }
@@ -234,32 +249,34 @@ class Corpus:
 
     def _summed(self, places: list[tuple[str, str | None]], options: Options) -> str:
         digest = hashlib.sha256(repr(options).encode())
-        if options.split == "group" and options.validation_fraction and not self._sources_are_held_out:
+        if options.split == "group" and any(self._shares):
             digest.update(b"split by groups")
-        if options.seed and options.validation_fraction:
+        if options.seed and (options.validation_fraction or options.test_fraction):
             digest.update(b"split with seed %d" % options.seed)
+        if options.test_fraction:
+            digest.update(b"test part of %r" % options.test_fraction)
         for source, (address, stamp) in zip(self.sources, places, strict=True):
             digest.update(repr((address, source.format, source.size, stamp, source.held_out)).encode())
         return digest.hexdigest()
 
     def blocks(self, split: Split | None = None) -> Iterator[Block]:
-        """The documents, some megabytes at a time; of one split, or of both."""
+        """The documents, some megabytes at a time; of one split, or of all."""
         for batch in self.batches():
-            text, validation = batch.text, batch.validation
+            text, parts = batch.text, batch.parts
             if split is not None:
-                wanted = validation if split == "validation" else ~validation
+                wanted = parts == PARTS.index(split)
                 text = Text(text.buffer, text.starts[wanted], text.ends[wanted])
-                validation = validation[wanted]
+                parts = parts[wanted]
             if len(text):
                 joined = text.joined()
                 offsets = np.append(joined.starts, joined.ends[-1:]).astype(np.uint64)
-                yield Block(bytes(joined.buffer), offsets, validation)
+                yield Block(bytes(joined.buffer), offsets, parts)
 
     def documents(self, split: Split | None = None) -> Iterator[bytes]:
         """The documents one by one."""
         for batch in self.batches():
-            for document, validation in zip(batch.documents, batch.validation.tolist(), strict=True):
-                if split is None or validation == (split == "validation"):
+            for document, part in zip(batch.documents, batch.parts.tolist(), strict=True):
+                if split is None or PARTS[part] == split:
                     yield document
 
     def batches(self, start: Cursor | None = None) -> Iterator[Batch]:
@@ -278,7 +295,7 @@ class Corpus:
             position = list(start.position) if number == start.source else []
             spans, options = self._spans(number, contiguous)
             for found in read(source, options, position, spans):
-                gathered.add(found.text, self._flags(source, found), found.skipped)
+                gathered.add(found.text, self._parts(source, found), found.skipped)
                 consumed = before + (found.consumed if source.size is None else min(found.consumed, source.size))
                 if gathered.size >= BLOCK // 2:
                     yield gathered.batch(Cursor(number, tuple(found.position)), consumed)
@@ -293,33 +310,38 @@ class Corpus:
         A text without separators that is too long to be one document is cut even where nothing is to be held out.
         """
         source, options = self.sources[number], self.options
-        if contiguous:
+        if contiguous and not source.held_out:
+            options = replace(options, validation_fraction=self._shares[0])
             known = self._count()[1][number]
             return (True if known is None else max(known, 1)), options
         limit = options.max_document_bytes
         if source.format in ("text", "files") and (source.size is None or source.size * COMPRESSION > limit):
             count, size = _survey(source, options)
             if count < ENOUGH and (size is None or size > limit):
-                return size or True, replace(options, validation_fraction=0.0)
+                return size or True, options.with_nothing_held_out()
         return False, options
 
-    def _flags(self, source: Source, found: Read) -> Flags:
-        if self._sources_are_held_out:
-            return np.full(len(found.text), source.held_out, np.bool_)
-        if found.validation is not None:
-            return np.array(found.validation, np.bool_)
+    def _parts(self, source: Source, found: Read) -> Parts:
+        if source.held_out:
+            return np.full(len(found.text), VALIDATION, np.uint8)
+        if found.parts is not None:
+            return np.array(found.parts, np.uint8)
+        validation, test = self._shares
         sums = self._sides.checksums(found.text) if self._sides else None
-        return held_out(found.text, self.options.validation_fraction, sums, self.options.seed)
+        return held_out(found.text, validation, sums, self.options.seed, test)
 
     def _announce(self) -> bool:
         if not self._said:
             self._said = True
             count = self._count()[0]
             texts = "one document" if count == 1 else f"only {count} documents"
+            shares = zip(self._shares, ("validation", "the test"), strict=True)
+            held = " and ".join(f"{100 * share:g}% of the text is held out for {use}" for share, use in shares if share)
             note(
-                f"{self.name} holds {texts}: {100 * self.options.validation_fraction:g}% of the text is held out for "
-                f"validation as contiguous blocks cut at line ends. (With {ENOUGH} documents or more, whole documents "
-                "are held out.)" + " corpus.split_seed has no effect on blocks." * bool(self.options.seed)
+                f"{self.name} holds {texts}: {held} as contiguous blocks cut at line ends. "
+                f"(With {ENOUGH} documents or more, whole documents are held out.)"
+                + " corpus.split_seed has no effect on blocks."
+                * bool(self.options.seed)
             )
         return True
 
@@ -340,6 +362,8 @@ class Corpus:
         if self._counted is None:
             documents, sizes = 0, {}
             for number, source in enumerate(self.sources):
+                if source.held_out:
+                    continue
                 count, sizes[number] = _survey(source, self.options)
                 documents += count
                 if documents >= ENOUGH:

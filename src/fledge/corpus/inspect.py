@@ -12,6 +12,7 @@ from fledge.corpus.copies import find_copies
 from fledge.corpus.corpus import Corpus
 from fledge.corpus.passages import LENGTHS, PASSAGE, find_passages
 from fledge.corpus.private import find_private, has_markup, hidden, is_mojibake, recurring_lines, script_of
+from fledge.corpus.split import PARTS, TRAIN
 from fledge.corpus.text import Text
 from fledge.files import readable_bytes
 
@@ -24,8 +25,8 @@ SHOWN = 160  # bytes of a sample
 class Report:
     """Counts, sizes, samples and warnings."""
 
-    documents: dict[str, int] = field(default_factory=lambda: {"train": 0, "validation": 0})
-    bytes: dict[str, int] = field(default_factory=lambda: {"train": 0, "validation": 0})
+    documents: dict[str, int]
+    bytes: dict[str, int]
     shortest: int = 0
     longest: int = 0
     duplicates: int = 0
@@ -57,13 +58,17 @@ class Report:
 
 def inspect(corpus: Corpus, samples: int = 3) -> Report:
     """Read a corpus once and say what is in it."""
-    report = Report(formats=dict(Counter(source.format for source in corpus.sources)))
+    report = Report(
+        dict.fromkeys(corpus.parts, 0),
+        dict.fromkeys(corpus.parts, 0),
+        formats=dict(Counter(source.format for source in corpus.sources)),
+    )
     invalid = nul = carriage = 0
     lengths: list[int] = []
     for batch in corpus.batches():
         report.skipped += batch.skipped
-        for document, held in zip(batch.documents, batch.validation.tolist(), strict=True):
-            name = "validation" if held else "train"
+        for document, part in zip(batch.documents, batch.parts.tolist(), strict=True):
+            name = PARTS[part]
             report.documents[name] += 1
             report.bytes[name] += len(document)
             number = sum(report.documents.values())
@@ -117,7 +122,7 @@ def leak(held_out: Corpus, train: Corpus | None = None) -> dict[int, float]:
 
     def texts(corpus: Corpus, wanted: bool) -> Iterator[Text]:
         for batch in corpus.batches():
-            chosen = batch.validation == wanted if train is None else np.ones(len(batch.text), np.bool_)
+            chosen = (batch.parts != TRAIN) == wanted if train is None else np.ones(len(batch.text), np.bool_)
             yield Text(batch.text.buffer, batch.text.starts[chosen], batch.text.ends[chosen])
 
     found = find_passages(texts(train or held_out, False), texts(held_out, True), LENGTHS[0])

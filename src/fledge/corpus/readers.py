@@ -36,6 +36,11 @@ class Options:
     max_document_bytes: int = 1 << 28
     split: Literal["document", "group"] = dataclasses.field(default="document", repr=False)  # old checksums lack it
     seed: int = dataclasses.field(default=0, repr=False)  # this, too
+    test_fraction: float = dataclasses.field(default=0.0, repr=False)  # and this
+
+    def with_nothing_held_out(self) -> Options:
+        """For all of a text."""
+        return dataclasses.replace(self, validation_fraction=0.0, test_fraction=0.0)
 
 
 class Read(NamedTuple):
@@ -45,27 +50,28 @@ class Read(NamedTuple):
     position: list[int]
     consumed: int
     skipped: int = 0
-    validation: list[bool] | None = None  # None: decided by the documents' hashes
+    parts: list[int] | None = None  # None: decided by the documents' hashes
 
 
 def read(source: Source, options: Options, position: list[int], contiguous: int | bool = False) -> Iterator[Read]:
     """The documents of a source after `position` ([] for its start).
 
-    `contiguous` cuts texts into training and validation spans: its value is the text's size, or True if unknown.
+    `contiguous` cuts texts into spans of their parts: its value is the text's size, or True if unknown.
     """
     size = None if contiguous is True else contiguous
     if contiguous and source.format in ("text", "files"):
         separator = options.separator if source.format == "text" else b""
-        spans = Spans.of(size, options.validation_fraction)
+        spans = Spans.of(size, options.validation_fraction, options.test_fraction)
         yield from _spans(source, separator, spans, position)
         return
     for found in READERS[source.format](source, options, position):
-        yield _cut(found, options.validation_fraction) if contiguous else found
+        yield _cut(found, options) if contiguous else found
 
 
-def _cut(found: Read, fraction: float) -> Read:
-    parts = [part for document in found.text.documents() for part in cut_document(document, fraction)]
-    return found._replace(text=Text.of([text for text, _ in parts]), validation=[held for _, held in parts])
+def _cut(found: Read, options: Options) -> Read:
+    shares = options.validation_fraction, options.test_fraction
+    pieces = [piece for document in found.text.documents() for piece in cut_document(document, *shares)]
+    return found._replace(text=Text.of([text for text, _ in pieces]), parts=[part for _, part in pieces])
 
 
 def read_text(source: Source, options: Options, position: list[int]) -> Iterator[Read]:
@@ -105,14 +111,15 @@ def _separated(source: Source, mark: bytes, options: Options, position: list[int
 
 
 def _spans(source: Source, separator: bytes, spans: Spans, position: list[int]) -> Iterator[Read]:
-    """A text of few documents as alternating training and validation spans, cut at line ends and separators."""
+    """A text of few documents as alternating spans of its parts, cut at line ends and separators."""
     done = position[0] if position else 0
     with source.open() as stream:
         stream.skip(done)
         data, ended = b"", False
         while True:
-            place, validation = spans.next(done)
-            need = place - done + spans.slack + len(separator) + 4  # and the rest of a separator or a character
+            place, part = spans.next(done)
+            slack = spans.slack(part)
+            need = place - done + slack + len(separator) + 4  # and the rest of a separator or a character
             if not ended and len(data) < need:
                 more = stream.read(need - len(data))
                 ended = len(data) + len(more) < need
@@ -120,11 +127,11 @@ def _spans(source: Source, separator: bytes, spans: Spans, position: list[int]) 
             if not data:
                 return
             beyond = place - done >= len(data)
-            end = len(data) if beyond else cut_place(data, place - done, spans.slack, separator)
+            end = len(data) if beyond else cut_place(data, place - done, slack, separator)
             text = Text.between(data[:end], separator) if separator else Text.of([data[:end]])
             data = data[end:]
             done += end
-            yield Read(text, [done], stream.consumed, 0, [validation] * len(text))
+            yield Read(text, [done], stream.consumed, 0, [part] * len(text))
 
 
 def _too_long(source: Source, place: str, options: Options) -> str:

@@ -13,6 +13,11 @@ import numpy.typing as npt
 
 from fledge.corpus.text import Text, find_marks
 
+Parts = npt.NDArray[np.uint8]
+PARTS = ("train", "validation", "test")  # a document's part is a number: its place in this row
+TRAIN, VALIDATION, TEST = range(3)
+
+CHARACTER = 4  # bytes, at most: the cut before a shorter test block might lie past it
 ENOUGH = 20  # documents; with fewer, a share chosen by hash may well be empty
 BLOCKS = 10  # held-out blocks per text, spread over it, so that they resemble all of it
 SMALLEST_PERIOD = 4096  # bytes of text per held-out block, at least
@@ -21,21 +26,26 @@ LINE_SEARCH = 1 << 16  # how far past the chosen place a line may end
 
 
 def held_out(
-    text: Text, fraction: float, checksums: npt.NDArray[np.uint32] | None = None, seed: int = 0
-) -> npt.NDArray[np.bool_]:
-    """True for each document that belongs to the validation part, by its checksum or by one that is given instead.
+    text: Text, fraction: float, checksums: npt.NDArray[np.uint32] | None = None, seed: int = 0, test: float = 0.0
+) -> Parts:
+    """The part of each document, by its checksum or by one that is given instead.
 
-    Another seed chooses others; seed 0 is the split of stores that were made before there was one.
+    The validation part takes the lowest hashes and the test part the highest, so neither depends on the size of the
+    other. Another seed chooses others; seed 0 is the split of stores that were made before there was one.
 
     >>> held_out(Text.of([b"a verse"]), 0.0).tolist()
-    [False]
+    [0]
     """
-    if not fraction:
-        return np.zeros(len(text), np.bool_)
+    parts = np.zeros(len(text), np.uint8)
+    if not fraction and not test:
+        return parts
     values = (text.checksums if checksums is None else checksums).astype(np.uint64)
     if seed:
         values ^= _mixed(np.array([seed], np.uint64))
-    return _mixed(values) < np.uint64(int(fraction * 2**64))
+    values = _mixed(values)
+    parts[values < np.uint64(int(fraction * 2**64))] = VALIDATION
+    parts[~values < np.uint64(int(test * 2**64))] = TEST
+    return parts
 
 
 def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -50,38 +60,46 @@ def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 @dataclass(frozen=True)
 class Spans:
-    """The places where a text changes between training and validation, found one after the other.
+    """The places where a text changes between its parts, found one after the other.
 
-    The text is a row of equal periods; the last `held` bytes of each are held out.
+    The text is a row of equal periods. The last `held` bytes of each are for validation, and the `test` bytes before
+    those for the test.
     """
 
     period: int
     held: int
+    test: int = 0
 
     @classmethod
-    def of(cls, size: int | None, fraction: float) -> Spans:
+    def of(cls, size: int | None, fraction: float, test: float = 0.0) -> Spans:
         """The spans of a text of `size` bytes; of one whose size is unknown, the largest periods."""
         period = LARGEST_PERIOD
         if size is not None:
             periods = max(1, min(BLOCKS, size // SMALLEST_PERIOD), -(-size // LARGEST_PERIOD))
             period = max(1, -(-size // periods))
-        return cls(period, max(1, round(period * fraction)) if fraction else 0)
+        tested = round(period * test)
+        return cls(period, max(1, round(period * fraction)) if fraction else 0, tested if tested >= CHARACTER else 0)
 
-    @property
-    def slack(self) -> int:
-        """How far past its place a cut may move to find the end of a line, without reaching the next place."""
-        return min(LINE_SEARCH, (self.held or self.period) // 2, (self.period - self.held) // 2)
+    def slack(self, part: int) -> int:
+        """How far past its place the cut after a span of this part may move to find the end of a line.
 
-    def next(self, position: int) -> tuple[int, bool]:
-        """Where the span that holds byte `position` should end, and whether it is held out.
+        It never passes a whole validation block, and the cuts around one do not depend on the test blocks.
+        """
+        held = self.test if not self.held or (part == TRAIN and self.test) else self.held
+        return min(LINE_SEARCH, (held or self.period) // 2, (self.period - held) // 2)
 
-        >>> Spans(period=100, held=10).next(0), Spans(period=100, held=10).next(92)
-        ((90, False), (100, True))
+    def next(self, position: int) -> tuple[int, int]:
+        """Where the span that holds byte `position` should end, and its part.
+
+        >>> [Spans(period=100, held=10, test=5).next(position) for position in (0, 85, 92)]
+        [(85, 0), (90, 2), (100, 1)]
         """
         end = (position // self.period + 1) * self.period
+        if position < end - self.held - self.test:
+            return end - self.held - self.test, TRAIN
         if position < end - self.held:
-            return end - self.held, False
-        return end, True
+            return end - self.held, TEST
+        return end, VALIDATION if self.held else TEST
 
 
 def cut_place(data: bytes | memoryview, place: int, slack: int, separator: bytes = b"") -> int:
@@ -109,15 +127,15 @@ def _plain_cut(data: bytes | memoryview, place: int, slack: int) -> int:
     return min(end, len(data))
 
 
-def cut_document(document: bytes, fraction: float) -> list[tuple[bytes, bool]]:
-    """One document as alternating training and validation parts."""
-    spans = Spans.of(len(document), fraction)
-    parts: list[tuple[bytes, bool]] = []
+def cut_document(document: bytes, fraction: float, test: float = 0.0) -> list[tuple[bytes, int]]:
+    """One document as alternating pieces, each with its part."""
+    spans = Spans.of(len(document), fraction, test)
+    pieces: list[tuple[bytes, int]] = []
     position = 0
     while position < len(document):
-        place, validation = spans.next(position)
-        end = cut_place(document, place, spans.slack) if place < len(document) else len(document)
+        place, part = spans.next(position)
+        end = cut_place(document, place, spans.slack(part)) if place < len(document) else len(document)
         if document[position:end].strip():
-            parts.append((document[position:end], validation))
+            pieces.append((document[position:end], part))
         position = end
-    return parts
+    return pieces

@@ -222,5 +222,5 @@ def _first(block: Block, size: float) -> Block:
     return block._replace(
         buffer=block.buffer[: int(block.offsets[count])],
         offsets=block.offsets[: count + 1],
-        validation=block.validation[:count],
+        parts=block.parts[:count],
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fledge.config import TokenizerConfig
+from fledge.corpus.split import TRAIN
 from fledge.errors import note
 from fledge.files import COMPRESSED, documents_format
 from fledge.progress import progress_bar
@@ -61,7 +62,9 @@ def _plain_files(corpus: Corpus, config: TokenizerConfig) -> list[Path]:
     from fledge.tokenizer.bpe import PATTERNS
 
     options, sources = corpus.options, corpus.sources
-    everything = config.fit_on == "all" or not (options.validation_fraction or any(one.held_out for one in sources))
+    everything = config.fit_on == "all" or not (
+        options.validation_fraction or options.test_fraction or any(one.held_out for one in sources)
+    )
     divided = options.separator.decode() in config.special_tokens and config.pattern in PATTERNS
     unlimited = options.max_document_bytes == type(options).max_document_bytes
     if everything and divided and unlimited and all(map(_is_plain, sources)):
@@ -78,7 +81,7 @@ def _is_plain(source: Source) -> bool:
 def _documents(corpus: Corpus, config: TokenizerConfig, progress: bool) -> Iterator[bytes]:
     with progress_bar("Reading", corpus.size, shown=progress) as bar:
         for batch in corpus.batches():
-            for document, held_out in zip(batch.documents, batch.validation.tolist(), strict=True):
-                if config.fit_on == "all" or not held_out:
+            for document, part in zip(batch.documents, batch.parts.tolist(), strict=True):
+                if config.fit_on == "all" or part == TRAIN:
                     yield document
             bar.advance(batch.consumed - bar.done)

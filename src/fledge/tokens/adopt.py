@@ -13,7 +13,7 @@ from fledge.errors import FledgeError
 from fledge.files import PARTIAL, atomic_folder, require_space, sync_folder, write_json
 from fledge.progress import progress_bar
 from fledge.tokenizer.base import Ids, Tokenizer
-from fledge.tokens.store import MANIFEST, SPLITS, TOKENIZER, TokenStore, end_token, new_manifest
+from fledge.tokens.store import MANIFEST, TOKENIZER, TokenStore, end_token, new_manifest
 from fledge.tokens.work import GrowingFile, SplitFiles
 
 HEADER = 1024  # bytes of llm.c's header, which begins with this number
@@ -41,8 +41,7 @@ def import_tokens(
     shutil.rmtree(folder.with_name(folder.name + PARTIAL), ignore_errors=True)
     with atomic_folder(folder) as place, progress_bar("importing", size, shown=progress) as bar:
         splits = {}
-        for name in SPLITS:
-            path = files[name]
+        for name, path in files.items():
             split = SplitFiles(
                 GrowingFile(place / f"{name}.bin", None), GrowingFile(place / f"{name}.documents.bin", None)
             )

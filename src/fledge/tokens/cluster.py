@@ -23,7 +23,7 @@ from fledge.errors import FledgeError
 from fledge.extras import missing
 from fledge.tokenizer.base import Tokenizer
 from fledge.tokens.encoding import Encoded, encode_batch
-from fledge.tokens.store import JOURNAL, MANIFEST, SPLITS, TOKENIZER
+from fledge.tokens.store import JOURNAL, MANIFEST, TOKENIZER
 from fledge.tokens.writer import HEAD, SIGNS, purpose_of, require_ours, require_same, write_store
 
 WAITING = 3  # blocks per worker under way: one encoded, one arriving, one to be taken next
@@ -123,8 +123,8 @@ def _found(out: str, corpus: Corpus, tokenizer: Tokenizer) -> dict[str, Any] | N
     try:
         manifest: dict[str, Any] = json.loads(system.cat_file(f"{place}/{MANIFEST}"))
         purpose, splits, width = manifest["purpose"], manifest["splits"], manifest["width"]
-        sizes = {f"{name}.bin": splits[name]["tokens"] * width for name in SPLITS}
-        sizes |= {f"{name}.documents.bin": splits[name]["documents"] * 8 for name in SPLITS}
+        sizes = {f"{name}.bin": splits[name]["tokens"] * width for name in splits}
+        sizes |= {f"{name}.documents.bin": splits[name]["documents"] * 8 for name in splits}
     except (ValueError, KeyError, TypeError):
         raise FledgeError(f"{out}/{MANIFEST} does not describe a token store. Replace it with --restart.") from None
     require_same(purpose, purpose_of(corpus, tokenizer), out, corpus, manifest.get("content"), None)

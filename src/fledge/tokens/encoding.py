@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from fledge.corpus import Batch, Text
 from fledge.corpus.native import native
+from fledge.corpus.split import PARTS, Parts
 from fledge.tokenizer.base import Ids, Tokenizer
 from fledge.tokenizer.checks import thread_count
 from fledge.tokens.pool import Pool
@@ -60,11 +62,17 @@ def encode_batch(batch: Batch, tokenizer: Tokenizer, special: Special, threads: 
     ids, starts = _encode(batch.text, tokenizer, special, threads)
     ids = ids.astype(ids.dtype.newbyteorder("<"), copy=False)
     sizes = batch.text.ends - batch.text.starts
-    held = batch.validation
-    if held.all() or not held.any():
-        return {"validation" if held[0] else "train": Encoded(ids, starts, int(sizes.sum()))}
+    return _by_part(ids, starts, sizes, batch.parts)
+
+
+def _by_part(ids: Ids, starts: Ids, sizes: npt.NDArray[np.integer[Any]], parts: Parts) -> dict[str, Encoded]:
+    present = np.unique(parts)
+    name = PARTS[present[0]]
+    if len(present) == 1:
+        return {name: Encoded(ids, starts, int(sizes.sum()))}
+    held = parts != present[0]
     lengths = np.diff(starts, append=np.uint64(len(ids)))
-    divided = POOL.take(len(ids), ids.dtype)  # the documents to train on, then those held out
+    divided = POOL.take(len(ids), ids.dtype)  # the documents of the first part, then all others
     divide = native("divide")
     if divide is None:
         of_held = np.repeat(held, lengths.astype(np.int64))
@@ -72,13 +80,10 @@ def encode_batch(batch: Batch, tokenizer: Tokenizer, special: Special, threads: 
     else:
         bounds = np.append(starts, np.uint64(len(ids))) * np.uint64(ids.itemsize)
         divide(ids.data, bounds, held, divided.view(np.uint8))
-    parts, first = {}, 0
-    for name, wanted in (("train", ~held), ("validation", held)):
-        ends = np.cumsum(lengths[wanted], dtype=np.uint64)
-        last = first + int(ends[-1])
-        parts[name] = Encoded(divided[first:last], ends - lengths[wanted], int(sizes[wanted].sum()))
-        first = last
-    return parts
+    first, others = (np.cumsum(lengths[wanted], dtype=np.uint64) - lengths[wanted] for wanted in (~held, held))
+    cut = int(lengths[~held].sum())
+    own = Encoded(divided[:cut], first, int(sizes[~held].sum()))
+    return {name: own, **_by_part(divided[cut:], others, sizes[held], parts[held])}
 
 
 def _encode(text: Text, tokenizer: Tokenizer, special: Special, threads: int | None) -> tuple[Ids, Ids]:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fledge.corpus.split import PARTS
 from fledge.errors import FledgeError
 from fledge.files import read_json
 from fledge.tokenizer.base import Roles
@@ -26,7 +27,7 @@ VERSION = 1
 MANIFEST = "store.json"
 JOURNAL = "journal.jsonl"
 TOKENIZER, PASSAGES = "tokenizer", "passages"
-SPLITS = ("train", "validation")
+SPLITS = PARTS
 
 Layout = Literal["separated", "bounded", "bare"]
 Ids = npt.NDArray[Any]
@@ -111,6 +112,7 @@ class _Splits(_Facts):
     model_config = ConfigDict(strict=True, extra="forbid")
     train: _SplitFacts
     validation: _SplitFacts
+    test: _SplitFacts | None = None
 
 
 class _Manifest(_Facts):
@@ -211,14 +213,24 @@ class TokenStore:
             where = ".".join(map(str, first["loc"]))
             raise FledgeError(f"{folder / MANIFEST} is damaged: {where}: {first['msg']}. {AGAIN}") from None
         store = cls(folder, manifest)
-        for name in SPLITS:
+        for name in store.splits:
             store.split(name)
         return store
 
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The names of the parts that the store has."""
+        return tuple(name for name in SPLITS if self.manifest["splits"].get(name))
+
     def split(self, name: str) -> TokenSplit:
-        """`train` or `validation`."""
+        """`train`, `validation` or, where the store has one, `test`."""
         if name not in SPLITS:
-            raise FledgeError(f"A store has the splits train and validation, and no {name!r}.")
+            raise FledgeError(f"A store has the splits train, validation and perhaps test, and no {name!r}.")
+        if name not in self.splits:
+            raise FledgeError(
+                f"{self.folder} has no test part. Tokenize again with corpus.test_fraction above 0 (--test-fraction), "
+                "or ask for its validation part."
+            )
         if name not in self._splits:
             facts = self.manifest["splits"][name]
             tokens = Checked(
@@ -255,5 +267,5 @@ class TokenStore:
 
     def verify(self) -> None:
         """Compare everything with its checksum."""
-        for name in SPLITS:
+        for name in self.splits:
             self.split(name).verify()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,6 @@ from fledge.tokenizer.base import Ids
 from fledge.tokens.checked import BLOCK_BYTES
 from fledge.tokens.encoding import Encoded
 from fledge.tokens.journal import Journal, write_all
-from fledge.tokens.store import SPLITS
 
 COMMIT_SECONDS = 2.0  # work that a kill may cost
 FLUSH_BYTES = 16 << 20  # that may wait to be flushed, so that a commit, and the end of all, has little left to wait for
@@ -107,10 +107,10 @@ class Work:
     content: int | None = 0  # the checksum of the documents so far; None where a journal began without one
 
     @classmethod
-    def resume(cls, folder: Path, records: list[dict[str, Any]]) -> Work:
+    def resume(cls, folder: Path, records: list[dict[str, Any]], names: Sequence[str]) -> Work:
         last = records[-1] if records else None
         splits = {}
-        for name in SPLITS:
+        for name in names:
             state = last["splits"][name] if last else None
             files = {
                 kind: GrowingFile(folder / file, state[kind] if state else None)

@@ -251,7 +251,7 @@ def _write(
     tokenizer.save(folder / TOKENIZER)
     for path in (folder / TOKENIZER).iterdir():
         sync_file(path)
-    work = Work.resume(folder, journal.records[1:])
+    work = Work.resume(folder, journal.records[1:], corpus.parts)
     sync_folder(folder / TOKENIZER)
     sync_folder(folder)
     committer = Committer(journal, work)
