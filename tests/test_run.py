@@ -228,6 +228,18 @@ def test_one_stop_text_is_a_list_of_one(trained) -> None:
         trained.evaluate("fledge")
 
 
+def test_the_test_part_of_a_run_is_evaluated_by_name(tmp_path, text, trained) -> None:
+    run = small_run(tmp_path / "run", text, "corpus.test_fraction=0.1")
+    found = {split: run.evaluate(split=split) for split in ("train", "validation", "test")}
+    assert len({evaluation.loss for evaluation in found.values()}) == 3
+    assert run.evaluate().loss == found["validation"].loss
+    assert found["test"].bytes < found["train"].bytes
+    with pytest.raises(FledgeError, match="has no test part"):
+        trained.evaluate(split="test")
+    with pytest.raises(FledgeError, match="texts or a split, not both"):
+        run.evaluate(["a text"], split="test")
+
+
 def test_a_text_that_moved_is_not_needed_where_its_tokens_are_whole(tmp_path, text, trained) -> None:
     moved, folder = tmp_path / "text.txt", tmp_path / "run"
     shutil.copyfile(text, moved)
@@ -260,7 +272,7 @@ def test_a_run_from_before_a_setting_was_added_is_the_same_run(text: Path, tmp_p
     run = Run("akjv-demo", tmp_path / "run", overrides=[*SMALL, f"corpus.source={text}"])
     run.claim()
     kept = json.loads((tmp_path / "run" / "config.json").read_text())
-    del kept["imports"]
+    del kept["imports"], kept["corpus"]["test_fraction"]
     (tmp_path / "run" / "config.json").write_text(json.dumps(kept))
     run.claim()
 
