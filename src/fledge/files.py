@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import difflib
 import errno
 import fcntl
 import hashlib
@@ -273,3 +274,21 @@ def readable_bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
+
+
+def did_you_mean(path: Path) -> str:
+    """A sentence with the place that a mistyped path to a run or a bundle may have meant; empty where there is none.
+
+    A run of that name below `runs/` comes first, then names like it beside it, then those below `runs/`.
+    """
+    runs = Path("runs")
+    if (runs / path.name).exists():
+        return f" Did you mean {runs / path.name}?"
+    for folder in dict.fromkeys((path.parent, runs)):
+        try:
+            near = difflib.get_close_matches(path.name, sorted(os.listdir(folder)), n=1)
+        except OSError:
+            continue
+        if near:
+            return f" Did you mean {folder / near[0]}?"
+    return ""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from fledge.config import RunConfig, changed, load_recipe, override_config, parse
 from fledge.errors import FledgeError, command, note
-from fledge.files import finished_name, read_json, require_utf8, write_json
+from fledge.files import did_you_mean, finished_name, read_json, require_utf8, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from fledge.training import TrainingResult
 
 CONFIG = "config.json"
+BEGIN = " Begin one with fledge train RECIPE."
 
 
 class Run:
@@ -92,8 +93,11 @@ class Run:
         """A run that was begun in `folder`, with the settings it was begun with, or those of the file `settings`,
         changed where asked."""
         kept = Path(folder) / CONFIG if settings is None else settings
+        if not Path(folder).exists():
+            hint = did_you_mean(Path(folder)) or BEGIN
+            raise FledgeError(f"{folder} is not a run: there is nothing at that path.{hint}")
         if not kept.is_file():
-            raise FledgeError(f"{folder} is not a run: there is no {CONFIG} in it. Begin one with fledge train RECIPE.")
+            raise FledgeError(f"{folder} is not a run: there is no {CONFIG} in it.{BEGIN}")
         config = parse(RunConfig, kept_settings(kept), where=str(kept))
         return cls(config, folder, overrides=overrides, quiet=quiet)
 

@@ -480,6 +480,15 @@ def test_bundle_export_takes_the_format_from_the_name(fledge: Fledge, folder: Pa
     assert refused.code == 2
     assert "y.gguf is the name of a GGUF file, and huggingface writes a folder" in refused.err
     assert not (tmp_path / "y.gguf").exists()
+    for name in ("z.ollama", "z.safetensors", "my.model.bin"):
+        refused = fledge("bundle", "export", folder / "one", tmp_path / name)
+        assert refused.code == 2
+        assert f"known by the ending .{name.rpartition('.')[2]}" in refused.err
+        assert not (tmp_path / name).exists()
+    assert fledge("bundle", "export", folder / "one", tmp_path / "mine-0.1").code == 0
+    assert fledge("bundle", "export", folder / "one", tmp_path / "z.hf", "--format", "huggingface").code == 0
+    assert (tmp_path / "mine-0.1" / "config.json").is_file()
+    assert (tmp_path / "z.hf" / "config.json").is_file()
 
 
 @pytest.mark.parametrize("lines", [(), ("--lines",)])

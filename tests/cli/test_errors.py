@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from fledge import __version__, cli, errors
 from fledge.errors import FledgeError
@@ -35,6 +36,40 @@ def run(monkeypatch, capsys, *arguments: str, raising: BaseException | None = No
 
 def test_version(monkeypatch, capsys) -> None:
     assert run(monkeypatch, capsys, "--version")[:2] == (0, f"fledge {__version__}\n")
+
+
+def test_help_at_80_columns_cuts_no_name(monkeypatch, capsys) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for verb in (("train",), ("sweep",), ("corpus", "show"), ("tokenizer", "train"), ("serve",), ("start",)):
+        out = run(monkeypatch, capsys, *verb, "--help")[1]
+        command = typer.main.get_command(cli.build())
+        for word in verb:
+            command = command.commands[word]
+        for param in command.params:
+            for name in (*param.opts, *param.secondary_opts):
+                assert not name.startswith("--") or re.search(rf"{name}(?![\w-])", out), (verb, name)
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [("generate",), ("evaluate",), ("bundle", "show"), ("train", "--resume"), ("train", "--from"), ("serve",)],
+    ids=" ".join,
+)
+def test_a_missing_run_is_answered_with_the_nearest(monkeypatch, capsys, tmp_path, verb) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("runs/diary/checkpoints/step-00000006", "runs/letters", "models/novel"):
+        Path(name).mkdir(parents=True)
+    missing = {
+        "diary": "runs/diary",
+        "runs/dairy": "runs/diary",
+        "run/leters": "runs/letters",
+        "models/novle": "models/novel",
+    }
+    for given, meant in missing.items():
+        code, _, err = run(monkeypatch, capsys, *verb, given)
+        assert code == 2
+        assert f"Did you mean {meant}?" in err
+    assert "Did you mean" not in run(monkeypatch, capsys, *verb, "elsewhere/xyzzy")[2]
 
 
 def test_every_verb_has_help_that_says_what_it_does(monkeypatch, capsys) -> None:

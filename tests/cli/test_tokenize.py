@@ -305,7 +305,9 @@ def test_an_empty_separator_is_refused(fledge, text, tokenizer, tmp_path):
 def test_fetch_says_what_is_checked(fledge):
     listed = dict(line.split(maxsplit=1) for line in fledge("corpus", "fetch", "list").out.splitlines())
     assert listed["tinystories"].endswith("checked by size and SHA-256")
-    assert listed["openwebtext"].endswith("checked by the size that the server states")
+    assert listed["openwebtext"].endswith(
+        "checked by the SHA-256 that the server publishes, kept from the first fetch on"
+    )
 
 
 def test_an_empty_source_leaves_nothing_behind(fledge, text, tokenizer, tmp_path):

@@ -280,6 +280,22 @@ def test_unicode_names_every_character(fledge: Fledge) -> None:
         assert words in result.out
 
 
+def test_unicode_breaks_no_word_at_80_columns(fledge: Fledge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    out = fledge("tokenizer", "unicode", "n!\u00ef💩\u200d漢(").out
+    for word in (
+        "EXCLAMATION",
+        "DIAERESIS",
+        "IDEOGRAPH-6F22",
+        "PARENTHESIS",
+        "lower-case",
+        "punctuation",
+        "00 01 F4 A9",
+    ):
+        assert word in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
 def test_unicode_says_why_bytes_do_not_decode(fledge: Fledge, tmp_path: Path) -> None:
     (tmp_path / "broken").write_bytes(b"A\xc0\xaf")
     for arguments in (("--hex", r"41 \xC0 0xAF"), ("--file", tmp_path / "broken"), ("A\udcc0\udcaf",)):

@@ -475,11 +475,16 @@ def test_best_fit_holds_no_memory_for_each_document(tmp_path, monkeypatch):
 
 def test_an_epoch_may_be_built_while_pages_are_given_back(tmp_path, monkeypatch):
     split = make_split(tmp_path, TEXTS)
-    windows = make_windows(split, TokensConfig(context_length=16, policy="packed"), ROLES["separated"], 3)
+    windows, twin = (
+        make_windows(split, TokensConfig(context_length=16, policy="packed"), ROLES["separated"], 3) for _ in range(2)
+    )
     windows.index(0)
     monkeypatch.setattr(fledge.tokens.packing, "release", lambda array: windows.index(1))  # as another thread would
     windows._release()
-    assert windows.index(1).pieces.size == len(TEXTS)
+    pieces = windows.index(1).pieces
+    assert pieces.tolist() == twin.index(1).pieces.tolist()
+    # Every document once, and at the end the beginning of the first one again, which the epoch began after.
+    assert pieces.size - bool(windows.index(1).lead) == len(set(pieces.tolist())) == len(TEXTS)
 
 
 def test_open_is_quick_and_silent(tmp_path: Path):

@@ -345,8 +345,11 @@ def _count(number: float) -> str:
     """
     >>> _count(327_680_000)
     '328 M'
+    >>> _count(999_600_000), _count(999.7), _count(2.5e15)
+    ('1 B', '1 k', '2,500 T')
     """
     for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
+        if number >= 0.9995 * size:  # three digits round it up to the next unit
+            shown = number / size
+            return f"{shown:,.0f} {unit}" if shown >= 999.5 else f"{shown:.3g} {unit}"
     return f"{number:.0f}"

@@ -46,6 +46,12 @@ def export_bundle(bundle: Bundle, target: Path | str, format: str | None = None,
     target = Path(target)
     named = FILES.get(target.suffix.lower())
     if format is None:
+        if named is None and re.fullmatch(r"\.[A-Za-z]\w*", target.suffix):
+            raise FledgeError(
+                f"No format to export to is known by the ending {target.suffix}. Name a .gguf file (for llama.cpp and "
+                "Ollama) or an .onnx file; a folder for transformers has a name without an ending, or is told by "
+                "--format huggingface."
+            )
         format = named or "huggingface"
     if format not in FORMATS:
         raise FledgeError(f"{format!r} is not a format to export to. {nearest(format, FORMATS)}")

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fledge.bundle.migrations import VERSION, migrate
 from fledge.errors import FledgeError
-from fledge.files import json_bytes, read_json, readable_bytes, sha256
+from fledge.files import did_you_mean, json_bytes, read_json, readable_bytes, sha256
 from fledge.tokenizer.files import CONFIGURATION, VOCABULARY
 
 MANIFEST = "bundle.json"
@@ -202,7 +202,7 @@ def now() -> str:
 
 def what_to_try(folder: Path) -> str:
     if not folder.exists():
-        return "There is nothing at that path."
+        return f"There is nothing at that path.{did_you_mean(folder)}"
     kept, values = folder / "config.json", None
     if kept.is_file() and kept.stat().st_size <= LARGEST_MANIFEST:
         with suppress(FledgeError, OSError):  # what can't be read says nothing of the folder

@@ -161,17 +161,25 @@ def print_contrast(console: Console, names: Sequence[str], found: Contrast, limi
 
 def print_code_points(console: Console, points: Sequence[CodePoint], facts: TextFacts) -> None:
     """Each character, and the sizes of the whole."""
-    made = table("character", "code point", "name", "category", "UTF-8", "UTF-16", "UTF-32", "why it is not seen")
-    for point in points:
+    made = Table(box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False)
+    categories = [f"{point.category} {CATEGORIES[point.category]}" for point in points]
+    longest_word = max(len(word) for text in ("category", *categories) for word in text.split())
+    # Bytes stand in one line; the name takes the room that is left, at 80 columns still enough for its words.
+    made.add_column("")
+    made.add_column("code point", width=8)
+    made.add_column("name, and why it is not seen", overflow="fold")
+    made.add_column("category", width=longest_word if console.width < 100 else None)
+    for form in ("UTF-8", "UTF-16", "UTF-32"):
+        made.add_column(form, no_wrap=True)
+    for point, category in zip(points, categories, strict=True):
         made.add_row(
             "" if point.invisible else Text(point.character),
             f"U+{point.code:04X}",
-            point.name,
-            f"{point.category} {CATEGORIES[point.category]}",
+            f"{point.name} ({point.invisible})" if point.invisible else point.name,
+            category,
             spaced(point.utf8),
             spaced(point.utf16),
             spaced(point.utf32),
-            point.invisible or "",
         )
     console.print(made)
     form = "in composed form (NFC)" if facts.composed else "not in composed form (NFC)"

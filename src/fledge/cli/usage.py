@@ -17,6 +17,8 @@ Refusal: type[Exception] = typer.BadParameter.__mro__[2]
 
 def invoke(app: typer.Typer, arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code; what can't be understood raises FledgeError."""
+    if not {"-h", "--help"}.isdisjoint(arguments):
+        show_names_whole()
     command: Any = typer.main.get_command(app)
     try:
         with command.make_context("fledge", list(arguments)) as context:
@@ -31,6 +33,31 @@ def invoke(app: typer.Typer, arguments: Sequence[str]) -> int:
             return 2
         raise FledgeError(sentence(error, command, arguments)) from error
     return 0
+
+
+def show_names_whole() -> None:
+    """In help for a narrow terminal, no option's name is cut: `--no-…` stands below its twin, and other columns wrap.
+
+    Rich narrows every column that may wrap, whatever words are in it; Typer's tables let all of them.
+    """
+    from rich.table import Table
+    from rich.text import Text
+    from typer import rich_utils
+
+    class WholeNames(Table):
+        def add_row(self, *cells: Any, **options: Any) -> None:
+            named = [cell for cell in cells if isinstance(cell, Text) and re.fullmatch(r"(-[\w-]+,?)+", cell.plain)]
+            long = [cell for cell in named if cell.plain.startswith("--")]
+            if len(long) == 2:
+                first, twin = long
+                cells = tuple(
+                    Text("\n").join(long) if cell is first else "" if cell is twin else cell for cell in cells
+                )
+            super().add_row(*cells, **options)
+            for column, cell in zip(self.columns, cells, strict=False):
+                column.no_wrap = column.no_wrap or (isinstance(cell, Text) and cell.plain.startswith("-"))
+
+    setattr(rich_utils, "Table", WholeNames)  # noqa: B010  (a name of Typer's own)
 
 
 def sentence(error: Any, command: Any, arguments: Sequence[str]) -> str:

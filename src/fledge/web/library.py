@@ -14,7 +14,7 @@ from threading import Lock
 
 from fledge.bundle.checkpoints import best_of
 from fledge.errors import FledgeError, nearest
-from fledge.files import PARTIAL
+from fledge.files import PARTIAL, did_you_mean
 from fledge.tokenizer import load_tokenizer
 
 DEPTH = 6
@@ -66,8 +66,8 @@ class Library:
         for source in self.sources:
             if not waiting and not source.exists():
                 raise FledgeError(
-                    f"There is no {source} to serve. Train something first (fledge demo), or name a folder "
-                    "of runs, a bundle or a tokenizer file."
+                    f"There is no {source} to serve.{did_you_mean(source)} Train something first (fledge demo), or "
+                    "name a folder of runs, a bundle or a tokenizer file."
                 )
             if source.is_file() and not source.name.lower().endswith(ARCHIVES):
                 try:
