@@ -37,6 +37,20 @@ def test_a_forecast_is_held_against_what_came() -> None:
     assert "stayed below" in found.held_against(None, found.tokens_per_second)
 
 
+def test_a_speed_is_compared_where_it_matters_and_with_the_likely_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = training_device(torch.device("cpu"), "fp32")
+    found = forecast(Account(SMALL, 50_257, 64, precision="fp32", device=cpu))
+    slow = 0.27 * found.tokens_per_second
+    assert "expected" not in found.held_against(None, slow, seconds=20)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (6.0, 6.0, 6.0))
+    assert "27% of what was expected" in found.held_against(None, slow, seconds=200)
+    assert found.held_against(None, slow, seconds=200).endswith("cores, which is the likely reason.")
+    monkeypatch.setattr(os, "getloadavg", lambda: (2.0, 2.0, 2.0))
+    assert "small model or batch" in found.held_against(None, slow, seconds=200)
+    assert "likely" not in found.held_against(None, 0.8 * found.tokens_per_second, seconds=200)
+
+
 def test_a_process_is_not_held_against_less_than_its_libraries_take() -> None:
     """A tiny model on a CPU: that the process grew by a hundred times the model says nothing of the account."""
     cpu = training_device(torch.device("cpu"), "fp32")
@@ -102,7 +116,7 @@ def check_said(printed: str) -> None:
     expected = re.search(r"Expected: \S+ .FLOP a step, \S+ .B of memory.*, [\d,]+ tokens/s at 40% of the", printed)
     assert expected, printed
     came = re.search(
-        r"(The process grew by .*; speed|Memory stayed .*; speed|Speed) was [\d,]+ tokens/s, .* expected: \S+% of the",
+        r"(The process grew by .*; speed|Memory stayed .*; speed|Speed) was [\d,]+ tokens/s: \S+% of the",
         printed,
     )
     assert came, printed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
@@ -11,6 +12,10 @@ from fledge.accounting.budget import readable_share
 from fledge.accounting.ledger import DEFAULT_MFU, Account
 from fledge.files import readable_bytes
 
+LONG = 60.0
+"Seconds of training below which a speed is not compared with the expected one."
+SLOW = 0.5
+"Of the expected speed: below it, the likely reason is given."
 PROCESS_NOISE = 100e6
 "Bytes that a process grows by for its libraries alone: less than that is not told from them."
 
@@ -38,8 +43,11 @@ class Forecast:
             f"{self.tokens_per_second:,.0f} tokens/s at {readable_share(self.mfu)} of {self.basis}."
         )
 
-    def held_against(self, memory: float | None, tokens_per_second: float) -> str:
-        """For after the last step, beside what was measured; no `memory` where the program had needed more before."""
+    def held_against(self, memory: float | None, tokens_per_second: float, seconds: float = LONG) -> str:
+        """For after the last step, beside what was measured; no `memory` where the program had needed more before.
+
+        A run of few `seconds` is mostly start-up: its speed is told, and not compared.
+        """
         text = "Memory stayed below what the program had used before training; speed"
         if not self.own_memory and self.memory < PROCESS_NOISE:
             text = "Speed"
@@ -47,8 +55,21 @@ class Forecast:
             was = "The process grew by" if not self.own_memory else "Memory was"
             text = f"{was} {readable_bytes(memory)}, {_off(memory, self.memory)} expected; speed"
         share = readable_share(tokens_per_second / self.peak_speed)
+        if seconds < LONG:
+            return f"{text} was {tokens_per_second:,.0f} tokens/s: {share} of {self.basis}."
         off = _off(tokens_per_second, self.tokens_per_second)
-        return f"{text} was {tokens_per_second:,.0f} tokens/s, {off} expected: {share} of {self.basis}."
+        why = f" {self._why_slow()}" if tokens_per_second < SLOW * self.tokens_per_second else ""
+        return f"{text} was {tokens_per_second:,.0f} tokens/s, {off} expected: {share} of {self.basis}.{why}"
+
+    def _why_slow(self) -> str:
+        """The likely reason of a speed far below the expected one."""
+        cores = os.cpu_count() or 1
+        if not self.own_memory and hasattr(os, "getloadavg") and os.getloadavg()[0] > cores + 0.5:
+            return f"Other programs are busy on this machine's {cores} cores, which is the likely reason."
+        return (
+            "A likely reason is a small model or batch: much of its time is spent outside of matrix products. "
+            "fledge train --profile shows where the time goes."
+        )
 
 
 def usual_speed(rows: Iterable[Mapping[str, str]]) -> float | None:

@@ -413,7 +413,8 @@ class Session:
         if self.forecast and speed:
             rows = [] if self.records is None else self.records.metrics.rows
             usual = usual_speed(row for row in rows if int(row["step"]) > self.clock.begun_at)
-            self.view.note(self.forecast.held_against(grown_memory(self.device, *self._memory_before), usual or speed))
+            grown = grown_memory(self.device, *self._memory_before)
+            self.view.note(self.forecast.held_against(grown, usual or speed, self.clock.seconds()))
         if stopped:
             self.view.note(
                 f"Stopped by {stopped} after step {progress.step}; everything is saved. "
