@@ -26,7 +26,7 @@ MOST_TOKENS = 20_000_000
 ROUNDS = 60
 RATES = (0.1, 0.02)
 "Peaks for the two matrices and for the norm; both fall to nothing."
-ROWS = 2048
+ROWS = 1024
 
 
 def require_pairs(config: RunConfig, vocabulary_size: int) -> None:
@@ -49,8 +49,8 @@ def require_pairs(config: RunConfig, vocabulary_size: int) -> None:
         )
 
 
-def start_from_pairs(model: Model, tokens: NDArray[np.integer], config: RunConfig) -> float:
-    """Fit the embedding, the final norm and the head to the pairs in `tokens`; the fitted loss in nats per token."""
+def start_from_pairs(model: Model, tokens: NDArray[np.integer], config: RunConfig) -> None:
+    """Silence the blocks, and fit the embedding, the final norm and the head to the pairs in `tokens`."""
     require_pairs(config, model.vocabulary_size)
     assert isinstance(model, Transformer)
     assert model.lm_head is not None
@@ -64,46 +64,50 @@ def start_from_pairs(model: Model, tokens: NDArray[np.integer], config: RunConfi
     rows = [model.token_embeddings.used, model.lm_head.used]
     norm = list(model.ln_final.parameters())
     fitted = [part.detach().to(device).clone().requires_grad_() for part in (*rows, *norm)]
-    loss = fit(model.ln_final, fitted, targets_VV, weights_V)
+    fit(model.ln_final, fitted, targets_VV, weights_V)
     with torch.no_grad():
         for part, values in zip((*rows, *norm), fitted, strict=True):
             part.copy_(values)
-    return loss
 
 
 def pair_targets(tokens: NDArray[np.integer], vocabulary_size: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """The smoothed probability of each id after each id, and the share of the text that each id is."""
     counts = KneserNey(tokens, vocabulary_size, 2)
-    table = np.empty((vocabulary_size, vocabulary_size), np.float32)
-    successors = np.arange(vocabulary_size)
-    step = max(1, (1 << 22) // vocabulary_size)
-    for first in range(0, vocabulary_size, step):
-        ids = np.arange(first, min(first + step, vocabulary_size))
-        pairs = np.stack(np.broadcast_arrays(ids[:, None], successors), axis=-1).reshape(-1, 2)
-        table[ids] = counts.probabilities(pairs).reshape(len(ids), -1)
+    pairs, single = counts.orders[1], counts.probabilities(np.arange(vocabulary_size)[:, None])
+    backed_off = np.ones(vocabulary_size)
+    backed_off[pairs.contexts] = pairs.discount * pairs.successors / pairs.totals
+    totals = np.ones(vocabulary_size)
+    totals[pairs.contexts] = pairs.totals
+    table = np.multiply.outer(backed_off.astype(np.float32), single.astype(np.float32))
+    first, second = np.divmod(pairs.grams, counts.base)
+    table[first, second] += np.maximum(pairs.counts - pairs.discount, 0) / totals[first]
     share = np.bincount(tokens[:-1], minlength=vocabulary_size) / max(1, len(tokens) - 1)
     return torch.from_numpy(table).to(device), torch.from_numpy(share).float().to(device)
 
 
-def fit(norm: torch.nn.Module, fitted: list[Tensor], targets_VV: Tensor, weights_V: Tensor) -> float:
-    """Full passes over the table by Adam, the rows in the order of the ids; changes `fitted` in place."""
+def fit(norm: torch.nn.Module, fitted: list[Tensor], targets_VV: Tensor, weights_V: Tensor) -> None:
+    """Full passes over the table by Adam; changes `fitted` in place.
+
+    The gradient of the scores is written down, probability less target: the table is large and this passes over it the
+    fewest times. Only the norm is left to autograd.
+    """
     optimizer = torch.optim.Adam(
         [{"params": fitted[:2], "lr": RATES[0]}, {"params": fitted[2:], "lr": RATES[1]}], betas=(0.9, 0.95)
     )
     embeddings_VD, head_VD, *norms = fitted
     names = [name for name, _ in norm.named_parameters()]
-    total = 0.0
     for number in range(ROUNDS):
         for group, rate in zip(optimizer.param_groups, RATES, strict=True):
             group["lr"] = rate * (1 - number / ROUNDS)
-        total = 0.0
-        for first in range(0, len(weights_V), ROWS):
-            rows = slice(first, first + ROWS)
-            hidden = torch.func.functional_call(norm, dict(zip(names, norms, strict=True)), (embeddings_VD[rows],))
-            scores = functional.log_softmax(functional.linear(hidden, head_VD), dim=-1)
-            loss = -(weights_V[rows] * (targets_VV[rows] * scores).sum(-1)).sum()
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += loss.detach().item()
+        hidden_VD = torch.func.functional_call(norm, dict(zip(names, norms, strict=True)), (embeddings_VD,))
+        pull_VD, head_VD.grad = torch.empty_like(hidden_VD), torch.zeros_like(head_VD)
+        with torch.no_grad():
+            for first in range(0, len(weights_V), ROWS):
+                rows = slice(first, first + ROWS)
+                wrong = torch.softmax(functional.linear(hidden_VD[rows], head_VD), dim=-1)
+                wrong.sub_(targets_VV[rows]).mul_(weights_V[rows, None])
+                head_VD.grad.addmm_(wrong.mT, hidden_VD[rows])
+                torch.mm(wrong, head_VD, out=pull_VD[rows])
+        hidden_VD.backward(pull_VD)  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
-    return total
