@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fledge.accounting import Account
 from fledge.bundle.checkpoints import checkpoints
-from fledge.config import ModelConfig, load_recipe, parse_value
+from fledge.config import ModelConfig, RunConfig, load_recipe, parse, parse_value
 from fledge.corpus import Corpus
 from fledge.errors import FledgeError
 from fledge.experiments import choose, start
@@ -18,6 +18,7 @@ from fledge.experiments.choose import LADDER, Look, choose_size, model_of
 from fledge.experiments.recipe import Choice, config_of, recipe_text
 from fledge.files import read_json, write_json
 from fledge.run import Run
+from fledge.training.pairs import require_pairs
 from tests.small import SMALL
 
 PEAK = 1e11
@@ -69,10 +70,20 @@ def test_speeds_that_matter_are_measured() -> None:
 
 @pytest.mark.parametrize(
     ("size", "kind", "vocabulary"),
-    [(50_000, "character", None), (1_000_000, "bpe", 512), (4_100_000, "bpe", 1024), (400_000_000, "bpe", 8192)],
+    [(50_000, "character", None), (200_000, "bpe", 512), (1_000_000, "bpe", 2048), (400_000_000, "bpe", 16_384)],
 )
 def test_the_vocabulary_grows_with_the_text(size: int, kind: str, vocabulary: int | None) -> None:
-    assert choose.choose_vocabulary(Look(100, size, 80))[:2] == (kind, vocabulary)
+    assert choose.choose_vocabulary(Look(100, size, 80), fast=True)[:2] == (kind, vocabulary)
+    on_a_cpu = choose.choose_vocabulary(Look(100, size, 80), fast=False)[1]
+    assert on_a_cpu == (None if vocabulary is None else min(vocabulary, 4096))
+
+
+def test_what_works_against_overfitting_grows_with_the_passes() -> None:
+    passes = (0.5, 2, 3, 6, 12, 20)
+    decays = [choose.choose_decay(count)[0] for count in passes]
+    assert decays == sorted(decays)
+    assert (decays[0], decays[-1]) == (0.1, 1.0)
+    assert [choose.choose_dropout(count)[0] for count in passes] == [0, 0, 0, 0.1, 0.1, 0.1]
 
 
 def test_windows_grow_with_the_work_there_is_time_for() -> None:
@@ -108,8 +119,14 @@ def test_a_batch_grows_only_where_the_machine_was_idle(speeds, batch):
 
 
 def test_every_step_of_the_ladder_is_a_model() -> None:
-    sizes = [Account(model_of(*shape), 1024, 64).flops_per_token for shape in LADDER]
-    assert sizes == sorted(sizes)
+    for fast in (False, True):
+        sizes = [Account(model_of(*shape, fast), 1024, 64).flops_per_token for shape in LADDER]
+        assert sizes == sorted(sizes)
+
+
+def test_on_a_cpu_the_head_can_be_fitted_to_counts() -> None:
+    for shape in LADDER:
+        require_pairs(parse(RunConfig, {"model": model_of(*shape).model_dump()}), 4096)
 
 
 def test_a_recipe_reads_back_as_it_was_meant(tmp_path) -> None:

@@ -21,6 +21,8 @@ A, ALPHA, B, BETA = 406.4, 0.34, 410.7, 0.28
 FORGETTING = 15.4
 MOST_PASSES = 20
 "More passes over a text than this teach it by heart."
+FEW_PASSES = 4
+"Up to so many, text that is seen again is nearly as good as new, and overfitting is no danger."
 
 TWICE_THE_BATCH = 1.35
 "How much faster twice the batch must be: so many times more tokens teach as much in half as many steps (measured)."
@@ -67,15 +69,16 @@ class Size(NamedTuple):
     "By the law: for comparing sizes, not a forecast."
 
 
-def choose_vocabulary(look: Look) -> tuple[str, int | None, str]:
-    """Kind, size and reason: about half the root of the text's bytes, so that most tokens are seen often enough."""
+def choose_vocabulary(look: Look, fast: bool) -> tuple[str, int | None, str]:
+    """Kind, size and reason: about the root of the text's bytes. On a CPU the head of a larger one costs too much."""
     if look.bytes < 100_000:
         why = f"a text of {look.bytes:,} bytes shows pairs too seldom to learn from: its characters are the tokens"
         return "character", None, why
-    size = power_of_two(math.sqrt(look.bytes) / 2, 512, 32_768)
+    size = power_of_two(1.5 * math.sqrt(look.bytes), 512, 16_384 if fast else 4096)
     why = (
-        f"about half the root of the text's {look.bytes / 1e6:,.1f} MB, as a power of two: longer tokens hold more, "
-        "and fewer of them are seen often enough to be learned"
+        f"about the square root of the text's {look.bytes / 1e6:,.1f} million bytes, as a power of two"
+        f"{'' if fast else ', and at most 4,096 on a CPU'}: longer tokens carry more text per step, and rare ones are "
+        "not seen often enough to be learned"
     )
     return "bpe", size, why
 
@@ -109,19 +112,45 @@ def choose_fast_batch(batch: int, speed: Callable[[int], float]) -> tuple[int, f
 
 
 def choose_rate(width: int) -> float:
-    """0.003 at width 128, falling with the root of the width: what the packaged recipes were tuned to."""
+    """For what Muon leaves to AdamW: 0.003 at width 128, falling with the root of the width, as in the packaged
+    recipes."""
     return float(f"{3e-3 * math.sqrt(128 / max(width, 128)):.2g}")
 
 
+def choose_decay(passes: float) -> tuple[float, str]:
+    """The weight decay: 0.1 for text that is new, 1 from twelve passes on.
+
+    >>> [choose_decay(passes)[0] for passes in (1, 4, 12, 20)]
+    [0.1, 0.24, 1.0, 1.0]
+    """
+    decay = 0.1 * min(10.0, max(1.0, passes / 2) ** (math.log(10) / math.log(6)))
+    if passes <= 2:
+        return 0.1, "the usual decay: the text is hardly seen twice"
+    return float(f"{decay:.2g}"), f"a model overfits less in {passes:.1f} passes when its weights decay faster"
+
+
 def choose_dropout(passes: float) -> tuple[float, str]:
-    if passes < 4:
-        return 0.0, f"{passes:.1f} passes over the text are too few to learn it by heart"
-    return (0.1 if passes < 12 else 0.2), f"in {passes:.1f} passes a model begins to learn a text by heart"
+    if passes < FEW_PASSES:
+        return 0.0, f"{passes:.1f} passes over the text are too few to overfit"
+    return 0.1, f"a model overfits less in {passes:.1f} passes when some activations are dropped"
 
 
-def model_of(layers: int, width: int) -> ModelConfig:
-    """The shape of one step of the ladder: heads of 32, of 64 from width 512 on; the embedding is the head too."""
-    return ModelConfig(layers=layers, width=width, heads=max(1, width // (64 if width >= 512 else 32)), tied=True)
+def choose_schedule(passes: float) -> tuple[dict[str, str | float], str]:
+    """How the rate falls: in a line, and in short runs not before two fifths of the steps."""
+    if passes < FEW_PASSES:
+        why = "after the warm-up the full rate for two fifths of the steps, then down to zero: best in short runs"
+        return {"schedule.name": "stable", "schedule.decay_fraction": 0.6}, why
+    return {"schedule.name": "linear"}, "after the warm-up the rate falls in a line to zero"
+
+
+def model_of(layers: int, width: int, fast: bool = False) -> ModelConfig:
+    """The shape of one step of the ladder: heads of 32, of 64 from width 512 on.
+
+    On a GPU, QK-norm is worth its cost, and the embedding is the head too. On a CPU time is short: the head is a matrix
+    of its own, so that training can start from counts.
+    """
+    heads = max(1, width // (64 if width >= 512 else 32))
+    return ModelConfig(layers=layers, width=width, heads=heads, tied=fast, qk_norm=fast)
 
 
 def law(parameters: float, tokens: float) -> float:
@@ -146,17 +175,18 @@ def choose_size(
     measure: Callable[[ModelConfig], float],
     start: int,
     measurements: int,
+    fast: bool = False,
 ) -> tuple[Size, list[Size]]:
     """The step of the ladder that the law likes best, at speeds that are measured where it matters.
 
     `measure` gives a model's tokens per second; speeds not measured follow from the FLOPs of the nearest one that was.
     The best is measured, and the search ends when it stays the best. All sizes are returned, for the report.
     """
-    accounts = [Account(model_of(*shape), vocabulary_size, context_length) for shape in LADDER]
+    accounts = [Account(model_of(*shape, fast), vocabulary_size, context_length) for shape in LADDER]
     speeds: dict[int, float] = {}
     best = start
     while True:
-        speeds[best] = measure(model_of(*LADDER[best]))
+        speeds[best] = measure(model_of(*LADDER[best], fast))
         sizes = []
         for place, (layers, width) in enumerate(LADDER):
             near = min(speeds, key=lambda known: abs(known - place))

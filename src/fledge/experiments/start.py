@@ -46,6 +46,8 @@ class Start:
     """One start under way. `say` is told each thing as it is known: a word for it, and a sentence."""
 
     def __init__(self, texts: Sequence[str], seconds: float, time_text: str, folder: Path | None, say: Say) -> None:
+        import torch
+
         self.began = time.monotonic()
         if "-" in texts:
             raise FledgeError("fledge start reads its text several times, and standard input only once. Name a file.")
@@ -53,6 +55,7 @@ class Start:
         self.seconds, self.time_text, self.say = seconds, time_text, say
         self.folder = folder or Path("runs") / name_of(texts[0])
         self.choices: list[Choice] = []
+        self.fast = torch.cuda.is_available()
         self.batch, self.speed = 0, 0.0
 
     def run(self) -> Run:
@@ -125,7 +128,7 @@ class Start:
 
         corpus = Corpus.open(*self.texts)
         look = self.look(corpus)
-        kind, vocabulary, why = choose.choose_vocabulary(look)
+        kind, vocabulary, why = choose.choose_vocabulary(look, self.fast)
         settings = TokenizerConfig(kind=kind, vocabulary_size=vocabulary)  # type: ignore[arg-type]  # a str
         values: dict[str, Any] = {"kind": kind} if vocabulary is None else {"kind": kind, "vocabulary_size": vocabulary}
         self.choices = [
@@ -139,7 +142,7 @@ class Start:
             "tokenizer", f"{kind}, {tokenizer.vocab_size:,} tokens of {per_token:.2f} bytes: {unique:,} to train on"
         )
         context, size = self.choose_model(tokenizer.vocab_size, unique, look.bytes / look.documents / per_token)
-        self.choose_training(context, size, unique, 0.1 * look.bytes / per_token)
+        self.choose_training(context, size, unique, 0.1 * look.bytes / per_token, tokenizer.vocab_size)
         machine = machine_name()
         title = f"Chosen by fledge start for {', '.join(self.texts)} and {self.time_text} on {machine}."
         return config_of(name_of(self.texts[0]), self.choices), tokenizer, title
@@ -161,14 +164,12 @@ class Start:
 
     def choose_model(self, vocabulary_size: int, unique: int, document_tokens: float) -> tuple[int, Size]:
         """Context and size, by measuring a few sizes."""
-        import torch
-
         from fledge.accounting import Account
 
-        fast = torch.cuda.is_available()
+        fast = self.fast
         start = choose.LADDER.index((8, 512) if fast else (4, 128))
         seconds = min(1.5, max(0.2, self.seconds / 200))
-        first = choose.model_of(*choose.LADDER[start])
+        first = choose.model_of(*choose.LADDER[start], fast)
         left = max(1.0, self.left() - 9 * seconds)
         speed = measured_speed(first, vocabulary_size, 64, 32, seconds)
         flops = speed * Account(first, vocabulary_size, 64).flops_per_token
@@ -182,24 +183,25 @@ class Start:
             return measured_speed(model, vocabulary_size, context, batch, seconds)
 
         most = 3 if fast else 5
-        size, sizes = choose.choose_size(0.85 * left, unique, vocabulary_size, context, measure, start, most)
-        model = choose.model_of(size.layers, size.width)
+        size, sizes = choose.choose_size(0.85 * left, unique, vocabulary_size, context, measure, start, most, fast)
+        model = choose.model_of(size.layers, size.width, fast)
         self.batch, self.speed = choose.choose_fast_batch(
             choose.choose_batch(size.tokens, context),
             lambda batch: measured_speed(model, vocabulary_size, context, batch, seconds),
         )
-        shape = {"model.layers": size.layers, "model.width": size.width, "model.heads": model.heads, "model.tied": True}
+        shape = {f"model.{name}": getattr(model, name) for name in ("layers", "width", "heads", "tied", "qk_norm")}
         why = f"{size.parameters:,} parameters, which learn at {self.speed:,.0f} tokens/s here; {rivals(size, sizes)}"
         self.choices.append(Choice(shape, why))
         self.say("model", f"{size.layers} layers × {size.width}, {size.parameters:,} parameters, context {context}")
         return context, size
 
-    def choose_training(self, context: int, size: Size, unique: int, held_out: float) -> None:
+    def choose_training(self, context: int, size: Size, unique: int, held_out: float, vocabulary_size: int) -> None:
         """Batch, steps, rate and what goes with them, so that training and report end in the time."""
         batch = self.batch
         looks = EVALUATIONS * (EVALUATED * context * FORWARD / self.speed + 0.5)
         to_tokenize = (unique + held_out) / 1e7
-        spare = max(0.0, self.left() - self.report_seconds(held_out, unique) - looks - to_tokenize)
+        to_count = 0.0 if self.fast else self.counting_seconds(size, context, vocabulary_size)
+        spare = max(0.0, self.left() - self.report_seconds(held_out, unique) - looks - to_tokenize - to_count)
         allowed, sensible = TRAINED * spare * self.speed, choose.MOST_PASSES * unique
         steps = int(min(allowed, sensible) / (batch * context))
         if steps < FEWEST_STEPS:
@@ -209,12 +211,22 @@ class Start:
             )
         passes = steps * batch * context / unique
         dropout, dropout_why = choose.choose_dropout(passes)
+        decay, decay_why = choose.choose_decay(passes)
+        schedule, schedule_why = choose.choose_schedule(passes)
         length_why = (
             f"{steps * batch * context:,} tokens, {passes:.1f} passes over the text, are what the time allows; the "
             "batch is as small as runs fast here, for many steps teach more than few"
             if allowed <= sensible
-            else f"{passes:.1f} passes over the text; more would teach it by heart, so this ends before the time"
+            else f"{passes:.1f} passes over the text; more passes would overfit, so training ends early"
         )
+        if not self.fast:
+            self.choices.append(
+                Choice(
+                    {"training.start": "pairs", "optimizer.matrix_learning_rate": 0.03},
+                    "time is short on a CPU: the model begins as a bigram model fitted to counts, and its matrices learn "
+                    "at a higher rate than the default of 0.02",
+                )
+            )
         often = max(1, steps // EVALUATIONS)
         self.choices += [
             Choice({"model.dropout": dropout}, dropout_why),
@@ -223,13 +235,10 @@ class Start:
                 "Muon learns more from a step than AdamW; the rate is that of the packaged recipes, which falls with "
                 "the root of the width",
             ),
+            Choice({"optimizer.weight_decay": decay}, decay_why),
             Choice(
-                {
-                    "schedule.name": "linear",
-                    "schedule.warmup_steps": min(100, steps // 10),
-                    "schedule.final_fraction": 0.0,
-                },
-                "a tenth of the steps, at most a hundred, to reach the full rate; then it falls in a line to nothing",
+                {**schedule, "schedule.warmup_steps": min(100, steps // 10), "schedule.final_fraction": 0.0},
+                f"a tenth of the steps, at most a hundred, to warm up; {schedule_why}",
             ),
             Choice({"training.steps": steps, "training.batch_size": batch}, length_why),
             Choice(
@@ -290,6 +299,15 @@ class Start:
 
     def left(self) -> float:
         return self.seconds - (time.monotonic() - self.began)
+
+    def counting_seconds(self, size: Size, context: int, vocabulary_size: int) -> float:
+        """Of the fit to counts, at half the FLOP/s that training reaches: its table is read as often as multiplied."""
+        from fledge.accounting import Account
+        from fledge.training.pairs import ROUNDS
+
+        model = choose.model_of(size.layers, size.width, self.fast)
+        reached = self.speed * Account(model, vocabulary_size, context).flops_per_token
+        return 2 * ROUNDS * 6 * vocabulary_size**2 * size.width / reached
 
     def report_seconds(self, held_out: float, unique: float) -> float:
         """Of the evaluation, which sees each token in two windows, the counts it is held against, and the samples."""
