@@ -223,8 +223,8 @@ class Start:
             self.choices.append(
                 Choice(
                     {"training.start": "pairs", "optimizer.matrix_learning_rate": 0.03},
-                    "time is short on a CPU: the model begins as a bigram model fitted to counts, and its matrices learn "
-                    "at a higher rate than the default of 0.02",
+                    "time is short on a CPU: the model begins as a bigram model fitted to counts, and its matrices "
+                    "learn at a higher rate than the default of 0.02",
                 )
             )
         often = max(1, steps // EVALUATIONS)
