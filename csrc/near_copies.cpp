@@ -15,6 +15,8 @@ namespace {
 constexpr std::uint64_t roll = 0x9E3779B97F4A7C15ull;
 constexpr std::size_t part_bytes = std::size_t{1} << 18;
 constexpr std::size_t compared = 64;  // members of one bucket that are all compared with each other
+constexpr std::uint8_t patience = 32;  // comparisons in larger buckets for one document, over all bands: lines of one
+                                        // form, which are a little less alike than the threshold, meet in every band
 
 std::uint64_t mixed(std::uint64_t value) {
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -336,6 +338,7 @@ std::vector<std::uint32_t> NearCopies::groups() const {
     std::vector<std::uint64_t> entries(leaders.size()), sorted(leaders.size());
     std::vector<Pair> pairs;
     std::vector<Byte> same;
+    std::vector<std::uint8_t> tries(size());
     const auto decide = [&] {
         same.assign(pairs.size(), 0);
         constexpr std::size_t step = 256;
@@ -376,6 +379,8 @@ std::vector<std::uint32_t> NearCopies::groups() const {
             if (end - i > compared) {  // first each with its neighbours; what is still apart is looked at again
                 crowds.emplace_back(i, end);
                 for (std::size_t j = i + 1; j < end; ++j) {
+                    if (tries[member(j)] >= patience) continue;
+                    tries[member(j)] += 2;
                     propose(member(i), member(j));
                     propose(member(j - 1), member(j));
                 }
@@ -391,11 +396,13 @@ std::vector<std::uint32_t> NearCopies::groups() const {
             std::vector<std::uint32_t> apart;
             for (std::size_t i = first; i < end; ++i) {
                 const auto document = static_cast<std::uint32_t>(entries[i]);
+                if (tries[document] >= patience) continue;
                 const std::uint32_t root = groups.root(document);
                 const bool known = std::any_of(apart.begin(), apart.end(), [&](auto one) { return groups.root(one) == root; });
                 if (known) continue;
+                tries[document] = static_cast<std::uint8_t>(std::min<std::size_t>(patience, tries[document] + apart.size()));
                 for (const std::uint32_t one : apart) propose(one, document);
-                if (apart.size() < compared) apart.push_back(document);
+                if (apart.size() < patience / 2) apart.push_back(document);
                 if (pairs.size() > std::size_t{1} << 20) decide();
             }
         }

@@ -335,7 +335,7 @@ def look_at(corpus: Corpus) -> Look:
     documents = size = 0
     characters: set[str] = set()
     share = 1.0
-    for batch in corpus.batches():
+    for batch in corpus.without_groups().batches():
         text = batch.text.joined()
         if not size:
             characters = set(bytes(text.buffer[: 1 << 20]).decode("utf-8", "replace"))
