@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
-from fledge.config import load_recipe
+from fledge.config import SamplingConfig, load_recipe
+from fledge.corpus import Corpus
+from fledge.generation import generate
 from fledge.generation.burst import Bursts
 from fledge.tokenizer import WordTokenizer, train_bpe
+from fledge.tokens import TokenStore, write_store
+from fledge.tokens.index import PassageIndex, Source
 from fledge.web.app import create_app
+from fledge.web.library import Library
+from fledge.web.shelf import Shelf
 from tests.documentation import examples
 from tests.web.conftest import serving
 from tests.web.world import SMALL, TEXT, make_bundle
@@ -214,3 +222,70 @@ def test_the_handbook_s_example_runs(address: str, capsys: pytest.CaptureFixture
     code = example.code.replace("http://127.0.0.1:8765", address).replace('"akjv"', '"alpha"')
     exec(compile(code, str(page), "exec"), {})
     assert capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose training text holds what its model says: the text was written after the model."""
+    folder = tmp_path_factory.mktemp("learned") / "runs" / "aaa"
+    tokenizer = train_bpe([TEXT.encode()], 256, [])  # bytes, so that what is said is always read back as the same ids
+    make_bundle(folder / "checkpoints" / "step-00000200", load_recipe("akjv-demo", SMALL), tokenizer, seed=1)
+    found = Shelf(Library([folder.parent])).bundle("aaa/checkpoints/step-00000200")
+    settings = SamplingConfig(temperature=0, max_tokens=60)
+    said = tokenizer.decode_bytes(generate(found.model, tokenizer, ["the egg"], settings)[0].ids)
+    corpus = Corpus.from_documents([TEXT.encode(), b"the hen said: " + said], validation_fraction=0)
+    PassageIndex.of(write_store(corpus, tokenizer, folder / "tokens", progress=False))
+    return folder
+
+
+def sources_of(folder: Path, **asked: Any) -> Any:
+    values = {"model": "aaa/checkpoints/step-00000200", "prompt": "the egg", "temperature": 0, "max_tokens": 60}
+    with TestClient(create_app([folder], rate=1e5), base_url="http://127.0.0.1:8765") as client:
+        return client.post("/v1/completions", json={**values, "sources": True, **asked})
+
+
+def test_a_completion_names_its_sources_where_it_is_asked_to(learned: Path) -> None:
+    """At the end of a stream the same as at once; a text that is not asked about has none."""
+    store = TokenStore.open(learned / "tokens")
+    whole = sources_of(learned.parent, n=2).json()["choices"]
+    again = [Source(**source) for source in whole[0]["sources"]]
+    assert again
+    tokens, starts = store.split("train").tokens, store.split("train").documents
+    for source in again:
+        place = int(starts[source.document]) + source.place
+        assert source.document == 1
+        assert store.tokenizer.decode(tokens[place : place + source.length].tolist()) == source.text
+    assert whole[1]["sources"] == whole[0]["sources"]
+    lines = sources_of(learned.parent, stream=True).text.split("\n\n")
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+    told = [choice["sources"] for event in events for choice in event["choices"]]
+    assert told[-1] == whole[0]["sources"]
+    assert not any(told[:-1])
+    assert sources_of(learned.parent, sources=False).json()["choices"][0]["sources"] is None
+    assert sources_of(learned.parent, sources="yes").status_code == 422
+
+
+def test_sources_that_cannot_be_named_are_refused_in_a_sentence(learned: Path, tmp_path: Path) -> None:
+    """Nothing outside the served folders is read, no index is made, and no path is told."""
+    refused = sources_of(learned / "checkpoints", model="step-00000200")
+    assert refused.status_code == 400
+    assert "not beside it" in refused.json()["error"]["message"]
+    copy = tmp_path / "runs" / "aaa"
+    shutil.copytree(learned, copy)
+    (copy / "tokens" / "train.bin").unlink()
+    (copy / "tokens" / "train.bin").symlink_to(learned / "tokens" / "train.bin")
+    assert "not beside it" in sources_of(copy.parent).json()["error"]["message"]
+    shutil.rmtree(copy / "tokens")
+    shutil.copytree(learned / "tokens", copy / "tokens", ignore=shutil.ignore_patterns("passages"))
+    refused = sources_of(copy.parent)
+    assert refused.status_code == 400
+    assert "fledge generate RUN --sources" in refused.json()["error"]["message"]
+    assert not (copy / "tokens" / "passages").exists()
+    shutil.rmtree(copy / "tokens")
+    other = write_store(
+        Corpus.from_documents([TEXT.encode()]), WordTokenizer.train([TEXT]), copy / "tokens", progress=False
+    )
+    PassageIndex.of(other)
+    message = sources_of(copy.parent).json()["error"]["message"]
+    assert "no index of passages that fits" in message
+    assert str(tmp_path) not in message

@@ -17,7 +17,7 @@ from fledge.bundle.describe import open_manifest
 from fledge.config import RunConfig, parse
 from fledge.errors import FledgeError
 from fledge.tokens import TokenStore
-from fledge.web.library import Library, readable_file
+from fledge.web.library import Library
 from fledge.web.schemas import SamplingAnswer
 
 OPENING_TOKENS, OPENING_WORDS, OPENING_LENGTH = 48, 4, 60
@@ -33,7 +33,7 @@ def routes(library: Library) -> APIRouter:
         path = library.bundle(bundle)
         settings = parse(RunConfig, open_manifest(path)[1].config, where=bundle).sampling
         values = settings.model_dump(include=set(SamplingAnswer.model_fields))
-        return SamplingAnswer(bundle=bundle, **{**values, "prompt": settings.prompt or opening(path)})
+        return SamplingAnswer(bundle=bundle, **{**values, "prompt": settings.prompt or opening(library.tokens(path))})
 
     @router.get(
         "/download",
@@ -57,13 +57,12 @@ def routes(library: Library) -> APIRouter:
     return router
 
 
-def opening(bundle: Path) -> str:
+def opening(tokens: Path | None) -> str:
     """The first words of the text that a run held out, which its model has not seen; empty where there is no such."""
-    run = bundle.parent.parent
-    if bundle.parent.name != "checkpoints" or not readable_file(run, "tokens/store.json"):
+    if tokens is None:
         return ""
     try:
-        store = TokenStore.open(run / "tokens")
+        store = TokenStore.open(tokens)
         split = store.split("validation")
         end = min(OPENING_TOKENS, len(split.tokens))
         split.token_file.check(0, max(0, end - 1))

@@ -25,6 +25,7 @@ from fledge.web.writing import Fresh, open_session, run_session
 if TYPE_CHECKING:
     from fledge.generation.generate import Session
     from fledge.tokenizer import Tokenizer
+    from fledge.tokens.index import PassageIndex
 
 Id = Annotated[int, Field(ge=0, le=1 << 31), NUMBER]
 Text = Annotated[str, Field(max_length=100_000)]
@@ -68,6 +69,8 @@ class CompletionRequest(BaseModel):
     suffix: Annotated[str, Field(max_length=0)] | None = None
     logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
     user: str | None = None
+    sources: StrictBool | None = False
+    "Of fledge alone: with each text, what of it stands word for word in the training text of its run."
 
     @field_validator(*NEUTRAL, mode="before")
     @classmethod
@@ -85,11 +88,30 @@ class Logprobs(Answer):
     text_offset: list[int]
 
 
+class SourceFacts(Answer):
+    """A stretch of 20 tokens or more that stands in the training text."""
+
+    model_config = ConfigDict(from_attributes=True)
+    start: int
+    "Its first token in the generated text."
+    length: int
+    "Tokens."
+    text: str
+    document: int
+    "The number of the training document, from 0."
+    place: int
+    "Where in that document it begins, in tokens."
+    opening: str
+    "How the document begins."
+
+
 class Choice(Answer):
     text: str
     index: int
     logprobs: Logprobs | None
     finish_reason: Literal["stop", "length"] | None
+    sources: list[SourceFacts] | None = None
+    "With the end of a text, where they were asked for."
 
 
 class Usage(Answer):
@@ -138,7 +160,8 @@ def routes(library: Library, shelf: Shelf, worker: Worker) -> APIRouter:
     async def completions(asked: CompletionRequest, request: Request) -> Any:
         """Go on from one or several prompts; with `stream`, as server-sent events that end with `[DONE]`."""
         session = await run_in_threadpool(start_session, shelf, asked)
-        writer = Writer(asked, session)
+        index = await run_in_threadpool(shelf.passages, asked.model) if asked.sources else None
+        writer = Writer(asked, session, index)
         job = worker.submit(lambda: run_session(session))
         if asked.stream:
             return LiveResponse(writer.stream(job), media_type="text/event-stream")
@@ -146,7 +169,7 @@ def routes(library: Library, shelf: Shelf, worker: Worker) -> APIRouter:
             await unless_gone(collect(job.events()), request.receive)
         finally:
             job.cancelled = True
-        return writer.whole()
+        return await run_in_threadpool(writer.whole)
 
     return router
 
@@ -181,8 +204,8 @@ def prompts_of(asked: CompletionRequest) -> list[Any]:
 class Writer:
     """Turns a session's progress into the answers that OpenAI's clients read."""
 
-    def __init__(self, asked: CompletionRequest, session: Session) -> None:
-        self.asked, self.session = asked, session
+    def __init__(self, asked: CompletionRequest, session: Session, index: PassageIndex | None) -> None:
+        self.asked, self.session, self.index = asked, session, index
         self.name = f"cmpl-{secrets.token_hex(12)}"
         self.created = int(time.time())
         self.prompts = [list(ids) for ids in session.histories]
@@ -193,8 +216,7 @@ class Writer:
         choices = []
         for row, result in enumerate(self.session.results):
             text = self.echo(row) + result.text
-            logprobs = self.logprobs(row, 0, len(result.ids))
-            choices.append(Choice(text=text, index=row, logprobs=logprobs, finish_reason=self.reason(row)))
+            choices.append(self.end(row, text, self.logprobs(row, 0, len(result.ids))))
         return self.answer(choices, self.usage())
 
     async def stream(self, job: Job) -> AsyncGenerator[bytes, None]:
@@ -207,7 +229,7 @@ class Writer:
             async for fresh in job.events():
                 yield self.event([self.piece(fresh)])
             for row in range(len(self.session.results)):
-                yield self.event([Choice(text="", index=row, logprobs=None, finish_reason=self.reason(row))])
+                yield self.event([await run_in_threadpool(self.end, row, "", None)])
             if self.asked.stream_options and self.asked.stream_options.include_usage:
                 yield self.event([], self.usage())
             yield b"data: [DONE]\n\n"
@@ -216,6 +238,14 @@ class Writer:
             yield b"data: " + json.dumps(told).encode() + b"\n\n"
         finally:
             job.cancelled = True
+
+    def end(self, row: int, text: str, logprobs: Logprobs | None) -> Choice:
+        """What is known when a text has ended."""
+        found = None
+        if self.index is not None:
+            sources = self.index.sources(self.session.results[row].ids, self.session.tokenizer)
+            found = [SourceFacts.model_validate(source) for source in sources]
+        return Choice(text=text, index=row, logprobs=logprobs, finish_reason=self.reason(row), sources=found)
 
     def piece(self, fresh: Fresh) -> Choice:
         logprobs = self.logprobs(fresh.row, fresh.start, fresh.stop)

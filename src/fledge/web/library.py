@@ -102,6 +102,17 @@ class Library:
         catalogue = self.catalogue()
         return self._find("tokenizer", {**catalogue.tokenizers, **catalogue.bundles}, name)
 
+    def tokens(self, bundle: Path) -> Path | None:
+        """The store of the run that a checkpoint belongs to, where it lies below a served folder as a whole."""
+        folder = bundle.parent.parent / "tokens"
+        if bundle.parent.name != "checkpoints" or not readable_file(folder.parent, "tokens/store.json"):
+            return None
+        real = folder.resolve()
+        if not any(real.is_relative_to(source.resolve()) for source in self.sources):
+            return None
+        parts = [folder, *(path for path in folder.iterdir() if path.is_dir())]
+        return None if any(_leads_out(part, real) for part in parts) else folder
+
     def _find(self, kind: str, known: dict[str, Path], name: str) -> Path:
         if name not in known:
             hint = nearest(name, known) if known else f"There is no {kind} below the served folders yet."

@@ -8,11 +8,13 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from fledge.errors import FledgeError
 from fledge.web.library import ARCHIVES, Library
 
 if TYPE_CHECKING:
     from fledge.bundle import Bundle
     from fledge.tokenizer import Tokenizer
+    from fledge.tokens.index import PassageIndex
 
 BUNDLES = 4
 TOKENIZERS = 16
@@ -62,6 +64,7 @@ class Shelf:
         self.library, self.device = library, device
         self._bundles: Recent[Bundle] = Recent(BUNDLES, self._read_bundle)
         self._tokenizers: Recent[Tokenizer] = Recent(TOKENIZERS, self._read_tokenizer)
+        self._passages: Recent[PassageIndex] = Recent(BUNDLES, self._read_passages)
 
     def bundle(self, name: str) -> Bundle:
         """A model with its tokenizer, checked and ready."""
@@ -70,6 +73,30 @@ class Shelf:
     def tokenizer(self, name: str) -> Tokenizer:
         """A tokenizer of its own or of a bundle; the weights of the bundle are not touched."""
         return self._tokenizers.get(self.library.tokenizer(name))
+
+    def passages(self, name: str) -> PassageIndex:
+        """The index of the text that a bundle was trained on, where its run made one: no request makes it."""
+        store = self.library.tokens(self.library.bundle(name))
+        if store is None:
+            raise FledgeError(
+                f"The tokens that {name} was trained on are not beside it in the served folders. Leave sources out, or "
+                "ask at a terminal: fledge generate RUN --sources --store STORE"
+            )
+        try:
+            index = self._passages.get(store)
+            index.store.require(self.bundle(name).tokenizer)
+        except (FledgeError, OSError, ValueError):
+            raise FledgeError(
+                f"The tokens of {name} have no index of passages that fits them. Leave sources out, or run once at a "
+                "terminal what makes it: fledge generate RUN --sources"
+            ) from None
+        return index
+
+    def _read_passages(self, store: Path) -> PassageIndex:
+        from fledge.tokens import TokenStore
+        from fledge.tokens.index import PassageIndex
+
+        return PassageIndex(TokenStore.open(store))
 
     def _read_bundle(self, path: Path) -> Bundle:
         from fledge.bundle import load_bundle
