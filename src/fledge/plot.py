@@ -38,6 +38,30 @@ def time_marks(times: Curve) -> list[tuple[float, str]]:
     return [(float(place), f"{second / size:g} {unit}") for place, second in zip(places, seconds, strict=True)]
 
 
+SCALES = {
+    1e24: "septillion",
+    1e21: "sextillion",
+    1e18: "quintillion",
+    1e15: "quadrillion",
+    1e12: "trillion",
+    1e9: "billion",
+    1e6: "million",
+}
+
+
+def in_words(value: float, digits: int = 3) -> str:
+    """A number as people say it.
+
+    >>> in_words(19_920_000), in_words(500_000), in_words(2.5e13)
+    ('19.9 million', '500,000', '25 trillion')
+    """
+    for size, word in SCALES.items():
+        if abs(float(f"{value:.{digits}g}")) >= size:
+            scaled = float(f"{value / size:.{digits}g}")
+            return f"{scaled:,g} {word}"
+    return f"{value:,.0f}"
+
+
 def curves(
     lines: Mapping[str, Curve],
     x: str,
@@ -47,8 +71,10 @@ def curves(
     log_x: bool = False,
     log_y: bool = False,
     times: Curve | None = None,
+    point: tuple[str, float, float] | None = None,
 ) -> str:
-    """Named curves over one pair of axes; `levels` are drawn as labelled horizontal lines.
+    """Named curves over one pair of axes; `levels` are drawn as labelled horizontal lines, and `point` as a labelled
+    dot.
 
     With `times`, places on the x axis and the seconds at each, the time stands above the figure.
     """
@@ -79,7 +105,15 @@ def curves(
         axes.set_ylabel(y, color=GREY)
         axes.set_xscale("log" if log_x else "linear")
         axes.set_yscale("log" if log_y else "linear")
-        axes.tick_params(colors=GREY)
+        axes.tick_params(which="both", colors=GREY)
+        if point is not None:
+            label, *place = point
+            axes.plot(*place, "o", color=COLOURS[2], markersize=7)
+            axes.annotate(
+                label, (place[0], place[1]), (-6, 9), textcoords="offset points", ha="right", color=COLOURS[2]
+            )
+        if not log_x and max((max(xs) for xs, _ in lines.values() if len(xs)), default=0) >= 10_000:
+            axes.xaxis.set_major_formatter(lambda value, _: in_words(value))
         for side, spine in axes.spines.items():
             spine.set_visible(side in ("left", "bottom"))
             spine.set_color(GREY)

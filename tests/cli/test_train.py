@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -57,12 +60,27 @@ def finished(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_finished_run_has_a_report_is_evaluated_and_says_what_it_is(
-    finished: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    finished: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each without being told on what: a checkpoint in a run, and a branch's, know the text that was held out."""
     assert fledge("report", str(finished)).strip() == str(finished / "report.html")
     page = (finished / "report.html").read_text()
     assert "There was a little" in page  # a prompt of its own text
+    parts = (
+        "What it writes",
+        "Guessing blindly takes 8 bits",
+        "How to use and share it",
+        "the model: ",
+        "What it cost",
+    )
+    assert sorted(parts, key=page.index) == list(parts)
+    monkeypatch.chdir(tmp_path)
+    commands = re.findall(r"fledge (?:generate|bundle) .*", page.partition("share it</h2>")[2].partition("</pre>")[0])
+    words = [shlex.split(html.unescape(command), comments=True)[1:] for command in commands]
+    assert [each[:2] for each in words if each[0] == "bundle"] == [["bundle", "pack"], *[["bundle", "export"]] * 2]
+    for each in words:
+        if "--interactive" not in each and "export" not in each:
+            fledge(*each)
     checkpoint = find_bundle(finished)
     whole, one = (json.loads(fledge("evaluate", str(place), "--json"))[str(place)] for place in (finished, checkpoint))
     assert whole == one

@@ -8,10 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from fledge.config import RunConfig, override_config
 from fledge.experiments.page import Page
-from fledge.experiments.report import add_course
+from fledge.experiments.report import add_course, why_below
 from fledge.experiments.tokenizers import report_tokenizers
-from fledge.plot import curves
+from fledge.plot import GREY, curves
 from fledge.tokenizer.compare import Measurement
 
 
@@ -42,6 +43,45 @@ def test_markdown_has_the_same_numbers() -> None:
     text = sample().markdown()
     assert "| a\\|b | 1.250 |" in text
     assert "> Let there be <b>light</b>" in text
+
+
+def test_a_figure_marks_its_point_and_says_large_numbers_in_words() -> None:
+    line = {"a": ([0, 1_500_000, 3_000_000], [3.0, 2.0, 1.5])}
+    svg = curves(line, "tokens", "nats", point=("the model: 1.400", 3_000_000, 1.4))
+    assert "the model: 1.400" in svg
+    assert "1.5 million" in svg
+    assert "1e6" not in svg
+
+
+def test_no_label_of_a_figure_is_black_in_the_dark() -> None:
+    """Ticks of logarithmic axes included; on a page they take its own colour."""
+    line = {"a": ([1, 9], [3.0, 2.0]), "b": ([1, 9], [3.5, 2.0])}
+    svg = curves(line, "x", "y", log_x=True, log_y=True, levels={"bigram": 2.5}, point=("model", 2, 2.5))
+    texts = re.findall(r"<g[^>]*>\s*<text[^>]*>|<text[^>]*>", svg)
+    assert len(texts) > 5
+    assert all("fill: #" in text for text in texts)
+    page = Page("A page")
+    page.figure(svg, "caption")
+    assert GREY in svg
+    assert GREY not in page.html()
+
+
+def test_large_numbers_in_tables_are_not_in_powers_of_ten() -> None:
+    page = Page("A page")
+    page.table(["n"], [(1.992e7,), (123_456.0,)])
+    assert "19,920,000" in page.html()
+    assert "123,456" in page.html()
+
+
+def test_a_report_says_why_validation_may_lie_below_training() -> None:
+    config = override_config(RunConfig(), ["model.dropout=0.1", "training.average=0.99"])
+    said = why_below(SimpleNamespace(config=config))  # type: ignore[arg-type]
+    assert "dropout hides parts" in said
+    assert "a moving average" in said
+    plain = why_below(SimpleNamespace(config=override_config(config, ["model.dropout=0", "training.average=0"])))  # type: ignore[arg-type]
+    assert "dropout" not in plain
+    assert "moving average" not in plain
+    assert "a mean over the steps before" in plain
 
 
 def test_equal_plots_are_equal_bytes() -> None:

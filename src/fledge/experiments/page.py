@@ -6,11 +6,13 @@ Colours follow the reader's light or dark setting and the page prints well; noth
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fledge.files import atomic_write
+from fledge.plot import GREY
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1d2330; --soft: #5d6675; --paper: #fdfdfb; --line: #d9dbe0; --accent: #2f6f9f;
@@ -85,7 +87,7 @@ class Page:
 
     def figure(self, svg: str, caption: str) -> None:
         """An SVG drawing: set inline in HTML, so that the page stays one file, and a file beside the Markdown."""
-        drawing = svg[svg.index("<svg") :]
+        drawing = svg[svg.index("<svg") :].replace(GREY, "var(--soft)")  # the page's own, for light and for dark
         self.drawings.append(svg)
         self.parts.append(
             (
@@ -133,7 +135,9 @@ def _cell(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:.4g}" if abs(value) >= 1e5 or (value and abs(value) < 1e-3) else f"{value:,.3f}"
+        if abs(value) >= 1e15 or not math.isfinite(value) or (value and abs(value) < 1e-3):
+            return f"{value:.4g}"
+        return f"{value:,.0f}" if abs(value) >= 1e5 else f"{value:,.3f}"
     return str(value)
 
 

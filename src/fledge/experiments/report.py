@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fledge.bundle.checkpoints import step_of
-from fledge.errors import FledgeError
+from fledge.errors import FledgeError, notes_kept
 from fledge.experiments.page import Page
 from fledge.experiments.recipe import Choice, settings_text, toml
 from fledge.files import read_json, readable_bytes, write_json
-from fledge.plot import curves
+from fledge.plot import curves, in_words
 
 if TYPE_CHECKING:
     from fledge.evaluation import Evaluation
@@ -57,13 +57,17 @@ def report_run(
     run.use_best(choose_device(run.config.training.device))
     baselines = run_baselines(run, most_tokens)
     evaluation = run.evaluate(max_tokens=most_tokens)
-    samples = [(prompt, text.text) for prompt, text in zip(prompts, run.generate(list(prompts)), strict=True)]
+    with notes_kept():  # what a person should know of the samples stands on the page
+        texts = run.generate(list(prompts))
+    samples = [(prompt, text.text) for prompt, text in zip(prompts, texts, strict=True)]
     page = Page(run.config.name, lead(run, result, evaluation))
-    add_answer(page, run, evaluation, baselines)
-    add_compression(page, run, evaluation)
-    add_curves(page, run, baselines)
-    add_course(page, run, result)
     add_samples(page, run, samples)
+    add_meaning(page, evaluation)
+    add_answer(page, run, evaluation, baselines)
+    add_use(page, run, prompts)
+    add_curves(page, run, baselines, (result, evaluation.loss))
+    add_course(page, run, result)
+    add_compression(page, run, evaluation)
     add_memorised(page, run, evaluation)
     add_choices(page, choices)
     add_costs(page, run, result)
@@ -133,15 +137,52 @@ def run_baselines(run: Run, most_tokens: int | None = None) -> dict[str, float]:
 
 
 def lead(run: Run, result: TrainingResult, evaluation: Evaluation) -> str:
-    bits = f" and {evaluation.bits_per_byte:.3f} bits per byte" if evaluation.bits_per_byte else ""
+    bits = f"{evaluation.bits_per_byte:.3f} bits per byte, " if evaluation.bits_per_byte else ""
     return (
         f"A {run.config.model.architecture} of {run.model.parameters_count():,} parameters, trained on "
-        f"{result.tokens:,} tokens of {text_name(run)}: {evaluation.loss:.3f} nats per token{bits} on held-out text."
+        f"{result.tokens:,} tokens of {text_name(run)}. On text that it has not seen: {bits}"
+        f"{evaluation.loss:.3f} nats per token."
+    )
+
+
+def add_meaning(page: Page, evaluation: Evaluation) -> None:
+    """The measures in plain words, for somebody who meets them for the first time."""
+    page.heading("What the numbers mean")
+    if bits := evaluation.bits_per_byte:
+        page.paragraph(
+            "Bits per byte measure how well the model predicts text that it has not seen. A byte is a letter of plain "
+            "English. Guessing blindly takes 8 bits for each; a model that always knew what comes next would take 0. "
+            f"This one takes {bits:.2f}: with its help, 1,000 bytes of such text could be stored in {125 * bits:,.0f}."
+        )
+    page.paragraph(
+        "The loss in nats per token is the same measure for each token (a piece of text, often a word), with another "
+        "logarithm. Perplexity is the number of tokens between which the model hesitates, on average. Lower is better "
+        "for all of them. An n-gram model only counts: a unigram how often each token occurs, a bigram which token "
+        "follows which, a trigram which follows each pair. Kneser–Ney is the usual way to fill the gaps in such "
+        "counts. A trained model should beat them all."
+    )
+
+
+def add_use(page: Page, run: Run, prompts: Sequence[str]) -> None:
+    """The commands that use the model and hand it to others."""
+    page.heading("How to use and share it")
+    prompt = next((prompt for prompt in prompts if prompt), run.config.sampling.prompt)
+    name = run.folder.absolute().name
+    lines = (
+        (("generate", run.folder, "--prompt", prompt), "continue a text"),
+        (("generate", run.folder, "--interactive"), "one prompt after the other"),
+        (("serve",), "a page in the browser, for this machine"),
+        (("bundle", "pack", run.folder, f"{name}.zip", "--no-training"), "one file for somebody else, who runs:"),
+        (("generate", f"{name}.zip"), ""),
+        (("bundle", "export", run.folder, f"{name}-hub"), "for Hugging Face's transformers, where it knows the model"),
+        (("bundle", "export", run.folder, f"{name}.gguf"), "for llama.cpp and Ollama, likewise"),
+    )
+    page.code(
+        "\n".join(f"fledge {shlex.join(map(str, words))}" + (f"  # {why}" if why else "") for words, why in lines)
     )
 
 
 def add_answer(page: Page, run: Run, evaluation: Evaluation, baselines: dict[str, float]) -> None:
-    page.heading("What the number means")
     validation = run.tokens.split("validation")
     bytes_per_token = validation.source_bytes / len(validation.tokens)
     if evaluation.bytes:  # of what was evaluated, which may be a part
@@ -173,7 +214,10 @@ def add_answer(page: Page, run: Run, evaluation: Evaluation, baselines: dict[str
     )
 
 
-def add_curves(page: Page, run: Run, baselines: dict[str, float]) -> None:
+def add_curves(
+    page: Page, run: Run, baselines: dict[str, float], model: tuple[TrainingResult, float] | None = None
+) -> None:
+    """The losses by tokens, and where the `model` lies that came of the training, with its loss."""
     from fledge.bundle.checkpoints import read_metrics
 
     page.heading("How it learned")
@@ -185,10 +229,31 @@ def add_curves(page: Page, run: Run, baselines: dict[str, float]) -> None:
             lines[name] = ([x for x, _ in points], [y for _, y in points])
     timed = [(float(row["tokens"]), float(row["seconds"])) for row in rows if row["tokens"] and row["seconds"]]
     times = ([tokens for tokens, _ in timed], [seconds for _, seconds in timed])
-    page.figure(
-        curves(lines, "tokens", "nats per token", levels=baselines, times=times),
-        "Loss against tokens seen, and above them the time; the dashed lines are the n-gram baselines.",
-    )
+    point, caption = None, "Loss against tokens seen, and above them the time."
+    if baselines:
+        caption += " The dashed lines are the n-gram baselines."
+    if model is not None:
+        result, loss = model
+        step = step_of(result.best) or result.step
+        at = next((float(row["tokens"]) for row in rows if row["step"] == str(step)), float(result.tokens))
+        point = (f"the model: {loss:.3f}", at, loss)
+        caption += (
+            " The dot is the model of this report. It is measured with more context and more text than the curve, so "
+            "it may lie beside it."
+        )
+    page.figure(curves(lines, "tokens", "nats per token", levels=baselines, times=times, point=point), caption)
+    if "training" in lines and "validation" in lines and lines["validation"][1][-1] < lines["training"][1][-1]:
+        page.paragraph(why_below(run))
+
+
+def why_below(run: Run) -> str:
+    """Why the validation loss may lie below the training loss, with what of it holds for this run."""
+    reasons = ["the training loss is a mean over the steps before its point, when the model knew less"]
+    if run.config.model.dropout:
+        reasons.insert(0, "dropout hides parts of the model while it trains, and never while it is evaluated")
+    if run.config.training.average:
+        reasons.insert(0, "the evaluated weights are a moving average, which is often better than those in training")
+    return f"The validation loss lies below the training loss. That is no mistake: {'; '.join(reasons)}."
 
 
 def add_compression(page: Page, run: Run, evaluation: Evaluation) -> None:
@@ -248,7 +313,7 @@ def add_samples(page: Page, run: Run, samples: list[tuple[str, str]]) -> None:
     page.heading("What it writes")
     sampling = run.config.sampling
     page.paragraph(
-        f"Temperature {sampling.temperature:g}, seed {sampling.seed}; the prompt is followed by what the model added."
+        f"Temperature {sampling.temperature:g}, seed {sampling.seed}; what the model wrote follows ▸, after the prompt."
     )
     for prompt, text in samples:
         page.quote(f"{prompt}▸{text}" if prompt else f"▸{text}")
@@ -309,10 +374,10 @@ def add_costs(page: Page, run: Run, result: TrainingResult) -> None:
         ["", ""],
         [
             ("parameters in all", costs.parameters.total),
-            ("FLOPs of one forward window", f"{costs.forward_flops:.4g}"),
-            ("FLOPs per trained token", f"{costs.flops_per_token:.4g}"),
+            ("FLOPs (additions and multiplications) of one forward window", in_words(costs.forward_flops)),
+            ("FLOPs per trained token", in_words(costs.flops_per_token)),
             ("tokens seen", result.tokens),
-            ("FLOPs of the whole training", f"{costs.flops_per_token * result.tokens:.4g}"),
+            ("FLOPs of the whole training", in_words(costs.flops_per_token * result.tokens)),
             ("tokens per second", round(result.tokens_per_second)),
             ("seconds", round(result.seconds)),
         ],
