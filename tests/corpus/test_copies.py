@@ -185,3 +185,17 @@ def test_the_checksum_of_settings_is_that_of_stores_of_old():
         "skip_bad=False, max_document_bytes=268435456)"
     )
     assert corpus.identity != Corpus.open("akjv").identity
+
+
+def test_the_reading_that_finds_near_copies_shows_how_far_it_is(tmp_path, monkeypatch, capsys):
+    """To the end of the text, and before the tokens; with `progress=False` nothing is shown."""
+    monkeypatch.setattr("fledge.progress.LINE_EVERY", -1)
+    path = tmp_path / "text.jsonl"
+    path.write_text("".join(f'{{"text": "story {i} about {i * i} of them"}}\n' for i in range(60)))
+    write_store(Corpus.open(path), ByteTokenizer(), tmp_path / "quiet", progress=False)
+    assert not capsys.readouterr().err
+    write_store(Corpus.open(path), ByteTokenizer(), tmp_path / "tokens")
+    first, *_ = lines = capsys.readouterr().err.splitlines()
+    assert first.startswith("finding near-copies: ")
+    assert "(100%)" in first
+    assert lines[-1].startswith("tokenizing: ")

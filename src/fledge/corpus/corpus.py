@@ -28,6 +28,7 @@ from fledge.corpus.split import ENOUGH, PARTS, VALIDATION, Parts, held_out
 from fledge.corpus.streams import BUFFER
 from fledge.corpus.text import Text
 from fledge.errors import FledgeError, note
+from fledge.progress import progress_bar
 
 Split = Literal["train", "validation", "test"]
 COMPRESSION = 20  # bytes of text that a compressed byte may stand for
@@ -48,6 +49,7 @@ class Corpus:
         self.config: CorpusConfig | None = None  # the settings it was opened with
         self._counted: tuple[int, dict[int, int | None]] | None = None
         self._said = False
+        self._shown = False  # whether a bar shows the reading that finds near-copies
 
     @classmethod
     def open(
@@ -185,7 +187,20 @@ class Corpus:
                 "to a file first to have that."
             )
             return None
-        return Sides(Corpus(self.sources, self.options.with_nothing_held_out()).batches())
+        alone = Corpus(self.sources, self.options.with_nothing_held_out())
+        with progress_bar("finding near-copies", self.size, shown=self._shown) as bar:
+
+            def watched() -> Iterator[Batch]:
+                for batch in alone.batches():
+                    yield batch
+                    bar.advance(batch.consumed - bar.done)
+
+            return Sides(watched())
+
+    def keep_together(self) -> None:
+        """Find near-copies now, with a progress bar, where the split needs them; else that waits for the first use."""
+        self._shown = True
+        _ = self._sides
 
     def without_groups(self) -> Corpus:
         """The same corpus, each document held out by itself."""

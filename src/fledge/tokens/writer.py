@@ -256,6 +256,8 @@ def _write(
     sync_folder(folder)
     committer = Committer(journal, work)
     try:
+        if progress:
+            corpus.keep_together()
         with progress_bar("tokenizing", corpus.size, shown=progress) as bar:
             bar.advance(work.consumed)
             for batch, encoded in _ahead(encoder(_ahead(corpus.batches(work.cursor)))):
