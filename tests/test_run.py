@@ -11,7 +11,7 @@ import pytest
 import fledge
 from fledge.bundle import Bundle, load_bundle
 from fledge.bundle.archive import pack
-from fledge.config import load_recipe
+from fledge.config import allow_code, load_recipe
 from fledge.errors import FledgeError
 from fledge.generation.burst import Bursts
 from fledge.run import Run, load
@@ -87,6 +87,39 @@ def test_a_folder_with_other_settings_or_other_files_is_refused(tmp_path, text, 
     assert (tmp_path / "mine" / "letter.txt").read_text() == "dear"
     with pytest.raises(FledgeError, match="is not a run"):
         Run.open(tmp_path / "mine")
+
+
+def test_files_that_a_kill_left_half_written_are_not_in_the_way(tmp_path, text) -> None:
+    for name in ("config.json.partial", "config.json.0a1b2c3d.partial", "origin.json.00ff00ff.partial"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).write_text("{")
+        small_run(tmp_path / name, text).claim()
+        assert Run.open(tmp_path / name).config.corpus.source == (str(text),)
+    for name in ("letter.txt.partial", "config.json.bak", "config.json.partial.txt"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).write_text("dear")
+        with pytest.raises(FledgeError, match="is not a run"):
+            small_run(tmp_path / name, text).claim()
+
+
+def test_a_bundle_names_no_place_of_tokens_tokenizer_or_code(tmp_path, text, trained) -> None:
+    """The run keeps the places: it is loaded, evaluated and gone on with as before."""
+    code, places = tmp_path / "mine.py", {name: trained.folder / name for name in ("tokens", "tokenizer")}
+    code.write_text("")
+    allow_code(str(code))
+    own = [f"tokens.store={places['tokens']}", f"tokenizer.path={places['tokenizer']}", f'imports=["{code}"]']
+    run = small_run(tmp_path / "run", text, *own)
+    result = run.train()
+    for file in ("bundle.json", "README.md"):
+        said = (result.checkpoint / file).read_text()
+        assert not any(str(place) in said for place in (trained.folder, tmp_path, text.parent)), file
+    config = load_bundle(result.checkpoint).config
+    assert (config.tokens.store, config.tokenizer.path, config.imports) == ("tokens", "tokenizer", ("mine.py",))
+    again = load(run.folder)
+    assert again.config == run.config
+    assert again.evaluate().tokens > 0
+    longer = Run.open(run.folder, ["training.steps=8"], quiet=True)
+    assert longer.train(resume=load_checkpoint(run.folder)).step == 8
 
 
 def test_a_run_without_a_checkpoint_says_so(tmp_path, text) -> None:

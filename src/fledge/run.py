@@ -370,11 +370,18 @@ def load(path: Path | str, device: str = "cpu", *, at: At = None) -> Run:
 
 
 def of_run(config: RunConfig, folder: Path) -> RunConfig:
-    """A checkpoint's settings with the places of the text that its run keeps; the bundle itself names no place."""
+    """A checkpoint's settings with the places that its run keeps; the bundle itself names none."""
     if not folder.is_dir() or not is_run(folder):
         return config
-    corpus = parse(RunConfig, with_new_settings(read_json(folder / CONFIG)), where=str(folder / CONFIG)).corpus
-    return config.model_copy(update={"corpus": corpus})
+    kept = parse(RunConfig, with_new_settings(read_json(folder / CONFIG)), where=str(folder / CONFIG))
+    return config.model_copy(
+        update={
+            "corpus": kept.corpus,
+            "tokenizer": config.tokenizer.model_copy(update={"path": kept.tokenizer.path}),
+            "tokens": config.tokens.model_copy(update={"store": kept.tokens.store}),
+            "imports": kept.imports,
+        }
+    )
 
 
 def require_checkpoint(path: Path | str) -> None:

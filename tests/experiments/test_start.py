@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from fledge.errors import FledgeError
 from fledge.experiments import choose, start
 from fledge.experiments.choose import LADDER, Look, choose_size, model_of
 from fledge.experiments.recipe import Choice, config_of, recipe_text
+from fledge.experiments.report import openings
 from fledge.files import read_json, write_json
 from fledge.run import Run
 from fledge.training.pairs import require_pairs
@@ -174,7 +176,9 @@ def test_another_time_goes_on_with_what_there_is(tmp_path, monkeypatch):
     text, folder, said = tmp_path / "diary.txt", tmp_path / "run", []
     text.write_text("Today was a day like every other day, and I wrote a line about it.\n" * 600)
     values = {key: parse_value(value) for key, _, value in (line.partition("=") for line in SMALL)}
-    choices = [Choice({"corpus.source": [str(text)]}, "the text"), Choice(values, "small")]
+    opening = openings(Corpus.open(str(text)).documents("validation"), 1)[0]
+    prompt = Choice({"sampling.prompt": opening}, "of the text")
+    choices = [Choice({"corpus.source": [str(text)]}, "the text"), Choice(values, "small"), prompt]
     (tmp_path / "recipe.toml").write_text(recipe_text("diary", "For a test.", choices))
     Run(str(tmp_path / "recipe.toml"), folder).train(quiet=True)
     write_json(folder / "start.json", {"texts": [str(text)], "time": "1m", "speed": 10.0, "choices": choices})
@@ -187,6 +191,9 @@ def test_another_time_goes_on_with_what_there_is(tmp_path, monkeypatch):
         begun.train(run)
         return run
 
+    suggested = re.search("--prompt '(.+)'", (checkpoints(folder)[-1] / "README.md").read_text())
+    assert suggested
+    assert suggested[1] in text.read_text()
     assert begin(60.0, "1m").config.steps == 6
     assert begin(30.0, "30s").config.steps == 6
     more = int(start.TRAINED * 60 * 10.0 / 64)

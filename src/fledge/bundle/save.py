@@ -110,14 +110,25 @@ def save_bundle(
 
 
 def without_places(config: RunConfig) -> RunConfig:
-    """The settings as a bundle keeps them: where the text lay on the machine it was trained on is nobody else's."""
+    """The settings as a bundle keeps them: where text, tokens, tokenizer and code lay when it was trained
+    is nobody else's."""
 
-    def names(sources: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(Path(source).name or source if os.path.isabs(source) else source for source in sources)
+    def name(place: str) -> str:
+        return Path(place).name or place if os.path.isabs(place) else place
 
-    corpus = config.corpus
-    shown = {"source": names(corpus.source), "validation_source": names(corpus.validation_source)}
-    return config.model_copy(update={"corpus": corpus.model_copy(update=shown)})
+    def names(places: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(name, places))
+
+    corpus, path, store = config.corpus, config.tokenizer.path, config.tokens.store
+    sources = {"source": names(corpus.source), "validation_source": names(corpus.validation_source)}
+    return config.model_copy(
+        update={
+            "corpus": corpus.model_copy(update=sources),
+            "tokenizer": config.tokenizer.model_copy(update={"path": path and name(path)}),
+            "tokens": config.tokens.model_copy(update={"store": store and name(store)}),
+            "imports": names(config.imports),
+        }
+    )
 
 
 def record_metrics(folder: Path, metrics: Mapping[str, Any]) -> None:

@@ -114,9 +114,11 @@ def generate(
 
 def passage_index(loaded: Bundle, store: Path | None) -> PassageIndex:
     from fledge.evaluation.memorised import training_store
+    from fledge.run import store_of
     from fledge.tokens import TokenStore
     from fledge.tokens.index import PassageIndex
 
+    store = store or store_of(loaded.path)
     opened = TokenStore.open(store) if store is not None else training_store(loaded.path, loaded.config)
     opened.require(loaded.tokenizer)
     return PassageIndex.of(opened, progress=True)

@@ -33,7 +33,7 @@ def check_same_model(config: RunConfig, resume: Bundle) -> None:
     fixed = ("model.", "tokenizer.", "tokens.context_length")
     differing = [
         f"{name} is {old} there and {new} now"
-        for name, (old, new) in changed(resume.config, config).items()
+        for name, (old, new) in changed(without_places(resume.config), without_places(config)).items()
         if name.startswith(fixed)
     ]
     if differing:
