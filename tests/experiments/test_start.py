@@ -14,10 +14,11 @@ from fledge.bundle.checkpoints import checkpoints
 from fledge.config import ModelConfig, RunConfig, load_recipe, parse, parse_value
 from fledge.corpus import Corpus
 from fledge.errors import FledgeError
+from fledge.evaluation import baselines
 from fledge.experiments import choose, start
 from fledge.experiments.choose import LADDER, Look, choose_size, model_of
 from fledge.experiments.recipe import Choice, config_of, recipe_text
-from fledge.experiments.report import openings
+from fledge.experiments.report import openings, report_folder
 from fledge.files import read_json, write_json
 from fledge.run import Run
 from fledge.training.pairs import require_pairs
@@ -169,6 +170,24 @@ def test_standard_input_is_refused_and_a_cut_start_begins_again(tmp_path):
     for content in ("[]", '{"scripts": {}}', '{"texts": ["b.txt"]}'):  # a person's own, or of other texts
         (alone / "start.json").write_text(content)
         assert not start.begun(alone, ["a.txt"])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("fraction", [0.0, 0.1])
+def test_a_report_gives_its_final_figure_on_the_test_part_where_there_is_one(tmp_path, fraction):
+    """The model, the counts and the compressors are all measured there, and the page says so."""
+    text = tmp_path / "text.txt"
+    text.write_text("<|endoftext|>".join(f"verse {i} of book {i * i}" for i in range(400)))
+    settings = [*SMALL, f"corpus.source={text}", f"corpus.test_fraction={fraction}"]
+    run = Run("akjv-demo", tmp_path / "run", overrides=settings, quiet=True)
+    run.train()
+    found = report_folder(run.folder)
+    split = "test" if fraction else "validation"
+    assert found.evaluation.loss == run.evaluate(split=split).loss
+    train, held_out = (run.tokens.split(name).tokens for name in ("train", split))
+    assert found.baselines["bigram"] == baselines(train, held_out, run.tokenizer.vocab_size).bigram
+    said = "the test part, which no checkpoint or setting was chosen by"
+    assert (said in found.path.read_text()) == bool(fraction)
 
 
 def test_another_time_goes_on_with_what_there_is(tmp_path, monkeypatch):

@@ -27,6 +27,7 @@ def start(
     from rich.console import Console
     from rich.markup import escape
 
+    from fledge.experiments.report import FINAL
     from fledge.experiments.start import Start
     from fledge.training import parse_duration
 
@@ -54,7 +55,7 @@ def start(
     bits = f", {report.evaluation.bits_per_byte:.3f} bits per byte" if report.evaluation.bits_per_byte else ""
     best = min(report.baselines, key=lambda name: report.baselines[name])
     console.print(
-        f"[bold]{'result':<10}[/bold] {report.evaluation.loss:.3f} nats per held-out token{bits}; "
+        f"[bold]{'result':<10}[/bold] {report.evaluation.loss:.3f} nats per token{bits} on {FINAL[run.tokens.final]}; "
         f"the best count of neighbours ({best}) needs {report.baselines[best]:.3f}"
     )
     console.print(f"[bold]{'report':<10}[/bold] {escape(str(report.path))}\n")

@@ -77,11 +77,13 @@ def continued(model: Model, ids_BT: torch.Tensor, count: int) -> torch.Tensor:
     return ids_BT[:, length:].cpu()
 
 
-def without_leaks(store: TokenStore, by_document: NDArray[np.float64]) -> tuple[float, float | None]:
+def without_leaks(
+    store: TokenStore, by_document: NDArray[np.float64], part: str = "validation"
+) -> tuple[float, float | None]:
     """The share of evaluated held-out documents of which half or more stands in the training text, in stretches of 20
     tokens, and the mean loss of the tokens of all others; None where none is left.
     """
-    split = store.split("validation")
+    split = store.split(part)
     starts = np.asarray(split.documents, np.int64)[: len(by_document)]
     ends = np.append(starts[1:], len(split.tokens) if len(by_document) == len(split.documents) else starts[-1])
     sizes = np.maximum(ends - starts, 0)  # the last of a part was not evaluated to its end, and counts nothing

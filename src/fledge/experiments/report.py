@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 BASELINES = "baselines.json"
 INDEXED = 50_000_000  # tokens; an index of more would keep a report waiting
+FINAL = {
+    "validation": "text that it has not seen",
+    "test": "the test part, which no checkpoint or setting was chosen by",
+}  # how the part that a final figure is measured on is named
 PROMPTS = ("", "In the beginning", "And he said unto them,")
 REPORTED_TOKENS = 1_000_000
 START = "start.json"  # of a run that `fledge start` began: what it chose
@@ -48,7 +52,7 @@ def report_run(
     choices: Sequence[Choice] = (),
     most_tokens: int | None = None,
 ) -> RunReport:
-    """Evaluate the trained model on the validation split, sample from it, and write the page into its folder.
+    """Evaluate the trained model on the test part, or on validation where there is none, and write the page.
 
     `choices` are told with their reasons; of a large text, `most_tokens` held-out ones are evaluated.
     """
@@ -56,7 +60,7 @@ def report_run(
 
     run.use_best(choose_device(run.config.training.device))
     baselines = run_baselines(run, most_tokens)
-    evaluation = run.evaluate(max_tokens=most_tokens)
+    evaluation = run.evaluate(split=run.tokens.final, max_tokens=most_tokens)
     with notes_kept():  # what a person should know of the samples stands on the page
         texts = run.generate(list(prompts))
     samples = [(prompt, text.text) for prompt, text in zip(prompts, texts, strict=True)]
@@ -120,7 +124,7 @@ def text_name(run: Run) -> str:
 
 
 def run_baselines(run: Run, most_tokens: int | None = None) -> dict[str, float]:
-    """Nats per token of the n-gram models on this run's validation tokens, computed once and kept.
+    """Nats per token of the n-gram models on this run's test tokens, or validation tokens, computed once and kept.
 
     With `most_tokens`, they are held against so many of them, and counted on a hundred times as many at most.
     """
@@ -129,9 +133,9 @@ def run_baselines(run: Run, most_tokens: int | None = None) -> dict[str, float]:
     kept = run.folder / BASELINES
     if not kept.is_file():
         store = run.tokens
-        train, validation = (store.split(name).verify().tokens for name in ("train", "validation"))
+        train, held_out = (store.split(name).verify().tokens for name in ("train", store.final))
         counted = None if most_tokens is None else 100 * most_tokens
-        found = baselines(train[:counted], validation[:most_tokens], run.tokenizer.vocab_size)
+        found = baselines(train[:counted], held_out[:most_tokens], run.tokenizer.vocab_size)
         write_json(kept, {"unigram": found.unigram, "bigram": found.bigram, "trigram": found.trigram})
     return {str(name): float(value) for name, value in read_json(kept).items()}
 
@@ -140,8 +144,8 @@ def lead(run: Run, result: TrainingResult, evaluation: Evaluation) -> str:
     bits = f"{evaluation.bits_per_byte:.3f} bits per byte, " if evaluation.bits_per_byte else ""
     return (
         f"A {run.config.model.architecture} of {run.model.parameters_count():,} parameters, trained on "
-        f"{result.tokens:,} tokens of {text_name(run)}. On text that it has not seen: {bits}"
-        f"{evaluation.loss:.3f} nats per token."
+        f"{result.tokens:,} tokens of {text_name(run)}. On {FINAL[run.tokens.final]}: "
+        f"{bits}{evaluation.loss:.3f} nats per token."
     )
 
 
@@ -183,8 +187,8 @@ def add_use(page: Page, run: Run, prompts: Sequence[str]) -> None:
 
 
 def add_answer(page: Page, run: Run, evaluation: Evaluation, baselines: dict[str, float]) -> None:
-    validation = run.tokens.split("validation")
-    bytes_per_token = validation.source_bytes / len(validation.tokens)
+    held_out = run.tokens.split(run.tokens.final)
+    bytes_per_token = held_out.source_bytes / len(held_out.tokens)
     if evaluation.bytes:  # of what was evaluated, which may be a part
         bytes_per_token = evaluation.bytes / evaluation.tokens
     rows: list[tuple[str, float]] = [
@@ -209,8 +213,9 @@ def add_answer(page: Page, run: Run, evaluation: Evaluation, baselines: dict[str
     else:
         verdict = "The model is no better than counting tokens: it has not learned yet. Train longer."
     page.paragraph(
-        f"{verdict} All rows are measured on the same {evaluation.tokens:,} tokens, which neither the model nor the "
-        f"counts have seen; the model saw {evaluation.mean_context:.0f} tokens of context on average."
+        f"{verdict} All rows are measured on the same {evaluation.tokens:,} tokens of {FINAL[held_out.name]}. "
+        f"Neither the model nor the counts have seen them; the model saw "
+        f"{evaluation.mean_context:.0f} tokens of context on average."
     )
 
 
@@ -261,7 +266,7 @@ def add_compression(page: Page, run: Run, evaluation: Evaluation) -> None:
     from fledge.evaluation.compression import HELD_OUT, TRAINING, compression
 
     texts = []
-    for name, most in (("train", TRAINING), ("validation", HELD_OUT)):
+    for name, most in (("train", TRAINING), (run.tokens.final, HELD_OUT)):
         split = run.tokens.split(name)
         count = int(1.2 * most * len(split.tokens) / max(1, split.source_bytes)) + 1
         part = split.tokens[-count:] if name == "train" else split.tokens[:count]
@@ -327,7 +332,7 @@ def add_memorised(page: Page, run: Run, evaluation: Evaluation) -> None:
     if len(store.split("train").tokens) > INDEXED:
         return
     found = memorised(run.model, run.tokenizer, store, run.config.sampling)
-    leaked, loss = without_leaks(store, evaluation.by_document)
+    leaked, loss = without_leaks(store, evaluation.by_document, store.final)
     page.heading("What it learned by heart")
     human = "–" if found.held_out is None else f"{found.held_out:.1%}"
     page.table(

@@ -36,6 +36,7 @@ LOOKED_AT, SAMPLE = 64 << 20, 4 << 20
 TOKENIZED_PER_SECOND = 20e6  # bytes; slow enough to be true of any machine
 TRAINED = 0.93  # of the time for steps that is planned for; the rest is for a machine slower than when it was measured
 EVALUATIONS, EVALUATED, PATIENCE = 16, 256, 5
+TEST = 0.05  # of the text, held out for the final figure
 FORWARD = 0.4  # of a token's training time for one that is only evaluated
 FEWEST_STEPS = 30
 
@@ -126,23 +127,27 @@ class Start:
         """Look, measure, decide."""
         from fledge.tokenizer import train_tokenizer
 
-        corpus = Corpus.open(*self.texts)
+        corpus = Corpus.open(*self.texts, test_fraction=TEST)
         look = self.look(corpus)
         kind, vocabulary, why = choose.choose_vocabulary(look, self.fast)
         settings = TokenizerConfig(kind=kind, vocabulary_size=vocabulary)  # type: ignore[arg-type]  # a str
         values: dict[str, Any] = {"kind": kind} if vocabulary is None else {"kind": kind, "vocabulary_size": vocabulary}
         self.choices = [
             Choice({"corpus.source": self.texts}, f"the text: {counted(look)}, {readable_bytes(look.bytes)}"),
+            Choice(
+                {"corpus.test_fraction": TEST},
+                "for the final figure: the best step is chosen by the tenth held out for validation, and nothing by this part",
+            ),
             Choice({f"tokenizer.{key}": value for key, value in values.items()}, why),
         ]
         tokenizer = train_tokenizer(settings, corpus, progress=True)
         per_token = bytes_per_token(corpus, tokenizer)
-        unique = int(0.9 * look.bytes / per_token)
+        unique = int((0.9 - TEST) * look.bytes / per_token)
         self.say(
             "tokenizer", f"{kind}, {tokenizer.vocab_size:,} tokens of {per_token:.2f} bytes: {unique:,} to train on"
         )
         context, size = self.choose_model(tokenizer.vocab_size, unique, look.bytes / look.documents / per_token)
-        self.choose_training(context, size, unique, 0.1 * look.bytes / per_token, tokenizer.vocab_size)
+        self.choose_training(context, size, unique, (0.1 + TEST) * look.bytes / per_token, tokenizer.vocab_size)
         machine = machine_name()
         title = f"Chosen by fledge start for {', '.join(self.texts)} and {self.time_text} on {machine}."
         return config_of(name_of(self.texts[0]), self.choices), tokenizer, title
@@ -280,8 +285,8 @@ class Start:
                 return result_of(run)
             return run.train(resume=checkpoint, leave=True)
         self.write_tokens(run)
-        train, validation = (len(run.tokens.split(name).tokens) for name in ("train", "validation"))
-        kept_free = self.report_seconds(validation, train)
+        train, held_out = (len(run.tokens.split(name).tokens) for name in ("train", run.tokens.final))
+        kept_free = self.report_seconds(held_out, train)
         return run.train(time_limit=max(1.0, self.left() - kept_free), leave=True)
 
     def write_tokens(self, run: Run) -> None:

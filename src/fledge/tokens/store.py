@@ -222,6 +222,11 @@ class TokenStore:
         """The names of the parts that the store has."""
         return tuple(name for name in SPLITS if self.manifest["splits"].get(name))
 
+    @property
+    def final(self) -> str:
+        """The part for a final figure: test where there is one with text in it, else validation."""
+        return "test" if "test" in self.splits and len(self.split("test").tokens) else "validation"
+
     def split(self, name: str) -> TokenSplit:
         """`train`, `validation` or, where the store has one, `test`."""
         if name not in SPLITS:
