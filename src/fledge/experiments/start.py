@@ -136,7 +136,7 @@ class Start:
             Choice({"corpus.source": self.texts}, f"the text: {counted(look)}, {readable_bytes(look.bytes)}"),
             Choice(
                 {"corpus.test_fraction": TEST},
-                "for the final figure: the best step is chosen by the tenth held out for validation, and nothing by this part",
+                "for the final figure: the best step is chosen by the validation part, and nothing is chosen by this one",
             ),
             Choice({f"tokenizer.{key}": value for key, value in values.items()}, why),
         ]
