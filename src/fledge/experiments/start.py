@@ -136,7 +136,7 @@ class Start:
             Choice({"corpus.source": self.texts}, f"the text: {counted(look)}, {readable_bytes(look.bytes)}"),
             Choice(
                 {"corpus.test_fraction": TEST},
-                "for the final figure: the best step is chosen by the validation part, and nothing is chosen by this one",
+                "for the final figure: validation text chooses the best step, and nothing is chosen by this part",
             ),
             Choice({f"tokenizer.{key}": value for key, value in values.items()}, why),
         ]
