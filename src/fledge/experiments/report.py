@@ -214,7 +214,7 @@ def add_answer(page: Page, run: Run, evaluation: Evaluation, baselines: dict[str
         verdict = "The model is no better than counting tokens: it has not learned yet. Train longer."
     page.paragraph(
         f"{verdict} All rows are measured on the same {evaluation.tokens:,} tokens of {FINAL[held_out.name]}. "
-        f"Neither the model nor the counts have seen them; the model saw "
+        "Neither the model nor the counts have seen them; the model saw "
         f"{evaluation.mean_context:.0f} tokens of context on average."
     )
 
