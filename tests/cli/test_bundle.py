@@ -553,7 +553,11 @@ def test_evaluate_holds_every_tokenizer_against_the_store_first(
     assert "works across tokenizers: --text FILE" in found.err
 
 
-def test_evaluate_finds_the_tokens_that_a_run_was_given(fledge: Fledge, folder: Path, tmp_path: Path) -> None:
+def test_evaluate_finds_the_tokens_that_a_run_was_given(
+    fledge: Fledge, folder: Path, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """By a name below the working folder: a bundle keeps no absolute place."""
+    monkeypatch.chdir(tmp_path)
     bundle = load_bundle(folder / "one")
     store = tmp_path / "store"
     write_store(
@@ -562,7 +566,7 @@ def test_evaluate_finds_the_tokens_that_a_run_was_given(fledge: Fledge, folder: 
         store,
         progress=False,
     )
-    tokens = bundle.config.tokens.model_copy(update={"store": str(store)})
+    tokens = bundle.config.tokens.model_copy(update={"store": "store"})
     save_bundle(tmp_path / "b", bundle.config.model_copy(update={"tokens": tokens}), bundle.tokenizer, bundle.model)
     found = fledge("evaluate", tmp_path / "b", "--json")
     assert found.code == 0

@@ -74,7 +74,7 @@ def choose_vocabulary(look: Look, fast: bool) -> tuple[str, int | None, str]:
     if look.bytes < 100_000:
         why = f"a text of {look.bytes:,} bytes shows pairs too seldom to learn from: its characters are the tokens"
         return "character", None, why
-    size = power_of_two(1.5 * math.sqrt(look.bytes), 512, 16_384 if fast else 4096)
+    size = power_of_two(1.7 * math.sqrt(look.bytes), 512, 16_384 if fast else 4096)
     why = (
         f"about the square root of the text's {look.bytes / 1e6:,.1f} million bytes, as a power of two"
         f"{'' if fast else ', and at most 4,096 on a CPU'}: longer tokens carry more text per step, and rare ones are "
