@@ -73,7 +73,7 @@ def test_speeds_that_matter_are_measured() -> None:
 
 @pytest.mark.parametrize(
     ("size", "kind", "vocabulary"),
-    [(50_000, "character", None), (200_000, "bpe", 512), (1_000_000, "bpe", 2048), (400_000_000, "bpe", 16_384)],
+    [(50_000, "character", None), (100_000, "bpe", 512), (1_000_000, "bpe", 2048), (400_000_000, "bpe", 16_384)],
 )
 def test_the_vocabulary_grows_with_the_text(size: int, kind: str, vocabulary: int | None) -> None:
     assert choose.choose_vocabulary(Look(100, size, 80), fast=True)[:2] == (kind, vocabulary)
