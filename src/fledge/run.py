@@ -408,6 +408,8 @@ def held_out(path: Path) -> TokenSplit | None:
 
 def store_of(path: Path) -> Path | None:
     """The token store of the run at `path`, or around a checkpoint there; None where there is none."""
+    if (path / "tokens" / "store.json").is_file():
+        return path / "tokens"
     for folder in (path, *path.absolute().parents[:3]):  # a branch's checkpoints lie one folder deeper
         if is_run(folder):
             config = parse(RunConfig, with_new_settings(read_json(folder / CONFIG)), where=str(folder / CONFIG))

@@ -56,7 +56,7 @@ def start(
     best = min(report.baselines, key=lambda name: report.baselines[name])
     console.print(
         f"[bold]{'result':<10}[/bold] {report.evaluation.loss:.3f} nats per token{bits} on {FINAL[run.tokens.final]}; "
-        f"the best count of neighbours ({best}) needs {report.baselines[best]:.3f}"
+        f"the best n-gram baseline ({best}) reaches {report.baselines[best]:.3f}"
     )
     console.print(f"[bold]{'report':<10}[/bold] {escape(str(report.path))}\n")
     for prompt, text in report.samples:

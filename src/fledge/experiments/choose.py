@@ -20,7 +20,7 @@ from fledge.config import ModelConfig
 A, ALPHA, B, BETA = 406.4, 0.34, 410.7, 0.28
 FORGETTING = 15.4
 MOST_PASSES = 20
-"More passes over a text than this teach it by heart."
+"More passes over a text than this overfit."
 FEW_PASSES = 4
 "Up to so many, text that is seen again is nearly as good as new, and overfitting is no danger."
 
