@@ -6,6 +6,9 @@ from typing import Annotated
 
 import typer
 
+LONGEST = 3600
+"Seconds for one row of the table, at most."
+
 app = typer.Typer(help="Measure what this machine can do.", no_args_is_help=True)
 
 
@@ -36,10 +39,13 @@ def device(
     from rich.table import Table
 
     from fledge.config import load_recipe
+    from fledge.errors import FledgeError
     from fledge.files import readable_bytes
     from fledge.training.bench import devices, measure
     from fledge.training.view import clock_time
 
+    if not 0 < seconds <= LONGEST:
+        raise FledgeError(f"--seconds {seconds:g} is not possible: give more than 0, and {LONGEST} at most.")
     config = load_recipe(recipe, set_ or [])
     total = config.training.tokens or config.steps * config.training.batch_size * config.tokens.context_length
     samples = samples or max(1, total // config.tokens.context_length)
