@@ -140,6 +140,7 @@ def make_plan(
             f"training.evaluate_every={max(1, found.steps // EVALUATIONS)}",
             f"training.evaluate_windows={found.evaluate_windows}",
             "training.save_every=0",
+            "training.keep_best=false",  # a trial that is given up leaves no checkpoint to go on from
             "training.sample_every=0",
             f"training.log_every={max(1, found.steps // 100)}",
             f"schedule.warmup_steps={warmup}",
