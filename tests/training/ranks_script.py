@@ -14,7 +14,15 @@ from fledge.training import Ranks, join_ranks, stepper
 from tests.training.support import TextWindows, run, settings
 from tests.training.test_loop import poison
 
-CURVE = {"steps": 50, "log_every": 1, "save_every": 25, "evaluate_every": 25, "sample_every": 0, "average": 0.3}
+CURVE = {
+    "steps": 50,
+    "log_every": 1,
+    "save_every": 25,
+    "evaluate_every": 25,
+    "sample_every": 0,
+    "average": 0.3,
+    "norms": True,
+}
 
 TAKEN = {"steps": 8, "log_every": 1, "save_every": 4, "sample_every": 0}
 

@@ -71,6 +71,18 @@ def test_the_loss_curve_of_two_processes_is_that_of_one(runs: Path, parallel: st
         torch.testing.assert_close(first.tensors[name], second.tensors[name], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_the_norms_of_two_processes_are_those_of_one(runs: Path, parallel: str) -> None:
+    """Sharded, too, where each process holds a part of every weight."""
+    rows = list(zip(*(read_metrics(runs / name / "metrics.csv") for name in ("one", parallel)), strict=True))
+    names = [name for name in rows[0][0] if "_norm." in name]
+    assert "weight_norm.layers.1" in names
+    assert "activation_norm.layers.1" in names
+    for one, two in rows:
+        for name in names if one["loss"] else ():
+            assert float(two[name]) == pytest.approx(float(one[name]), abs=1e-3)
+
+
 def test_muon_orthogonalises_whole_matrices_of_sharded_parameters(runs: Path) -> None:
     assert losses(runs / "muon") == pytest.approx(losses(runs / "muon-one"), abs=2e-3)
 

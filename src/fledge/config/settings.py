@@ -374,6 +374,8 @@ class TrainingConfig(Settings):
     "Steps between generated samples; 0 for only at the end."
     log_every: Positive = 10
     "Steps between lines of metrics."
+    norms: bool = False
+    "Write the norms of each part's weights and activations with every line of metrics, in columns of their own."
     trackers: Annotated[tuple[Literal["tensorboard", "wandb", "trackio"], ...], BeforeValidator(_one_or_more)] = ()
     "Where metrics go besides `metrics.csv`, which is always written: each must be installed."
     on_divergence: Literal["stop", "skip"] = "stop"

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
@@ -74,26 +74,29 @@ def course(evaluations: Mapping[int, float]) -> Course | None:
 
 
 class Metrics:
-    """The rows of a run up to a step, open for more."""
+    """The rows of a run up to a step, open for more; `more` are columns that this run has besides `COLUMNS`."""
 
-    def __init__(self, path: Path, until: int = 0) -> None:
+    def __init__(self, path: Path, until: int = 0, more: Iterable[str] = ()) -> None:
         self.path = path
         before = read_metrics(path)
         self.rows = [row for row in before if int(row["step"]) <= until]
+        found = self.rows[0] if self.rows else ()  # columns that an earlier session had stay
+        self.columns = tuple(dict.fromkeys((*COLUMNS, *found, *more)))
+        header = dict(zip(self.columns, self.columns, strict=True))
         if self.rows or path.exists():
             with atomic_write(path) as file:
-                file.write(_text([dict(zip(COLUMNS, COLUMNS, strict=True)), *self.rows]))
+                file.write(self._text([header, *self.rows]))
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(_text([dict(zip(COLUMNS, COLUMNS, strict=True))]))
+            path.write_bytes(self._text([header]))
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115  (open for the whole run)
 
     def add(self, **values: float | int | None) -> Row:
         """Append a row in one write, so that a killed process leaves it whole or not at all."""
         values_text = {name: "" if value is None else repr(value) for name, value in values.items()}
         time = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        row = {**dict.fromkeys(COLUMNS, ""), **values_text, "time": time}
-        self._file.write(_text([row]))
+        row = {**dict.fromkeys(self.columns, ""), **values_text, "time": time}
+        self._file.write(self._text([row]))
         self.rows.append(row)
         return row
 
@@ -108,8 +111,7 @@ class Metrics:
         """The validation loss by step."""
         return {int(row["step"]): float(row["validation_loss"]) for row in self.rows if row["validation_loss"]}
 
-
-def _text(rows: list[Row]) -> bytes:
-    text = io.StringIO()
-    csv.DictWriter(text, COLUMNS, lineterminator="\n").writerows(rows)
-    return text.getvalue().encode()
+    def _text(self, rows: list[Row]) -> bytes:
+        text = io.StringIO()
+        csv.DictWriter(text, self.columns, lineterminator="\n").writerows(rows)
+        return text.getvalue().encode()

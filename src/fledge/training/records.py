@@ -20,14 +20,17 @@ PLOT_EVERY = 60.0  # seconds between refreshes of loss.svg; drawing takes about 
 class Records:
     """The records of a run at `place`, its folder or a branch in it, up to a step. Only the main process keeps them."""
 
-    def __init__(self, config: RunConfig, folder: Path, place: Path, step: int) -> None:
+    def __init__(
+        self, config: RunConfig, folder: Path, place: Path, step: int, more_columns: tuple[str, ...] = ()
+    ) -> None:
+        self.more_columns = more_columns
         self._open(place, step)
         self.trackers = open_trackers(config, folder, place, step)
         self._drawn = time.monotonic()
 
     def _open(self, place: Path, step: int) -> None:
         self.place = place
-        self.metrics = Metrics(place / METRICS, step)
+        self.metrics = Metrics(place / METRICS, step, self.more_columns)
         self.samples = Samples(place / SAMPLES, step)
 
     def add(self, values: dict[str, Any]) -> None:

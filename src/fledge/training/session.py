@@ -26,6 +26,7 @@ from fledge.training.continuity import check_same_model
 from fledge.training.device import choose_precision, peak, prepare, used_memory
 from fledge.training.home import Home
 from fledge.training.metrics import RISING, Course, course
+from fledge.training.norms import Norms
 from fledge.training.profiling import StepProfile
 from fledge.training.progress import Diverged, Outcome, Progress, Trouble, judge, total_steps
 from fledge.training.ranks import Ranks
@@ -90,7 +91,9 @@ class Session:
         self.flops_per_token = flops_per_token(config, self.model.vocabulary_size)
         self.view = View(config.name, self.steps, quiet, ranks.main)
         self.stepper.note = self.view.warn
-        self.records = Records(config, folder, self.place, self.progress.step) if ranks.main else None
+        self.norms = Norms(self.stepper, windows) if settings.norms else None
+        columns = self.norms.columns if self.norms is not None else ()
+        self.records = Records(config, folder, self.place, self.progress.step, columns) if ranks.main else None
         background = self.device.type == "cuda" and not self.sharded
         self.home = Home(folder)
         self.saver = Saver(config, tokenizer, self.home, self.device, background)
@@ -205,6 +208,8 @@ class Session:
             "memory": used_memory(self.device),
             "seconds": self.clock.seconds(),
         }
+        if self.norms is not None:
+            values |= self.norms.measure()
         self._last["mean"] = values["loss"]
         progress.interval_loss, progress.interval_steps = 0.0, 0
         self._record(values)

@@ -181,6 +181,14 @@ class Stepper:
         if self.sharded:
             self._fully_sharded.reshard()
 
+    @contextmanager
+    def unsharded(self) -> Iterator[None]:
+        """What lies beside the layers is whole within this context, for a forward pass that is not the objective's."""
+        if self.sharded:
+            self._fully_sharded.unshard()
+        yield
+        self._reshard()
+
     def handed_over(self) -> AbstractContextManager[None]:
         """A context in which the model holds the weights that a checkpoint hands over: the better ones of the last
         evaluation."""
