@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fledge.config import load_recipe
-from fledge.errors import notes_kept
+from fledge.errors import FledgeError, notes_kept
 from fledge.experiments.start import Start
 from fledge.files import read_json
 from fledge.run import Run
@@ -93,6 +93,56 @@ def test_interrupted_it_goes_on(stories: Path) -> None:
     assert finished.returncode == 0, finished.stderr
     assert (stories / "mine" / "recipe.toml").read_text() == recipe
     assert (stories / "mine" / "report.html").is_file()
+
+
+def test_a_plan_trains_nothing_and_takes_what_is_set_by_hand(stories: Path) -> None:
+    """The recipe has what was set and fits the rest to it; the folder is one that the same command goes on with."""
+    said: dict[str, str] = {}
+    by_hand = ["model.layers=1", "tokenizer.vocabulary_size=300", "model.tied=true", "training.batch_size=24"]
+    begun = Start(
+        [str(stories / "My stories.txt")],
+        60,
+        "1m",
+        stories / "run",
+        lambda word, fact: said.update({word: fact}),
+        by_hand,
+    )
+    run = begun.run()
+    begun.keep_plan(run)
+    config = load_recipe(str(stories / "run" / "recipe.toml"))
+    assert (config.model.layers, config.tokenizer.vocabulary_size, config.training.batch_size) == (1, 300, 24)
+    assert config.training.start == "random"  # a tied head can't begin as a bigram model, so that is not chosen
+    assert run.tokenizer.vocab_size == 300
+    often, kept = config.training.evaluate_every, config.training.keep_every
+    assert kept == 2 * often == 2 * config.training.save_every
+    assert 8 <= config.steps // kept <= 10
+    assert not (stories / "run" / "checkpoints").exists()
+    plan = read_json(stories / "run" / "start.json")
+    assert 0 < plan["counts"]["bigram"] < 8
+    assert ["set by hand", {"model.layers": 1}] in [[why[:11], values] for values, why in plan["choices"]]
+    assert "parameters with what was set by hand" in said["set"]
+    again = Start([str(stories / "My stories.txt")], 60, "1m", stories / "run", lambda word, fact: None)
+    assert again.run().config == config
+    other = Start(
+        [str(stories / "My stories.txt")], 60, "1m", stories / "run", lambda word, fact: None, ["model.layers=2"]
+    )
+    with pytest.raises(FledgeError, match="begun with other settings"):
+        other.run()
+
+
+@pytest.mark.parametrize(
+    ("by_hand", "sentence"),
+    [
+        ("layers=6", "not of the form"),
+        ("model.layrs=6", "model.layers"),
+        ("corpus.source=x", "as arguments"),
+        ("model.kv_heads=none", "can't hold none"),
+    ],
+)
+def test_what_is_set_by_hand_is_checked(stories: Path, by_hand: str, sentence: str) -> None:
+    with pytest.raises(FledgeError, match=sentence):
+        Start([str(stories / "My stories.txt")], 60, "1m", stories / "run", lambda word, fact: None, [by_hand]).run()
+    assert not (stories / "run").exists()
 
 
 @pytest.mark.parametrize(

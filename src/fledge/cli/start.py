@@ -19,6 +19,15 @@ def start(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The run's folder; runs/NAME OF THE TEXT where none is given.")
     ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="A.B=C", help="Set by hand what would be chosen, such as model.layers=6; the rest follows."
+        ),
+    ] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Choose and write the recipe, and train nothing: the same command goes on.")
+    ] = False,
 ) -> None:
     """Make a model of your own text: looks at the text and this machine, chooses a recipe, trains it and reports.
 
@@ -38,11 +47,16 @@ def start(
         time,
         out,
         lambda word, fact: console.print(f"[bold]{word:<10}[/bold] {escape(fact)}"),
+        set_ or [],
     )
     run = begun.run()
+    again = command("start", *texts, "--time", time, *(["--out", out] if out else []))
+    if plan:
+        begun.keep_plan(run)
+        console.print(f"\nNothing is trained yet. To train it: {again}", markup=False)
+        return
     result = begun.train(run)
     if result.stopped and result.stopped != "the time limit":
-        again = command("start", *texts, "--time", time, *(["--out", out] if out else []))
         console.print(f"\nStopped at step {result.step:,} of {result.steps:,}. To go on: {again}", markup=False)
         raise typer.Exit(130)
     if result.stopped:

@@ -28,6 +28,24 @@ def config_of(name: str, choices: Sequence[Choice]) -> RunConfig:
     return parse(RunConfig, values)
 
 
+def with_given(choices: Sequence[Choice], given: Mapping[str, Any]) -> list[Choice]:
+    """The choices with what a person set by hand in the place of what was chosen.
+
+    >>> with_given([Choice({"model.layers": 2}, "small")], {"model.layers": 6})
+    [Choice(values={'model.layers': 6}, why='set by hand, instead of 2')]
+    """
+    chosen = {key: value for choice in choices for key, value in choice.values.items()}
+    kept = [
+        Choice({key: value for key, value in choice.values.items() if key not in given}, choice.why)
+        for choice in choices
+    ]
+    by_hand = [
+        Choice({key: value}, f"set by hand, instead of {toml(chosen[key])}" if key in chosen else "set by hand")
+        for key, value in given.items()
+    ]
+    return [choice for choice in kept if choice.values] + by_hand
+
+
 def recipe_text(name: str, title: str, choices: Sequence[Choice]) -> str:
     """TOML that `fledge train` takes.
 

@@ -6,6 +6,7 @@ Stopped and called again, the choices stand and training goes on.
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import time
@@ -13,17 +14,29 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fledge.config import RunConfig, TokenizerConfig, load_recipe
+from fledge.config import (
+    CorpusConfig,
+    ModelConfig,
+    RunConfig,
+    TokenizerConfig,
+    TokensConfig,
+    load_recipe,
+    nearest_setting,
+    parse,
+    parse_value,
+    setting_paths,
+)
 from fledge.corpus import Corpus
 from fledge.errors import FledgeError
 from fledge.experiments import choose
 from fledge.experiments.choose import Look, Size
-from fledge.experiments.recipe import Choice, config_of, recipe_text, write_recipe
+from fledge.experiments.recipe import Choice, config_of, recipe_text, with_given, write_recipe
 from fledge.experiments.report import REPORTED_TOKENS, START, openings
 from fledge.files import PARTIAL, read_json, readable_bytes, write_json
 from fledge.run import CONFIG, is_run
 
 if TYPE_CHECKING:
+    from fledge.corpus.corpus import Split
     from fledge.experiments.report import RunReport
     from fledge.run import Run
     from fledge.tokenizer import Tokenizer
@@ -36,6 +49,9 @@ LOOKED_AT, SAMPLE = 64 << 20, 4 << 20
 TOKENIZED_PER_SECOND = 20e6  # bytes; slow enough to be true of any machine
 TRAINED = 0.93  # of the time for steps that is planned for; the rest is for a machine slower than when it was measured
 EVALUATIONS, EVALUATED, PATIENCE = 16, 256, 5
+KEPT = 8  # of the evaluations are kept as checkpoints, beside the best and the last two
+KEPT_SHARE = 0.1  # of the free disk that these may take
+CHECKPOINT_BYTES = 12  # for each parameter: itself and two moments
 TEST = 0.05  # of the text, held out for the final figure
 FORWARD = 0.4  # of a token's training time for one that is only evaluated
 FEWEST_STEPS = 30
@@ -46,7 +62,15 @@ Say = Callable[[str, str], None]
 class Start:
     """One start under way. `say` is told each thing as it is known: a word for it, and a sentence."""
 
-    def __init__(self, texts: Sequence[str], seconds: float, time_text: str, folder: Path | None, say: Say) -> None:
+    def __init__(
+        self,
+        texts: Sequence[str],
+        seconds: float,
+        time_text: str,
+        folder: Path | None,
+        say: Say,
+        overrides: Sequence[str] = (),
+    ) -> None:
         import torch
 
         self.began = time.monotonic()
@@ -55,6 +79,7 @@ class Start:
         self.texts = [str(Path(text).absolute()) if Path(text).exists() else text for text in texts]
         self.seconds, self.time_text, self.say = seconds, time_text, say
         self.folder = folder or Path("runs") / name_of(texts[0])
+        self.given = given(overrides)
         self.choices: list[Choice] = []
         self.fast = torch.cuda.is_available()
         self.batch, self.speed = 0, 0.0
@@ -65,13 +90,18 @@ class Start:
 
         if begun(self.folder, self.texts):
             shutil.rmtree(self.folder)  # a kill came between the choice and its last file
-        asked = {"texts": self.texts, "time": self.time_text}
+        asked = {"texts": self.texts, "time": self.time_text, "set": self.given}
         kept = read_json(self.folder / START) if (self.folder / START).is_file() else {}
         if isinstance(kept, dict) and {"choices", "texts", "time", "speed"} <= kept.keys():
             if kept["texts"] != self.texts:
                 raise FledgeError(
                     f"{self.folder} was started with other texts ({', '.join(kept['texts'])}). Name another folder "
                     "with --out."
+                )
+            if self.given and self.given != kept.get("set"):
+                raise FledgeError(
+                    f"{self.folder} was begun with other settings. Leave --set out to go on with it, or name another "
+                    "folder with --out."
                 )
             self.choices, self.speed = [Choice(*choice) for choice in kept["choices"]], kept["speed"]
             run = Run(load_recipe(str(self.folder / RECIPE)), self.folder)
@@ -119,18 +149,21 @@ class Start:
                 self.choices[place] = Choice({**choice.values, "training.steps": steps}, why)
         title = f"Chosen by fledge start for {', '.join(self.texts)} and {former}, lengthened to {self.time_text}."
         write_recipe(self.folder / RECIPE, recipe_text(config.name, title, self.choices))
+        former_plan = read_json(self.folder / START)
         kept = {"texts": self.texts, "time": self.time_text, "speed": self.speed, "choices": self.choices}
-        write_json(self.folder / START, kept)
+        write_json(self.folder / START, former_plan | kept)
         return run
 
     def choose(self) -> tuple[RunConfig, Tokenizer, str]:
         """Look, measure, decide."""
         from fledge.tokenizer import train_tokenizer
 
-        corpus = Corpus.open(*self.texts, test_fraction=TEST)
+        settings = parse(CorpusConfig, {"source": self.texts, "test_fraction": TEST, **self.given_of("corpus")})
+        corpus = Corpus.from_config(settings)
+        self.corpus = corpus
         look = self.look(corpus)
         kind, vocabulary, why = choose.choose_vocabulary(look, self.fast)
-        settings = TokenizerConfig(kind=kind, vocabulary_size=vocabulary)  # type: ignore[arg-type]  # a str
+        chosen = {"kind": kind, "vocabulary_size": vocabulary, **self.given_of("tokenizer")}
         values: dict[str, Any] = {"kind": kind} if vocabulary is None else {"kind": kind, "vocabulary_size": vocabulary}
         self.choices = [
             Choice({"corpus.source": self.texts}, f"the text: {counted(look)}, {readable_bytes(look.bytes)}"),
@@ -140,17 +173,55 @@ class Start:
             ),
             Choice({f"tokenizer.{key}": value for key, value in values.items()}, why),
         ]
-        tokenizer = train_tokenizer(settings, corpus, progress=True)
+        tokenizer = train_tokenizer(parse(TokenizerConfig, chosen), corpus, progress=True)
         per_token = bytes_per_token(corpus, tokenizer)
         unique = int((0.9 - TEST) * look.bytes / per_token)
         self.say(
-            "tokenizer", f"{kind}, {tokenizer.vocab_size:,} tokens of {per_token:.2f} bytes: {unique:,} to train on"
+            "tokenizer",
+            f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens of {per_token:.2f} bytes: {unique:,} to train on",
         )
         context, size = self.choose_model(tokenizer.vocab_size, unique, look.bytes / look.documents / per_token)
+        context, size = self.as_given(context, size, tokenizer.vocab_size)
         self.choose_training(context, size, unique, (0.1 + TEST) * look.bytes / per_token, tokenizer.vocab_size)
+        self.choices = with_given(self.choices, self.given)
+        config = config_of(name_of(self.texts[0]), self.choices)
+        if config.training.start == "pairs" and not self.can_begin_with_pairs(config, tokenizer.vocab_size):
+            self.choices = [choice for choice in self.choices if "training.start" not in choice.values]
+            config = config_of(config.name, self.choices)
         machine = machine_name()
         title = f"Chosen by fledge start for {', '.join(self.texts)} and {self.time_text} on {machine}."
-        return config_of(name_of(self.texts[0]), self.choices), tokenizer, title
+        return config, tokenizer, title
+
+    def can_begin_with_pairs(self, config: RunConfig, vocabulary_size: int) -> bool:
+        """Whether the model, as set by hand, can; a wish for it that can't be met is refused."""
+        from fledge.training.pairs import require_pairs
+
+        try:
+            require_pairs(config, vocabulary_size)
+        except FledgeError:
+            if "training.start" in self.given:
+                raise
+            return False
+        return True
+
+    def given_of(self, group: str) -> dict[str, Any]:
+        """What was set by hand in one group of settings."""
+        return {key.partition(".")[2]: value for key, value in self.given.items() if key.startswith(f"{group}.")}
+
+    def as_given(self, context: int, size: Size, vocabulary_size: int) -> tuple[int, Size]:
+        """Context and size with what was set by hand; the speed follows from the FLOPs of a token."""
+        from fledge.accounting import Account
+
+        chosen = choose.model_of(size.layers, size.width, self.fast)
+        model = parse(ModelConfig, {**chosen.model_dump(), **self.given_of("model")})
+        length = parse(TokensConfig, {"context_length": context, **self.given_of("tokens")}).context_length
+        self.batch = int(self.given.get("training.batch_size", self.batch))
+        if (model, length) == (chosen, context):
+            return context, size
+        before, now = Account(chosen, vocabulary_size, context), Account(model, vocabulary_size, length)
+        self.speed *= before.flops_per_token / now.flops_per_token
+        self.say("set", f"{now.parameters.total:,} parameters with what was set by hand, context {length}")
+        return length, size._replace(layers=model.layers, width=model.width, parameters=now.parameters.total)
 
     def look(self, corpus: Corpus) -> Look:
         look = look_at(corpus)
@@ -208,7 +279,7 @@ class Start:
         to_count = 0.0 if self.fast else self.counting_seconds(size, context, vocabulary_size)
         spare = max(0.0, self.left() - self.report_seconds(held_out, unique) - looks - to_tokenize - to_count)
         allowed, sensible = TRAINED * spare * self.speed, choose.MOST_PASSES * unique
-        steps = int(min(allowed, sensible) / (batch * context))
+        steps = int(self.given.get("training.steps", min(allowed, sensible) / (batch * context)))
         if steps < FEWEST_STEPS:
             raise FledgeError(
                 f"--time {self.time_text} is too short: after looking and measuring, {steps} steps would be left for "
@@ -233,6 +304,7 @@ class Start:
                 )
             )
         often = max(1, steps // EVALUATIONS)
+        kept, kept_why = self.choose_kept(EVALUATIONS // KEPT * often, size.parameters)
         self.choices += [
             Choice({"model.dropout": dropout}, dropout_why),
             Choice(
@@ -251,17 +323,19 @@ class Start:
                     "training.evaluate_every": often,
                     "training.evaluate_windows": EVALUATED,
                     "training.save_every": often,
+                    "training.keep_every": kept,
                     "training.patience": PATIENCE,
                     "training.sample_every": max(1, steps // 4),
                     "training.log_every": max(1, steps // 200),
                 },
                 "often enough to watch it learn, seldom enough to cost little; training ends when "
-                f"{PATIENCE} evaluations in a row have found no lower loss, and the model is that of the lowest",
+                f"{PATIENCE} evaluations in a row have found no lower loss, and the model is that of the lowest; "
+                f"{kept_why}",
             ),
             Choice({"sampling.temperature": 0.7}, "below 1, a small model keeps to what it knows"),
             *[
                 Choice({"sampling.prompt": opening}, "the first words of a text that is held out")
-                for opening in openings(Corpus.open(*self.texts).documents("validation"), 1)
+                for opening in openings(self.corpus.documents("validation"), 1)
             ],
         ]
         self.say(
@@ -269,6 +343,43 @@ class Start:
             f"{steps:,} steps of {batch} × {context} tokens, {passes:.1f} passes over the text, "
             f"about {steps * batch * context / self.speed / 60:.1f} minutes",
         )
+
+    def choose_kept(self, every: int, parameters: int) -> tuple[int, str]:
+        """How often a checkpoint is kept, to see the model learn afterwards; none where they would fill the disk."""
+        place = next(parent for parent in [self.folder, *self.folder.absolute().parents] if parent.exists())
+        if KEPT * CHECKPOINT_BYTES * parameters > KEPT_SHARE * shutil.disk_usage(place).free:
+            return 0, "no checkpoint on the way is kept, since several of them would fill the disk"
+        return every, f"{KEPT} checkpoints on the way are kept, to see how the model learned"
+
+    def keep_plan(self, run: Run) -> None:
+        """Add to what was chosen what counting reaches, which the model has to beat."""
+        found = self.counts(run)
+        write_json(self.folder / START, read_json(self.folder / START) | {"counts": found})
+        if found:
+            best = min(found, key=lambda name: found[name])
+            self.say("counting", f"a {best} reaches {found[best]:.2f} bits per byte, which the model should beat")
+
+    def counts(self, run: Run) -> dict[str, float]:
+        """Bits per byte that counting pairs and triples of tokens would reach on held-out text, from a part of it."""
+        from fledge.evaluation.ngram import baselines
+
+        def beginning(split: Split, most: int) -> bytes:
+            text = bytearray()
+            for document in run.corpus.documents(split):
+                text += document[: most - len(text)]
+                if len(text) >= most:
+                    break
+            return bytes(text)
+
+        held_out = beginning("validation", SAMPLE // 8)
+        train, ids = (
+            run.tokenizer.encode_array(text, special="text") for text in (beginning("train", SAMPLE), held_out)
+        )
+        if min(len(train), len(ids)) < 3:
+            return {}
+        found = baselines(train, ids, run.tokenizer.vocab_size)
+        bits = found.tokens / (len(held_out) * math.log(2))
+        return {name: round(getattr(found, name) * bits, 3) for name in ("bigram", "trigram")}
 
     def train(self, run: Run) -> TrainingResult:
         """To the planned end, within the time; a run begun before goes on, and takes what its steps take."""
@@ -359,6 +470,27 @@ def counted(look: Look) -> str:
     ('1 document', '1,200 documents')
     """
     return f"{look.documents:,} document{'s' * (look.documents != 1)}"
+
+
+def given(overrides: Sequence[str]) -> dict[str, Any]:
+    """What was set by hand, by dotted names.
+
+    >>> given(["model.layers=6"])
+    {'model.layers': 6}
+    """
+    values: dict[str, Any] = {}
+    for override in overrides:
+        name, equals, text = override.partition("=")
+        if not equals or name.count(".") != 1:
+            raise FledgeError(f"--set {override!r} is not of the form group.name=value, such as model.layers=6.")
+        if name.strip() not in setting_paths():
+            raise FledgeError(f"There is no setting {name.strip()}. {nearest_setting(name.strip().split('.'))}")
+        if name.strip() == "corpus.source":
+            raise FledgeError("fledge start takes its texts as arguments. Leave corpus.source out.")
+        if (value := parse_value(text.strip())) is None:
+            raise FledgeError(f"--set {override}: a recipe can't hold none. Give a value, or leave the setting out.")
+        values[name.strip()] = value
+    return values
 
 
 def begun(folder: Path, texts: Sequence[str]) -> bool:
