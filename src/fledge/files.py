@@ -277,18 +277,27 @@ def readable_bytes(count: float) -> str:
 
 
 def did_you_mean(path: Path) -> str:
-    """A sentence with the place that a mistyped path to a run or a bundle may have meant; empty where there is none.
+    """A sentence with the place that a mistyped path may have meant; empty where there is none.
 
     A run of that name below `runs/` comes first, then names like it beside it, then those below `runs/`.
     """
     runs = Path("runs")
-    if (runs / path.name).exists():
-        return f" Did you mean {runs / path.name}?"
-    for folder in dict.fromkeys((path.parent, runs)):
-        try:
-            near = difflib.get_close_matches(path.name, sorted(os.listdir(folder)), n=1)
-        except OSError:
-            continue
-        if near:
-            return f" Did you mean {folder / near[0]}?"
-    return ""
+    found = runs / path.name if (runs / path.name).exists() else _near(path) or _near(runs / path.name)
+    return f" Did you mean {found}?" if found else ""
+
+
+def _near(path: Path) -> Path | None:
+    """An existing path like this one, of which every part may be mistyped; one with the same ending first."""
+    folder = path.parent
+    if not folder.exists() and folder != path:
+        if (above := _near(folder)) is None:
+            return None
+        path = above / path.name
+        return path if path.exists() else _near(path)
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return None
+    alike = [name for name in names if os.path.splitext(name)[1] == path.suffix]
+    near = difflib.get_close_matches(path.name, alike, n=1) or difflib.get_close_matches(path.name, names, 1, 0.8)
+    return folder / near[0] if near else None

@@ -72,6 +72,42 @@ def test_a_missing_run_is_answered_with_the_nearest(monkeypatch, capsys, tmp_pat
     assert "Did you mean" not in run(monkeypatch, capsys, *verb, "elsewhere/xyzzy")[2]
 
 
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("compare runs/dairy akjv", "runs/diary"),
+        ("compare models/nvel.toml akjv", "models/novel.toml"),
+        ("kaggle runs/diary/recip.toml", "runs/diary/recipe.toml"),
+        ("kaggle rnus/diary/recipe.toml", "runs/diary/recipe.toml"),
+        ("account runs/dairy", "runs/diary"),
+        ("account compare runs/dairy", "runs/diary"),
+        ("diagram runs/dairy", "runs/diary"),
+        ("bundle import models/gpt made", "models/gpt2"),
+        ("tokens show runs/diary/tokns", "runs/diary/tokens"),
+        ("tokens check runs/dairy/tokens", "runs/diary/tokens"),
+        ("tokenizer inspect runs/diary/tokenzer", "runs/diary/tokenizer"),
+        ("start dairy.txt", "diary.txt"),
+        ("corpus show dairy.txt", "diary.txt"),
+    ],
+)
+def test_a_missing_path_is_answered_with_the_nearest(monkeypatch, capsys, tmp_path, line, meant) -> None:
+    """Whatever kind of path, and where a folder on the way is mistyped; a name of the same ending comes first."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("runs/diary/recipe.toml", "models/novel.toml", "models/novel.json", "models/gpt2/x", "diary.txt"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text("")
+    for name in ("tokens", "tokenizer"):
+        Path("runs/diary", name).mkdir()
+    code, _, err = run(monkeypatch, capsys, *line.split())
+    assert code == 2
+    assert err.count("\n") == 1
+    assert f"Did you mean {meant}?" in err
+    path = next(word for word in line.split() if "." in word or "/" in word)
+    other = run(monkeypatch, capsys, *line.replace(path, "xyzzy/qwert.toml").split())[2]
+    assert other.startswith("fledge: ")
+    assert "Did you mean" not in other
+
+
 def test_every_verb_has_help_that_says_what_it_does(monkeypatch, capsys) -> None:
     code, out, _ = run(monkeypatch, capsys, "--help")
     assert code == 0

@@ -23,7 +23,7 @@ from fledge.bundle.save import save_bundle
 from fledge.bundle.weights import Shape, check_shapes, read_headers, read_tensors, tensor_files, write_sharded
 from fledge.config import ModelConfig, RunConfig, TokenizerConfig, TokensConfig
 from fledge.errors import FledgeError, nearest
-from fledge.files import atomic_folder, read_json, require_space, write_json
+from fledge.files import atomic_folder, did_you_mean, read_json, require_space, write_json
 from fledge.model.exchange import export_weights, import_weights
 from fledge.model.families import Family
 from fledge.model.hub import config_from_hub, family_from_hub, hub_settings
@@ -155,8 +155,9 @@ def import_bundle(source: Path | str, target: Path | str, tokenizer: Path | str 
     if is_archive(source):
         raise FledgeError(f"{source} is a packed bundle of fledge's own: use it as it is.")
     if not (source / "config.json").is_file():
-        why = "there is no config.json in it" if source.exists() else "there is nothing at that path"
-        raise FledgeError(f"{source} is not a Hugging Face folder: {why}.")
+        why = "there is no config.json in it." if source.exists() else "there is nothing at that path."
+        meant = "" if source.exists() else did_you_mean(source)
+        raise FledgeError(f"{source} is not a Hugging Face folder: {why}{meant}")
     settings = read_json(source / "config.json")
     if not isinstance(settings, dict):
         raise FledgeError(f"{source / 'config.json'} is not the description of a model.")

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from fledge.config.refusals import sentence
 from fledge.config.settings import RunConfig, Settings
 from fledge.errors import FledgeError, command, nearest, short
-from fledge.files import read_json
+from fledge.files import did_you_mean, read_json
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -102,12 +102,14 @@ def recipe_values(recipe: str) -> dict[str, Any]:
     if recipe in recipe_names():
         text = (resources.files("fledge") / "recipes" / f"{recipe}.toml").read_bytes()
     elif (Path(recipe) / "config.json").is_file():
-        raise FledgeError(f"{recipe} is a run and not a recipe. Go on with it: {command('train', '--resume', recipe)}")
+        raise FledgeError(
+            f"{recipe} is a run and not a recipe. Go on with it: {command('train', '--resume', recipe)}, or name its "
+            f"settings, which are one: {Path(recipe) / 'config.json'}"
+        )
     elif recipe.endswith((".toml", ".json")) or "/" in recipe or Path(recipe).is_file():
         if not Path(recipe).is_file():
-            raise FledgeError(
-                f"There is no recipe file {short(recipe)}. Packaged recipes: {', '.join(recipe_names())}."
-            )
+            meant = did_you_mean(Path(recipe)) or f" Packaged recipes: {', '.join(recipe_names())}."
+            raise FledgeError(f"There is no recipe file {short(recipe)}.{meant}")
         if recipe.endswith(".json"):  # the config.json that a run keeps is a recipe too
             values = read_json(recipe)
             if not isinstance(values, dict):

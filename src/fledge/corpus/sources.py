@@ -20,7 +20,7 @@ from fledge.corpus.folder import text_files
 from fledge.corpus.streams import BUFFER, StandardInput, Stream, damaged, decompressed
 from fledge.errors import FledgeError, changed
 from fledge.extras import missing
-from fledge.files import documents_format, without_query
+from fledge.files import did_you_mean, documents_format, without_query
 
 Special = Literal["recognise", "text"]
 STANDARD_INPUT = "-"
@@ -172,6 +172,7 @@ def _stat(name: str) -> tuple[str, int, str]:
 
         known = ["akjv", *NAMED]
         hint = f" {nearest(name, known)}" if os.sep not in name and "." not in name else ""
+        hint = did_you_mean(Path(name)) or hint
         raise FledgeError(f"There is no file or folder {name}.{hint or ' Check the path.'}") from None
     if not stat.S_ISREG(found.st_mode):
         raise FledgeError(

@@ -53,7 +53,7 @@ def arm_config(name: str, base: RunConfig) -> RunConfig:
 
         config = override_config(base, [*PRESETS[name]])
         return config.model_copy(update={"model": without_unused(config.model)})
-    if name in recipe_names() or name.endswith(".toml"):
+    if name in recipe_names() or name.endswith((".toml", ".json")) or "/" in name:
         other = load_recipe(name)
         return base.model_copy(update={"model": other.model, "optimizer": other.optimizer, "schedule": other.schedule})
     from fledge.model.registry import is_known, without_unused

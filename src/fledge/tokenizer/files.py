@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fledge.errors import FledgeError
-from fledge.files import readable_bytes
+from fledge.files import did_you_mean, readable_bytes
 from fledge.tokenizer.base import Roles, Tokenizer
 from fledge.tokenizer.checks import as_path
 
@@ -55,7 +55,8 @@ def load_tokenizer(
 
         found = cached(str(place))
         if found is None:
-            raise FledgeError(f"there is no tokenizer at {place}. Train one with: fledge tokenizer train")
+            meant = did_you_mean(place) or " Train one with: fledge tokenizer train"
+            raise FledgeError(f"there is no tokenizer at {place}.{meant}")
         place = found
     source = _locate(place) if place.is_dir() else place
     if source.suffix == ".tiktoken":

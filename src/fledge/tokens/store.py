@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fledge.corpus.split import PARTS
 from fledge.errors import FledgeError
-from fledge.files import read_json
+from fledge.files import did_you_mean, read_json
 from fledge.tokenizer.base import Roles
 from fledge.tokens.checked import AGAIN, Checked
 
@@ -197,7 +197,10 @@ class TokenStore:
                     f"{folder} is not finished: tokenizing was interrupted. The same fledge tokenize "
                     "command goes on where it stopped."
                 )
-            raise FledgeError(f"{folder} is not a token store: there is no {MANIFEST}. Make one with fledge tokenize.")
+            meant = "" if folder.exists() else did_you_mean(folder)
+            raise FledgeError(
+                f"{folder} is not a token store: there is no {MANIFEST}.{meant or ' Make one with fledge tokenize.'}"
+            )
         manifest = read_json(folder / MANIFEST)
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
             raise FledgeError(f"{folder / MANIFEST} does not describe a token store.")
