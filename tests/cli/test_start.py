@@ -12,9 +12,9 @@ import pytest
 
 from fledge.config import load_recipe
 from fledge.errors import FledgeError, notes_kept
-from fledge.experiments.start import Start
 from fledge.files import read_json
 from fledge.run import Run
+from fledge.start.start import Start
 from tests.small import SMALL
 
 from .processes import ENVIRONMENT, interrupt

@@ -22,7 +22,7 @@ def test_interrupted_it_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.Mo
     def write_workbook(*arguments: object) -> Path:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fledge.experiments.workbook.write_workbook", write_workbook)
+    monkeypatch.setattr("fledge.workbook.write_workbook", write_workbook)
     monkeypatch.setattr("sys.argv", ["fledge", "workbook", "-o", str(tmp_path)])
     from fledge.cli.workbook import workbook
 

@@ -21,13 +21,13 @@ from fledge.experiments import engines, findings, landscape, trials
 from fledge.experiments.ablate import BASE, ablate, answer, group_arms, parse_arm
 from fledge.experiments.compare import compare
 from fledge.experiments.engines import Engine, Job, alone_in
-from fledge.experiments.page import Page
 from fledge.experiments.plan import Arm, Plan, with_shared_data, with_windows
 from fledge.experiments.space import Axis, grid, parse_axis
 from fledge.experiments.sweep import changes_of, equal_windows, matrix_rates, samples_sentence, sweep
 from fledge.experiments.timing import Clock, Cost, fit, gain
 from fledge.experiments.trials import Outcome, Trial, check_arms, run_trial, trial_folder
 from fledge.files import write_json
+from fledge.reports.page import Page
 from fledge.tokens import TokenStore
 from tests.experiments.test_trials import SMALL, TEXT
 

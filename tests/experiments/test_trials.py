@@ -17,7 +17,6 @@ from fledge.config import load_recipe, override_config
 from fledge.errors import FledgeError
 from fledge.experiments.ablate import ablate, parse_arm
 from fledge.experiments.compare import arm_config, compare
-from fledge.experiments.finished import result_of
 from fledge.experiments.match import same_parameters, spread
 from fledge.experiments.plan import Arm
 from fledge.experiments.ranking import lost_sentences, verdict
@@ -25,6 +24,7 @@ from fledge.experiments.space import grid, parse_axis
 from fledge.experiments.statistics import apart, estimate, paired_difference, seeds_needed, t95
 from fledge.experiments.sweep import sweep
 from fledge.experiments.trials import Outcome
+from fledge.reports.finished import result_of
 from fledge.run import Run
 from fledge.training import load_checkpoint
 

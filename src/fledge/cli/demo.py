@@ -38,7 +38,7 @@ def demo(
 
 def walk(console: Console, run: Run, out: Path, again: str) -> None:
     """Every step of the way, each said when it is done; `again` is the command that goes on."""
-    from fledge.experiments.report import report_run
+    from fledge.reports.run import report_run
     from fledge.tokens import write_store
     from fledge.training import load_checkpoint
 

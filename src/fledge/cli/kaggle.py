@@ -18,8 +18,8 @@ def kaggle(
 ) -> None:
     """Write a dataset and a notebook to upload: fledge installs there without a network, trains, and resumes."""
     from fledge.config import load_recipe
-    from fledge.experiments.kaggle import pack
     from fledge.files import readable_bytes
+    from fledge.kaggle.pack import pack
 
     config = load_recipe(recipe, set_ or [])
     packed = pack(config, out or Path("kaggle") / config.name, time, user)

@@ -14,6 +14,6 @@ def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.", callback=trained)],
 ) -> None:
     """Write RUN/report.html: samples, what the numbers mean, baselines, curves and costs, in one offline page."""
-    from fledge.experiments.report import report_folder
+    from fledge.reports.run import report_folder
 
     print(report_folder(run).path)

@@ -36,8 +36,8 @@ def start(
     from rich.console import Console
     from rich.markup import escape
 
-    from fledge.experiments.report import FINAL
-    from fledge.experiments.start import Start
+    from fledge.reports.run import FINAL
+    from fledge.start.start import Start
     from fledge.training import parse_duration
 
     console = Console(highlight=False, soft_wrap=True)

@@ -132,7 +132,7 @@ def compare(
     corpora = {name: _corpus(source) for name, source in _short_names(sources).items()}
     most = max(1, int(limit * 1e6)) if 0 < limit < 1e12 else None
     if out is not None:
-        from fledge.experiments.tokenizers import require_own
+        from fledge.reports.tokenizers import require_own
 
         require_own(out)
     loaded = _load_named(tokenizer)
@@ -140,7 +140,7 @@ def compare(
     samples = compare_documents(loaded, corpora, documents, limit=most) if documents else []
     if out is not None:
         from fledge.cli.experiment import command_line
-        from fledge.experiments.tokenizers import report_tokenizers
+        from fledge.reports.tokenizers import report_tokenizers
 
         print(f"The report: {report_tokenizers(measured, out, command_line())}", file=sys.stderr)
     if as_json:

@@ -23,7 +23,7 @@ def workbook(
     Interrupted with Ctrl-C or killed, the same command goes on where it stopped.
     """
     from fledge.cli.experiment import command_line, finish
-    from fledge.experiments.workbook import write_workbook
+    from fledge.workbook import write_workbook
 
     command = command_line()
     try:

@@ -1,1 +1,1 @@
-"""Sweeps, ablations, comparisons and the pages that report them."""
+"""Plans, trials and engines; sweeps, ablations and comparisons on top of them."""

@@ -11,7 +11,6 @@ from fledge.config import RunConfig, override_config, parse
 from fledge.errors import FledgeError, nearest
 from fledge.experiments import findings
 from fledge.experiments.engines import ONE_BY_ONE, Engine, alone_in, run_trials
-from fledge.experiments.page import Page
 from fledge.experiments.plan import (
     Arm,
     Plan,
@@ -34,6 +33,7 @@ from fledge.experiments.trials import (
     plan_trials,
     unigram_loss,
 )
+from fledge.reports.page import Page
 
 BASE, LOWER = "as it is", "no norm, lower rate"
 GROUPS = ("architecture", "windows", "vocabulary", "fit", "tied")

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from fledge.config import RunConfig, changed, load_recipe, parse, recipe_names
+from fledge.config.writing import settings_text
 from fledge.errors import FledgeError
-from fledge.experiments.page import Page
 from fledge.experiments.plan import NOTES, OF_STEP, TIMING, Plan, key_of, with_shared_data
-from fledge.experiments.recipe import settings_text
 from fledge.experiments.space import BATCH
 from fledge.experiments.statistics import Estimate, apart, estimate, paired_difference
 from fledge.experiments.trials import LENGTH, Outcome, by_arm, without_context_notes
 from fledge.files import atomic_write, readable_bytes
 from fledge.plot import COLOURS, Curve, curves
+from fledge.reports.page import Page
 
 MOST_CURVES = len(COLOURS)
 SAMPLE = 60

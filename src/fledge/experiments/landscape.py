@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from fledge.experiments import findings
-from fledge.experiments.page import Page
 from fledge.experiments.plan import Plan
 from fledge.experiments.space import BATCH, RATE, Axis, Point
 from fledge.experiments.statistics import estimate
 from fledge.experiments.trials import Measure, Metric, Outcome, by_arm
 from fledge.plot import curves
+from fledge.reports.page import Page
 
 
 def report(

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from fledge.experiments import findings
 from fledge.experiments.match import Match, spread
-from fledge.experiments.page import Page
 from fledge.experiments.plan import Plan
 from fledge.experiments.statistics import Estimate, apart, estimate, seeds_needed
 from fledge.experiments.trials import Outcome, by_arm
 from fledge.files import readable_bytes
 from fledge.plot import curves
+from fledge.reports.page import Page
 from fledge.training.view import clock_time
 
 METRIC = "validation_loss"

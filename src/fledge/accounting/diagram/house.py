@@ -15,7 +15,7 @@ LONGEST = 84  # letters of a room's purpose
 ORDER = (
     *GROUND,
     *("corpus", "tokenizer", "tokens", "model", "loss", "accounting", "bundle", "generation"),
-    *("evaluation", "training", "run", "experiments", "web", "cli"),
+    *("evaluation", "training", "run", "reports", "start", "experiments", "workbook", "kaggle", "web", "cli"),
 )
 """Data flows along it; a room may import those before it, never those after it."""
 ROW, BOX, ARC = 44.0, 32.0, 15.0

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from fledge.accounting import Account
 from fledge.bundle.checkpoints import checkpoints
 from fledge.config import ModelConfig, RunConfig, load_recipe, parse, parse_value
+from fledge.config.writing import Choice, config_of, recipe_text
 from fledge.corpus import Corpus
 from fledge.errors import FledgeError
 from fledge.evaluation import baselines
-from fledge.experiments import choose, start
-from fledge.experiments.choose import LADDER, Look, choose_size, model_of
-from fledge.experiments.recipe import Choice, config_of, recipe_text
-from fledge.experiments.report import openings, report_folder
 from fledge.files import read_json, write_json
+from fledge.reports.run import openings, report_folder
 from fledge.run import Run
+from fledge.start import choose, start
+from fledge.start.choose import LADDER, Look, choose_size, model_of
 from fledge.training.pairs import require_pairs
 from tests.small import SMALL
 

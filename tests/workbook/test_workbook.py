@@ -11,11 +11,11 @@ import pytest
 
 from fledge.config import load_recipe
 from fledge.errors import FledgeError
-from fledge.experiments.page import Page
 from fledge.experiments.timing import Cost
-from fledge.experiments.workbook import costs, plan, sweeps, texts, variants, write_workbook
-from fledge.experiments.workbook.book import ASKED, SECTIONS, Book
-from fledge.experiments.workbook.plan import BookPlan, batch_sizes, paces_of, settle
+from fledge.reports.page import Page
+from fledge.workbook import costs, plan, sweeps, texts, variants, write_workbook
+from fledge.workbook.book import ASKED, SECTIONS, Book
+from fledge.workbook.plan import BookPlan, batch_sizes, paces_of, settle
 from tests.documentation import run_page
 
 PAGE = Path(__file__).parents[2] / "docs" / "workbook.md"

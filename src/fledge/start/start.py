@@ -26,18 +26,18 @@ from fledge.config import (
     parse_value,
     setting_paths,
 )
+from fledge.config.writing import Choice, config_of, recipe_text, with_given, write_recipe
 from fledge.corpus import Corpus
 from fledge.errors import FledgeError
-from fledge.experiments import choose
-from fledge.experiments.choose import Look, Size
-from fledge.experiments.recipe import Choice, config_of, recipe_text, with_given, write_recipe
-from fledge.experiments.report import REPORTED_TOKENS, START, openings
 from fledge.files import PARTIAL, read_json, readable_bytes, write_json
+from fledge.reports.run import REPORTED_TOKENS, START, openings
 from fledge.run import CONFIG, is_run
+from fledge.start import choose
+from fledge.start.choose import Look, Size
 
 if TYPE_CHECKING:
     from fledge.corpus.corpus import Split
-    from fledge.experiments.report import RunReport
+    from fledge.reports.run import RunReport
     from fledge.run import Run
     from fledge.tokenizer import Tokenizer
     from fledge.training import TrainingResult
@@ -385,7 +385,7 @@ class Start:
         """To the planned end, within the time; a run begun before goes on, and takes what its steps take."""
         from fledge.bundle import load_bundle
         from fledge.bundle.checkpoints import checkpoints
-        from fledge.experiments.finished import result_of
+        from fledge.reports.finished import result_of
         from fledge.training import load_checkpoint
 
         if checkpoints(self.folder):
@@ -408,7 +408,7 @@ class Start:
             write_store(run.corpus, run.tokenizer, self.folder / "tokens", progress=not run.quiet)
 
     def report(self, run: Run, result: TrainingResult) -> RunReport:
-        from fledge.experiments.report import report_run
+        from fledge.reports.run import report_run
 
         prompts = ("", *openings(run.corpus.documents("validation")))
         return report_run(run, result, prompts, choices=self.choices, most_tokens=REPORTED_TOKENS)

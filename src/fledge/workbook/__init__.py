@@ -4,6 +4,6 @@ Each answer is computed once and kept, so that a killed workbook goes on where i
 kept answers, and its sentences follow from their numbers.
 """
 
-from fledge.experiments.workbook.book import write_workbook
+from fledge.workbook.book import write_workbook
 
 __all__ = ["write_workbook"]

@@ -6,13 +6,13 @@ import math
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from fledge.experiments.page import Page
 from fledge.files import readable_bytes
 from fledge.plot import curves
+from fledge.reports.page import Page
 
 if TYPE_CHECKING:
     from fledge.accounting import Account
-    from fledge.experiments.workbook.book import Book
+    from fledge.workbook.book import Book
 
 LONG = 16_384
 TOY_RATES, TOY_STEPS = (1e1, 1e2, 1e3), 10

@@ -6,13 +6,13 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
-from fledge.experiments.page import Page
-from fledge.experiments.start import look_at
 from fledge.files import readable_bytes
+from fledge.reports.page import Page
+from fledge.start.start import look_at
 
 if TYPE_CHECKING:
-    from fledge.experiments.workbook.book import Book
     from fledge.tokenizer import Tokenizer
+    from fledge.workbook.book import Book
 
 SAMPLE = 4_000_000  # bytes that facts of Unicode are counted on
 SPEED = 50_000_000  # bytes that speed and compression are measured on

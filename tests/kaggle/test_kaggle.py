@@ -15,9 +15,9 @@ import pytest
 
 from fledge.config import ModelConfig, load_recipe, override_config
 from fledge.errors import FledgeError
-from fledge.experiments import distribution
-from fledge.experiments.kaggle import pack, slug_of
-from fledge.experiments.kernel import changed, lengths, take_up, tokenize
+from fledge.kaggle import distribution
+from fledge.kaggle.kernel import changed, lengths, take_up, tokenize
+from fledge.kaggle.pack import pack, slug_of
 
 TEXT = Path(__file__).parents[2] / "CONTRIBUTING.md"
 SMALL = [

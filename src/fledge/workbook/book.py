@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from fledge.config import load_recipe
 from fledge.errors import FledgeError
 from fledge.experiments.ablate import group_arms
-from fledge.experiments.page import Page
-from fledge.experiments.workbook import costs, models, sweeps, texts, variants
-from fledge.experiments.workbook.plan import BookPlan, settle
 from fledge.extras import missing
 from fledge.files import atomic_write, read_json, write_json
+from fledge.reports.page import Page
+from fledge.workbook import costs, models, sweeps, texts, variants
+from fledge.workbook.plan import BookPlan, settle
 
 ANSWERS, FIGURES = "answers", "figures"
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fledge.experiments.kaggle import slug_of
+from fledge.kaggle.pack import slug_of
 
 if TYPE_CHECKING:
     from fledge.run import Run
@@ -107,8 +107,8 @@ def collect(folder: Path, working: Path) -> list[Path]:
     """The model as one file, the metrics, the curve and the report, at the top of `working`; their paths."""
     from fledge.bundle import load_bundle
     from fledge.bundle.archive import pack as pack_bundle
-    from fledge.experiments.finished import result_of
-    from fledge.experiments.report import PROMPTS, report_run
+    from fledge.reports.finished import result_of
+    from fledge.reports.run import PROMPTS, report_run
     from fledge.run import Run
     from fledge.training.device import choose_device
 
@@ -132,8 +132,8 @@ def collect(folder: Path, working: Path) -> list[Path]:
 
 def plain_report(run: Run, result: TrainingResult, prompts: tuple[str, ...]) -> None:
     """The report of a run whose tokens are too many, or too few held out, to count n-grams for."""
-    from fledge.experiments import report
-    from fledge.experiments.page import Page
+    from fledge.reports import run as report
+    from fledge.reports.page import Page
 
     samples = [(prompt, text.text) for prompt, text in zip(prompts, run.generate(list(prompts)), strict=True)]
     loss = f"{result.validation_loss:.3f}" if result.validation_loss is not None else "no"

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fledge.bundle.checkpoints import step_of
+from fledge.config.writing import Choice, settings_text, toml
 from fledge.errors import FledgeError, notes_kept
-from fledge.experiments.page import Page
-from fledge.experiments.recipe import Choice, settings_text, toml
 from fledge.files import read_json, readable_bytes, write_json
 from fledge.plot import curves, in_words
+from fledge.reports.page import Page
 
 if TYPE_CHECKING:
     from fledge.evaluation import Evaluation
@@ -82,7 +82,7 @@ def report_run(
 def report_folder(folder: Path) -> RunReport:
     """The report of the run in a folder, finished or not, from what lies there."""
     from fledge.bundle import load_bundle
-    from fledge.experiments.finished import result_of
+    from fledge.reports.finished import result_of
     from fledge.run import Run, require_checkpoint
     from fledge.training.timeline import settings_file
 

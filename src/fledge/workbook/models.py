@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fledge.config import override_config
-from fledge.experiments.page import Page
 from fledge.experiments.plan import with_shared_data
 from fledge.experiments.space import RATE
-from fledge.experiments.workbook.sweeps import add_curves, best_rate, learned_from, result_text, start, too_short
 from fledge.plot import curves
+from fledge.reports.page import Page
+from fledge.workbook.sweeps import add_curves, best_rate, learned_from, result_text, start, too_short
 
 if TYPE_CHECKING:
-    from fledge.experiments.workbook.book import Book
     from fledge.run import Run
+    from fledge.workbook.book import Book
 
 SAMPLINGS: dict[str, dict[str, Any]] = {
     "temperature 0.5": {"temperature": 0.5},
@@ -112,8 +112,8 @@ def main_folder(book: Book, name: str) -> Path:
 
 def ask_main(book: Book) -> Facts:
     from fledge.bundle.checkpoints import checkpoints
-    from fledge.experiments.finished import result_of
-    from fledge.experiments.report import report_run
+    from fledge.reports.finished import result_of
+    from fledge.reports.run import report_run
     from fledge.run import Run
     from fledge.training import Diverged, load_checkpoint
 
@@ -202,8 +202,8 @@ def prompts_of(book: Book, run: Run) -> tuple[str, ...]:
 
 
 def ask_generation(book: Book) -> Facts:
-    from fledge.experiments.workbook.texts import SAMPLE, sample_of
     from fledge.run import Run, load
+    from fledge.workbook.texts import SAMPLE, sample_of
 
     found: Facts = {}
     for name, f in book.answers["main"].items():

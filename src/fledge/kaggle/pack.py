@@ -17,10 +17,10 @@ from typing import Any
 
 from fledge.config import CorpusConfig, RunConfig
 from fledge.errors import FledgeError
-from fledge.experiments import distribution
-from fledge.experiments.notebook import notebook
 from fledge.extras import DISTRIBUTION
 from fledge.files import atomic_write, read_json, require_space, sha256, write_json
+from fledge.kaggle import distribution
+from fledge.kaggle.notebook import notebook
 
 RECIPE = "recipe.json"
 FILES = "files"

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from fledge.config import override_config
 from fledge.errors import FledgeError
-from fledge.experiments.page import Page
-from fledge.experiments.workbook.plan import COMPARED, SEEDS, batch_sizes
-from fledge.experiments.workbook.sweeps import add_curves, best_rate, result_text, start
 from fledge.files import readable_bytes
+from fledge.reports.page import Page
+from fledge.workbook.plan import COMPARED, SEEDS, batch_sizes
+from fledge.workbook.sweeps import add_curves, best_rate, result_text, start
 
 if TYPE_CHECKING:
-    from fledge.experiments.workbook.book import Book
+    from fledge.workbook.book import Book
 
 MEASURED = 0.5  # seconds for each cell of the devices' table
 

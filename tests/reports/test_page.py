@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from fledge.config import RunConfig, override_config
-from fledge.experiments.page import Page
-from fledge.experiments.report import add_course, why_below
-from fledge.experiments.tokenizers import report_tokenizers
 from fledge.plot import GREY, curves
+from fledge.reports.page import Page
+from fledge.reports.run import add_course, why_below
+from fledge.reports.tokenizers import report_tokenizers
 from fledge.tokenizer.compare import Measurement
 
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fledge.errors import FledgeError
-from fledge.experiments.page import Page
 from fledge.files import atomic_write, readable_bytes
 from fledge.plot import COLOURS, GREY
 from fledge.progress import readable_time
+from fledge.reports.page import Page
 from fledge.tokenizer.compare import THE_PILE, Measurement, fastest
 
 TABLE = "outcomes.csv"

@@ -75,7 +75,7 @@ print("fledge", fledge.__version__, "from", Path(fledge.__file__).parent)
 """
 
 TAKE_UP = """\
-from fledge.experiments.kernel import changed, collect, lengths, take_up, tokenize
+from fledge.kaggle.kernel import changed, collect, lengths, take_up, tokenize
 
 RUN, STEP = take_up(NAME, INPUT, WORKING)
 for change in changed(DATASET / "recipe.json", RUN):

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fledge.config import RunConfig, override_config
-from fledge.experiments.page import Page
 from fledge.experiments.plan import with_shared_data
 from fledge.experiments.space import BATCH, RATE, Axis
-from fledge.experiments.workbook.plan import RATE_FACTORS, RATES, batch_sizes
 from fledge.files import readable_bytes
 from fledge.plot import curves
+from fledge.reports.page import Page
+from fledge.workbook.plan import RATE_FACTORS, RATES, batch_sizes
 
 if TYPE_CHECKING:
     from fledge.experiments.trials import Outcome
-    from fledge.experiments.workbook.book import Book
+    from fledge.workbook.book import Book
 
 Facts = dict[str, Any]
 
