@@ -305,6 +305,8 @@ class TestRuns:
         page.get_by_label("Show beta", exact=True).check()
         until(page, "document.querySelectorAll('.chart .line').length >= 6")
         assert "broken" in page.locator(".run-list").inner_text()
+        alpha = page.locator(".run", has=page.get_by_label("Show alpha", exact=True))
+        assert re.search(r"best: step (100|200)", alpha.inner_text())
         table = page.locator(".compare")
         assert "optimizer.learning_rate" in table.inner_text()
         assert "model.layers" not in table.inner_text()  # the same in both, so not a difference

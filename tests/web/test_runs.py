@@ -28,6 +28,18 @@ def test_the_list_has_every_run_and_a_broken_one_breaks_nothing(client: TestClie
     assert "not valid JSON" in runs["broken"]["problem"]
 
 
+def test_the_list_names_the_checkpoint_that_stands_for_the_run(world: Path, tmp_path: Path) -> None:
+    """Of two checkpoints the one with the lower validation loss, though it is not the last."""
+    run = tmp_path / "run"
+    shutil.copytree(world / "runs" / "alpha", run)
+    for step, loss in ((100, 2.0), (200, 3.0)):
+        path = run / "checkpoints" / f"step-{step:08d}" / "bundle.json"
+        path.write_text(json.dumps({**read_json(path), "metrics": {"validation_loss": loss}}))
+    assert summarise("run", run).best == "step-00000100"
+    shutil.rmtree(run / "checkpoints")
+    assert summarise("run", run).best is None
+
+
 @pytest.mark.parametrize(
     "damage",
     [

@@ -13,6 +13,7 @@ from typing import Any
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import HTMLResponse
 
+from fledge.bundle.checkpoints import best_of
 from fledge.config import RunConfig, parse
 from fledge.errors import FledgeError
 from fledge.experiments.plan import PLAN
@@ -106,15 +107,18 @@ def summarise(name: str, folder: Path) -> RunSummary:
 
 
 def _summary(name: str, folder: Path) -> RunSummary:
-    checkpoints = [path.parent.name for path in checkpoint_manifests(folder)]
+    kept = [path.parent for path in checkpoint_manifests(folder)]
+    best = best_of(kept)
     links: dict[str, Any] = {
+        "checkpoints": [path.name for path in kept],
+        "best": best.name if best else None,
         "experiment": experiment_of(name, folder),
         "has_report": readable_file(folder, REPORT) is not None,
     }
     path = readable_file(folder, METRICS)
     if path is None:
         updated = folder.stat().st_mtime
-        return RunSummary(name=name, state="empty", checkpoints=checkpoints, updated=updated, **links)
+        return RunSummary(name=name, state="empty", updated=updated, **links)
     status = path.stat()
     facts = last_facts(str(path), status.st_mtime_ns, status.st_size)
     samples = readable_file(folder, SAMPLES)
@@ -149,7 +153,6 @@ def _summary(name: str, folder: Path) -> RunSummary:
         updated=updated,
         architecture=config.model.architecture if config else None,
         parameters=parameter_count(folder),
-        checkpoints=checkpoints,
         **links,
     )
 

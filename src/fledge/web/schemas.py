@@ -192,6 +192,8 @@ class RunSummary(Answer):
     architecture: str | None = None
     parameters: int | None = None
     checkpoints: list[str] = []
+    best: str | None = None
+    "Of the checkpoints the one that stands for the run: that of its lowest validation loss."
     experiment: str | None = None
     "The experiment that it is a trial of."
     has_report: bool = False

@@ -201,7 +201,8 @@ class RunsView {
     element.title = run.problem ?? run.name;
     box.checked = chosen;
     const facts = run.problem ? [h("span", { class: "problem" }, run.problem)] : [
-      run.validation_loss !== null && h("span", {}, `validation ${fixed(run.validation_loss)}`),
+      run.validation_loss !== null && h("span", {}, `validation ${fixed(run.validation_loss)}${run.best_validation_loss < run.validation_loss ? `, lowest ${fixed(run.best_validation_loss)}` : ""}`),
+      run.best !== null && h("span", { class: "best", title: "The checkpoint that stands for the run: its lowest validation loss" }, `★ best: step ${count(stepOf(run.best))}`),
       run.loss !== null && h("span", {}, `loss ${fixed(run.loss)}`),
       run.state === "training" && run.tokens_per_second !== null && h("span", {}, `${short(run.tokens_per_second)} tokens/s`),
       run.parameters !== null && h("span", {}, `${billions(run.parameters)} parameters`),
@@ -274,6 +275,8 @@ class RunsView {
     if (focused) box?.focus({ preventScroll: true });
   }
 }
+
+const stepOf = (checkpoint) => Number(checkpoint.match(/\d+/));
 
 /** A sentence that is there or not; the same one is not said twice. */
 function say(element, text) {
