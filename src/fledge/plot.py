@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 Curve = tuple[Sequence[float], Sequence[float]]
 
@@ -62,6 +63,29 @@ def in_words(value: float, digits: int = 3) -> str:
     return f"{value:,.0f}"
 
 
+def plain(value: float) -> str:
+    """The label of a tick: in words from ten thousand on, and never a power of ten.
+
+    >>> plain(0.00003), plain(0.5), plain(2.0), plain(20_000.0), plain(3e6)
+    ('0.00003', '0.5', '2', '20,000', '3 million')
+    """
+    if abs(value) >= 10_000:
+        return in_words(value)
+    return f"{value:.12f}".rstrip("0").rstrip(".") if abs(value) < 1e-4 else f"{value:g}"
+
+
+def label_ticks(axis: Any) -> None:
+    """Plain numbers at the ticks of a logarithmic axis, and at the ticks between where the axis has few."""
+    from matplotlib.ticker import LogFormatter
+
+    class Plain(LogFormatter):
+        def __call__(self, value: float, position: int | None = None) -> str:
+            return plain(value) if super().__call__(value, position) else ""
+
+    axis.set_major_formatter(Plain())
+    axis.set_minor_formatter(Plain(minor_thresholds=(1, 0.5)))
+
+
 def curves(
     lines: Mapping[str, Curve],
     x: str,
@@ -112,8 +136,12 @@ def curves(
             axes.annotate(
                 label, (place[0], place[1]), (-6, 9), textcoords="offset points", ha="right", color=COLOURS[2]
             )
-        if not log_x and max((max(xs) for xs, _ in lines.values() if len(xs)), default=0) >= 10_000:
-            axes.xaxis.set_major_formatter(lambda value, _: in_words(value))
+        columns = [xs for xs, _ in lines.values()], [ys for _, ys in lines.values()]
+        for axis, logarithmic, column in zip((axes.xaxis, axes.yaxis), (log_x, log_y), columns, strict=True):
+            if logarithmic:
+                label_ticks(axis)
+            elif max((max(values) for values in column if len(values)), default=0) >= 10_000:
+                axis.set_major_formatter(lambda value, _: in_words(value))
         for side, spine in axes.spines.items():
             spine.set_visible(side in ("left", "bottom"))
             spine.set_color(GREY)

@@ -10,8 +10,8 @@ import pytest
 
 from fledge.config import RunConfig, override_config
 from fledge.plot import GREY, curves
+from fledge.reports.course import add_course, why_below
 from fledge.reports.page import Page
-from fledge.reports.run import add_course, why_below
 from fledge.reports.tokenizers import report_tokenizers
 from fledge.tokenizer.compare import Measurement
 
@@ -51,6 +51,26 @@ def test_a_figure_marks_its_point_and_says_large_numbers_in_words() -> None:
     assert "the model: 1.400" in svg
     assert "1.5 million" in svg
     assert "1e6" not in svg
+    svg = curves({"a": ([1.0, 2.0, 3.0], [0.0, 2e6, 4e6])}, "x", "y")
+    assert "3 million" in svg
+    assert "1e6" not in svg
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ([1e-5, 1e-3, 1.0], ["0.00001", "0.001", "1"]),
+        ([10.0, 1e4, 2e7], ["100", "10,000", "10 million"]),
+        ([2.0, 3.0, 4.0], ["2", "3"]),  # less than one power of ten: the numbers between
+    ],
+)
+def test_logarithmic_axes_have_plain_numbers(values: list[float], wanted: list[str]) -> None:
+    for axes in ({"log_x": True}, {"log_y": True}):
+        line = (values, [3.0, 2.0, 1.5]) if "log_x" in axes else ([1.0, 2.0, 3.0], values)
+        labels = re.findall(r"<text[^>]*>([^<]*)</text>", curves({"a": line}, "x", "y", **axes))
+        assert set(wanted) <= set(labels)
+        assert not any(label.startswith("10^") or "mathdefault" in label or "e-" in label for label in labels)
+        assert "tspan" not in curves({"a": line}, "x", "y", **axes)  # as powers are drawn
 
 
 def test_no_label_of_a_figure_is_black_in_the_dark() -> None:

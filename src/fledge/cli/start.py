@@ -36,7 +36,7 @@ def start(
     from rich.console import Console
     from rich.markup import escape
 
-    from fledge.reports.run import FINAL
+    from fledge.reports.quality import FINAL
     from fledge.start.start import Start
     from fledge.training import parse_duration
 

@@ -133,6 +133,7 @@ def collect(folder: Path, working: Path) -> list[Path]:
 def plain_report(run: Run, result: TrainingResult, prompts: tuple[str, ...]) -> None:
     """The report of a run whose tokens are too many, or too few held out, to count n-grams for."""
     from fledge.reports import run as report
+    from fledge.reports.course import add_curves
     from fledge.reports.page import Page
 
     samples = [(prompt, text.text) for prompt, text in zip(prompts, run.generate(list(prompts)), strict=True)]
@@ -142,7 +143,7 @@ def plain_report(run: Run, result: TrainingResult, prompts: tuple[str, ...]) -> 
         f"{run.model.parameters_count():,} parameters, step {result.step:,} of {result.steps:,}, {result.tokens:,} "
         f"tokens: a validation loss of {loss} nats per token.",
     )
-    report.add_curves(page, run, {})
+    add_curves(page, run, {})
     report.add_samples(page, run, samples)
     report.add_costs(page, run, result)
     report.add_settings(page, run)

@@ -5,31 +5,25 @@ The validation loss stands beside n-gram baselines on the same tokens: a loss al
 
 from __future__ import annotations
 
-import math
 import platform
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from fledge.bundle.checkpoints import step_of
 from fledge.config.writing import Choice, settings_text, toml
 from fledge.errors import FledgeError, notes_kept
-from fledge.files import read_json, readable_bytes, write_json
-from fledge.plot import curves, in_words
+from fledge.files import read_json
+from fledge.plot import in_words
+from fledge.reports.course import add_course, add_curves
 from fledge.reports.page import Page
+from fledge.reports.quality import FINAL, add_answer, add_compression, add_meaning, add_memorised, run_baselines
 
 if TYPE_CHECKING:
     from fledge.evaluation import Evaluation
     from fledge.run import Run
     from fledge.training import TrainingResult
 
-BASELINES = "baselines.json"
-INDEXED = 50_000_000  # tokens; an index of more would keep a report waiting
-FINAL = {
-    "validation": "text that it has not seen",
-    "test": "the test part, which no checkpoint or setting was chosen by",
-}  # how the part that a final figure is measured on is named
 PROMPTS = ("", "In the beginning", "And he said unto them,")
 REPORTED_TOKENS = 1_000_000
 START = "start.json"  # of a run that `fledge start` began: what it chose
@@ -123,47 +117,12 @@ def text_name(run: Run) -> str:
         return run.config.corpus.source[0]
 
 
-def run_baselines(run: Run, most_tokens: int | None = None) -> dict[str, float]:
-    """Nats per token of the n-gram models on this run's test tokens, or validation tokens, computed once and kept.
-
-    With `most_tokens`, they are held against so many of them, and counted on a hundred times as many at most.
-    """
-    from fledge.evaluation import baselines
-
-    kept = run.folder / BASELINES
-    if not kept.is_file():
-        store = run.tokens
-        train, held_out = (store.split(name).verify().tokens for name in ("train", store.final))
-        counted = None if most_tokens is None else 100 * most_tokens
-        found = baselines(train[:counted], held_out[:most_tokens], run.tokenizer.vocab_size)
-        write_json(kept, {"unigram": found.unigram, "bigram": found.bigram, "trigram": found.trigram})
-    return {str(name): float(value) for name, value in read_json(kept).items()}
-
-
 def lead(run: Run, result: TrainingResult, evaluation: Evaluation) -> str:
     bits = f"{evaluation.bits_per_byte:.3f} bits per byte, " if evaluation.bits_per_byte else ""
     return (
         f"A {run.config.model.architecture} of {run.model.parameters_count():,} parameters, trained on "
         f"{result.tokens:,} tokens of {text_name(run)}. On {FINAL[run.tokens.final]}: "
         f"{bits}{evaluation.loss:.3f} nats per token."
-    )
-
-
-def add_meaning(page: Page, evaluation: Evaluation) -> None:
-    """The measures in plain words, for somebody who meets them for the first time."""
-    page.heading("What the numbers mean")
-    if bits := evaluation.bits_per_byte:
-        page.paragraph(
-            "Bits per byte measure how well the model predicts text that it has not seen. A byte is a letter of plain "
-            "English. Guessing blindly takes 8 bits for each; a model that always knew what comes next would take 0. "
-            f"This one takes {bits:.2f}: with its help, 1,000 bytes of such text could be stored in {125 * bits:,.0f}."
-        )
-    page.paragraph(
-        "The loss in nats per token is the same measure for each token (a piece of text, often a word), with another "
-        "logarithm. Perplexity is the number of tokens between which the model hesitates, on average. Lower is better "
-        "for all of them. An n-gram model only counts: a unigram how often each token occurs, a bigram which token "
-        "follows which, a trigram which follows each pair. Kneser–Ney is the usual way to fill the gaps in such "
-        "counts. A trained model should beat them all."
     )
 
 
@@ -186,134 +145,6 @@ def add_use(page: Page, run: Run, prompts: Sequence[str]) -> None:
     )
 
 
-def add_answer(page: Page, run: Run, evaluation: Evaluation, baselines: dict[str, float]) -> None:
-    held_out = run.tokens.split(run.tokens.final)
-    bytes_per_token = held_out.source_bytes / len(held_out.tokens)
-    if evaluation.bytes:  # of what was evaluated, which may be a part
-        bytes_per_token = evaluation.bytes / evaluation.tokens
-    rows: list[tuple[str, float]] = [
-        (f"{name} (Kneser–Ney)" if name != "unigram" else name, loss) for name, loss in baselines.items()
-    ]
-    rows = sorted([*rows, ("this model", evaluation.loss)], key=lambda row: -row[1])
-    page.table(
-        ["predicting the held-out text with", "nats per token", "perplexity", "bits per byte"],
-        [(name, loss, math.exp(loss), loss / math.log(2) / bytes_per_token) for name, loss in rows],
-        strong=[name for name, _ in rows].index("this model"),
-    )
-    best = min(baselines, key=lambda name: baselines[name])
-    beaten = [name for name, loss in baselines.items() if evaluation.loss < loss]
-    if best in beaten:
-        margin = baselines[best] - evaluation.loss
-        verdict = f"The model beats every n-gram baseline on held-out text: the {best} by {margin:.2f} nats."
-    elif beaten:
-        verdict = (
-            f"The model beats the {' and the '.join(beaten)}, and not yet the {best}: train longer"
-            f"{' (fledge train akjv)' if run.config.name == 'akjv-demo' else ''}."
-        )
-    else:
-        verdict = "The model is no better than counting tokens: it has not learned yet. Train longer."
-    page.paragraph(
-        f"{verdict} All rows are measured on the same {evaluation.tokens:,} tokens of {FINAL[held_out.name]}. "
-        "Neither the model nor the counts have seen them; the model saw "
-        f"{evaluation.mean_context:.0f} tokens of context on average."
-    )
-
-
-def add_curves(
-    page: Page, run: Run, baselines: dict[str, float], model: tuple[TrainingResult, float] | None = None
-) -> None:
-    """The losses by tokens, and where the `model` lies that came of the training, with its loss."""
-    from fledge.bundle.checkpoints import read_metrics
-
-    page.heading("How it learned")
-    rows = read_metrics(run.folder / "metrics.csv")
-    lines = {}
-    for name, column in (("training", "loss"), ("validation", "validation_loss")):
-        points = [(float(row["tokens"]), float(row[column])) for row in rows if row[column]]
-        if points:
-            lines[name] = ([x for x, _ in points], [y for _, y in points])
-    timed = [(float(row["tokens"]), float(row["seconds"])) for row in rows if row["tokens"] and row["seconds"]]
-    times = ([tokens for tokens, _ in timed], [seconds for _, seconds in timed])
-    point, caption = None, "Loss against tokens seen, and above them the time."
-    if baselines:
-        caption += " The dashed lines are the n-gram baselines."
-    if model is not None:
-        result, loss = model
-        step = step_of(result.best) or result.step
-        at = next((float(row["tokens"]) for row in rows if row["step"] == str(step)), float(result.tokens))
-        point = (f"the model: {loss:.3f}", at, loss)
-        caption += (
-            " The dot is the model of this report. It is measured with more context and more text than the curve, so "
-            "it may lie beside it."
-        )
-    page.figure(curves(lines, "tokens", "nats per token", levels=baselines, times=times, point=point), caption)
-    if "training" in lines and "validation" in lines and lines["validation"][1][-1] < lines["training"][1][-1]:
-        page.paragraph(why_below(run))
-
-
-def why_below(run: Run) -> str:
-    """Why the validation loss may lie below the training loss, with what of it holds for this run."""
-    reasons = ["the training loss is a mean over the steps before its point, when the model knew less"]
-    if run.config.model.dropout:
-        reasons.insert(0, "dropout hides parts of the model while it trains, and never while it is evaluated")
-    if run.config.training.average:
-        reasons.insert(0, "the evaluated weights are a moving average, which is often better than those in training")
-    return f"The validation loss lies below the training loss. That is no mistake: {'; '.join(reasons)}."
-
-
-def add_compression(page: Page, run: Run, evaluation: Evaluation) -> None:
-    """What programs that people know need for the same held-out text after the same training text."""
-    from fledge.evaluation.compression import HELD_OUT, TRAINING, compression
-
-    texts = []
-    for name, most in (("train", TRAINING), (run.tokens.final, HELD_OUT)):
-        split = run.tokens.split(name)
-        count = int(1.2 * most * len(split.tokens) / max(1, split.source_bytes)) + 1
-        part = split.tokens[-count:] if name == "train" else split.tokens[:count]
-        texts.append(run.tokenizer.decode_bytes(part))
-    found = compression(*texts)
-    if found is None:
-        return
-    rows = [*found.bits.items(), *([("this model", evaluation.bits_per_byte)] if evaluation.bits_per_byte else [])]
-    rows = sorted(rows, key=lambda row: -row[1])
-    strong = next((number for number, (name, _) in enumerate(rows) if name == "this model"), None)
-    page.table(["compressing the held-out text with", "bits per byte"], rows, strong=strong)
-    page.paragraph(
-        "xz and bz2 are widely used compressors. Each compressed the training text with and without the held-out text "
-        f"behind it; the difference is what the held-out text costs. The last {readable_bytes(found.training)} of the "
-        f"training text and the first {readable_bytes(found.held_out)} of the held-out text were used."
-    )
-
-
-def add_course(page: Page, run: Run, result: TrainingResult) -> None:
-    """Which step is handed over, whether the run overfitted, and what to change."""
-    from fledge.bundle.checkpoints import evaluations
-    from fledge.training.metrics import course
-
-    found = course(evaluations(run.folder))
-    if found is None:
-        return
-    handed = f"The model handed over is that of step {step_of(result.best) or result.step:,} of {result.steps:,}."
-    if found.risen:
-        verdict = (
-            f"The run overfitted: the validation loss was lowest at step {found.best_step:,} ({found.best:.3f}) and "
-            f"had risen to {found.last:.3f} by step {found.last_step:,}. More text helps most. Otherwise raise "
-            "optimizer.weight_decay or model.dropout, or train a smaller model or for fewer steps."
-        )
-    elif not found.since:
-        verdict = (
-            f"The run did not overfit: the validation loss was lowest at its last evaluation, at step "
-            f"{found.last_step:,}. More steps may lower it further."
-        )
-    else:
-        verdict = (
-            f"The run did not overfit notably: the validation loss was lowest at step {found.best_step:,} "
-            f"({found.best:.3f}) and ended at {found.last:.3f}. More steps alone will not lower it much: try more text "
-            "or a larger model."
-        )
-    page.paragraph(f"{verdict} {handed}")
-
-
 def add_samples(page: Page, run: Run, samples: list[tuple[str, str]]) -> None:
     page.heading("What it writes")
     sampling = run.config.sampling
@@ -322,38 +153,6 @@ def add_samples(page: Page, run: Run, samples: list[tuple[str, str]]) -> None:
     )
     for prompt, text in samples:
         page.quote(f"{prompt}▸{text}" if prompt else f"▸{text}")
-
-
-def add_memorised(page: Page, run: Run, evaluation: Evaluation) -> None:
-    """What the model says word for word as its text does, beside what people repeat; and the loss without leaks."""
-    from fledge.evaluation.memorised import memorised, without_leaks
-
-    store = run.tokens
-    if len(store.split("train").tokens) > INDEXED:
-        return
-    found = memorised(run.model, run.tokenizer, store, run.config.sampling)
-    leaked, loss = without_leaks(store, evaluation.by_document, store.final)
-    page.heading("What it learned by heart")
-    human = "–" if found.held_out is None else f"{found.held_out:.1%}"
-    page.table(
-        ["", ""],
-        [
-            ("generated tokens in stretches of 20 or more that stand in the training text", f"{found.generated:.1%}"),
-            ("the same of held-out text, which people wrote", human),
-            ("training passages continued word for word, 32 tokens after 32", f"{found.extracted:.1%}"),
-            ("longest generated stretch that stands in the training text, in tokens", found.longest),
-            ("held-out documents of which half or more stands in the training text", f"{leaked:.1%}"),
-        ],
-    )
-    verdict = (
-        "The model has learned its text by heart: what it writes is to a large part copied. Train it for fewer passes, "
-        "or on more text."
-        if found.by_heart
-        else "The model has not learned its text by heart."
-    )
-    if leaked and loss is not None:
-        verdict += f" Without the held-out documents that leaked, its loss is {loss:.3f} nats per token."
-    page.paragraph(f"{verdict} fledge generate --sources shows where a text stands in the training text.")
 
 
 def add_choices(page: Page, choices: Sequence[Choice]) -> None:
