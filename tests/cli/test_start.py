@@ -54,6 +54,9 @@ def test_a_text_becomes_a_model_with_reasons(stories: Path) -> None:
     for word in ("What was chosen, and why", "parameters, which learn at", "bits per byte", "trigram", "<svg"):
         assert word in report
     assert "Once upon a time" in done.stdout
+    result = read_json(run / "start.json")["result"]
+    assert f"{result['bits_per_byte']:.3f} bits per byte on the test part" in done.stdout
+    assert set(result["baselines"]) == {"unigram", "bigram", "trigram"}
     commands = re.findall(r"^  (fledge .+)$", done.stdout, re.M)
     assert len(commands) == 2
     used = fledge(stories, "generate", "runs/my-stories", "--prompt", "Once", "--max-tokens", "4")

@@ -411,7 +411,22 @@ class Start:
         from fledge.reports.run import report_run
 
         prompts = ("", *openings(run.corpus.documents("validation")))
-        return report_run(run, result, prompts, choices=self.choices, most_tokens=REPORTED_TOKENS)
+        report = report_run(run, result, prompts, choices=self.choices, most_tokens=REPORTED_TOKENS)
+        self.keep_result(run, report)
+        return report
+
+    def keep_result(self, run: Run, report: RunReport) -> None:
+        """Add the final figures to what was chosen."""
+        found = report.evaluation
+        if found.bits_per_byte is None:
+            return
+        bits = found.bits_per_byte / found.loss
+        result = {
+            "bits_per_byte": round(found.bits_per_byte, 4),
+            "part": run.tokens.final,
+            "baselines": {name: round(bits * loss, 4) for name, loss in report.baselines.items()},
+        }
+        write_json(self.folder / START, read_json(self.folder / START) | {"result": result})
 
     def left(self) -> float:
         return self.seconds - (time.monotonic() - self.began)
