@@ -42,7 +42,7 @@ harness: $(VENV)/.harness  ## lm_eval on a bundle, from end to end on small task
 	$(PYTEST) -m slow tests/evaluation
 
 exchange: $(VENV)/.exchange  ## exports in the programs that read them: llama.cpp, transformers and its trainer, onnxruntime
-	$(PYTEST) -m "not gpu" tests/bundle/test_matrix.py tests/bundle/test_llama_cpp.py tests/bundle/test_published.py tests/bundle/test_exchange.py tests/bundle/test_onnx.py tests/model/test_exchange.py
+	$(PYTEST) -m "not gpu" tests/bundle/test_matrix.py tests/bundle/test_llama_cpp.py tests/bundle/test_published.py tests/bundle/test_exchange.py tests/bundle/test_onnx.py tests/bundle/test_standalone.py tests/bundle/test_hub.py tests/model/test_exchange.py
 
 clean:           ## remove everything that the other targets made but runs/
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

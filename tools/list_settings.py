@@ -85,7 +85,7 @@ def homes_table() -> str:
                 ", ".join(f"`{family.name}`" for family in families if _holds(family, name, value, field.default))
                 for families in (HUB, GGUF)
             ]
-            rows.append(f"| `{name}` | {shown} | {places[0] or 'own'} | {places[1] or '–'} |\n")
+            rows.append(f"| `{name}` | {shown} | {places[0] or 'code of its own'} | {places[1] or '–'} |\n")
     return "| setting | value | Hugging Face | GGUF |\n|---|---|---|---|\n" + "".join(rows)
 
 

@@ -101,10 +101,37 @@ class Run:
         config = parse(RunConfig, kept_settings(kept), where=str(kept))
         return cls(config, folder, overrides=overrides, quiet=quiet)
 
+    def _pin(self) -> None:
+        """Name the commit in every address of a hub: the one that the run in the folder has, or that of today."""
+        from fledge.corpus.hub import COMMIT, is_hub, parse, pinned
+
+        kept: dict[str, str] = {}
+        if (self.folder / CONFIG).is_file():
+            settings = read_json(self.folder / CONFIG)
+            corpus, tokenizer = (settings.get(group) or {} for group in ("corpus", "tokenizer"))
+            for name in (*corpus.get("source", ()), *corpus.get("validation_source", ()), tokenizer.get("path")):
+                if is_hub(name):
+                    kept[str(parse(name)._replace(revision=None))] = name
+
+        def pin(name: str) -> str:
+            if not is_hub(name) or COMMIT.fullmatch((address := parse(name)).revision or ""):
+                return name
+            return kept.get(str(address)) or str(pinned(address))
+
+        corpus, tokenizer = self.config.corpus, self.config.tokenizer
+        sources, held_out = (tuple(map(pin, names)) for names in (corpus.source, corpus.validation_source))
+        path = tokenizer.path and pin(tokenizer.path)
+        if (sources, held_out, path) != (corpus.source, corpus.validation_source, tokenizer.path):
+            text = corpus.model_copy(update={"source": sources, "validation_source": held_out})
+            self.config = self.config.model_copy(
+                update={"corpus": text, "tokenizer": tokenizer.model_copy(update={"path": path})}
+            )
+
     @cached_property
     def corpus(self) -> Corpus:
         from fledge.corpus import Corpus
 
+        self._pin()
         return Corpus.from_config(self.config.corpus)
 
     @cached_property
@@ -113,6 +140,7 @@ class Run:
         from fledge.tokenizer import load_tokenizer, open_tokenizer, train_tokenizer
         from fledge.tokens import TokenStore
 
+        self._pin()
         kept = self.folder / "tokenizer"
         if self.bundle is not None:
             return self.bundle.tokenizer
@@ -320,6 +348,7 @@ class Run:
 
         if self.bundle is not None and self.folder.absolute() in self.bundle.path.absolute().parents:
             return
+        self._pin()
         find_architecture(self.config.model.architecture)  # a mistyped one is refused before there is a folder
         require_utf8(self.folder, "a bundle")
         kept, values = self.folder / CONFIG, self.config.model_dump(mode="json")
@@ -360,13 +389,16 @@ class Run:
 def load(path: Path | str, device: str = "cpu", *, at: At = None) -> Run:
     """The model at `path` (a bundle, a run, or a packed bundle) with its tokenizer and settings, ready to use.
 
-    A run's model is its checkpoint with the lowest validation loss; `at` names another: "last", or a step.
+    A run's model is its checkpoint with the lowest validation loss; `at` names another: "last", or a step. A model on
+    Hugging Face's hub is named `hf://owner/name`, with `@REVISION` for a branch, a tag or a commit of it.
     """
     from fledge.bundle import load_bundle
+    from fledge.bundle.checkpoints import place_of
 
+    path = place_of(path)
     require_checkpoint(path)
     bundle = load_bundle(path, device=device, at=at)
-    return Run(of_run(bundle.config, Path(path)), path, bundle=bundle)
+    return Run(of_run(bundle.config, path), path, bundle=bundle)
 
 
 def of_run(config: RunConfig, folder: Path) -> RunConfig:

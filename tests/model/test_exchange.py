@@ -9,7 +9,7 @@ from fledge.config import ModelConfig, load_recipe
 from fledge.errors import FledgeError
 from fledge.model import build_model
 from fledge.model.exchange import export_weights, format_of, halves_from_pairs, import_weights, pairs_from_halves
-from fledge.model.families import GGUF, HUB, obstacles
+from fledge.model.families import GGUF, HUB, OWN, nearest_home, obstacles
 from fledge.model.hub import config_from_hub, hub_settings
 from fledge.model.transformer import Transformer
 
@@ -118,9 +118,12 @@ def test_what_no_format_holds_is_refused():
         ("learned positions", "position=rope"),
     ):
         config = small(name).config
-        assert format_of(config) is None
-        with pytest.raises(FledgeError, match=f"No model of transformers .* llama: train with model.{change}"):
-            export_weights(config, {})
+        assert format_of(config) == "fledge_transformer"
+        assert nearest_home(config, HUB).endswith(f"llama: train with model.{change}.")
+    strange = ModelConfig(architecture="of-my-own")
+    assert format_of(strange) is None
+    with pytest.raises(FledgeError, match="No model of transformers is like this one"):
+        export_weights(strange, {})
     with pytest.raises(FledgeError, match="model_type = 'mamba' can't be imported"):
         config_from_hub({"model_type": "mamba"})
     with pytest.raises(FledgeError, match="is not a weight of Llama"):
@@ -139,7 +142,7 @@ def test_a_setting_that_nobody_placed_is_refused_everywhere():
     Transformer.settings = settings | {"gates"}
     try:
         assert obstacles(Later(layers=2), family) == {}
-        for each in (*HUB, *GGUF):
+        for each in (*HUB, *GGUF, OWN[0]):
             assert obstacles(Later(**shape), each)["gates"] is False
     finally:
         Transformer.settings = settings

@@ -6,7 +6,7 @@ It is for people alone: no checksum covers it, and editing it breaks nothing.
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from typing import Any, NamedTuple
 
 from fledge.bundle.manifest import Manifest
 from fledge.config import RunConfig
@@ -16,7 +16,18 @@ TUNED = "tuned_from"  # the metric of a model that began with the weights of ano
 IMPORTED = "imported_from"  # the metric of a model that another program trained: its settings do not say how
 
 
-def model_card(config: RunConfig, manifest: Manifest) -> bytes:
+class HubCard(NamedTuple):
+    """What the card of a model on a hub tells beside: where it is, and which files lie beside it."""
+
+    repository: str
+    settings: str
+    curve: str | None
+    format: str
+    code: str | None
+    "The model's own code, where transformers has none."
+
+
+def model_card(config: RunConfig, manifest: Manifest, hub: HubCard | None = None) -> bytes:
     """Markdown with a YAML head that model hubs read; bytes of a file's name that are no text are spelled out."""
     source = imported_from(manifest)
     rows = {**model_rows(config, manifest), **training_rows(config, manifest), **plain_metrics(manifest)}
@@ -26,35 +37,63 @@ def model_card(config: RunConfig, manifest: Manifest) -> bytes:
     prompt = config.sampling.prompt or ("In the beginning" if config.corpus.source == ("akjv",) else "")
     begin = f" --prompt {shlex.quote(' '.join(prompt.split()))}" if prompt.strip() else ""
     table = "\n".join(f"| {name} | {cell(value)} |" for name, value in rows.items())
+    place = "." if hub is None else f"hf://{hub.repository}"
+    library = "transformers" if hub is not None and hub.format == "huggingface" else "fledge"
+    what = "A language model in a fledge bundle: weights, tokenizer and settings in one folder."
+    if library == "transformers":
+        what = "A language model trained with [fledge](https://pypi.org/project/fledge-lm/), for transformers too."
     text = f"""---
-library_name: fledge
+library_name: {library}
 pipeline_tag: text-generation
 tags: [fledge, {config.model.architecture}]
 ---
 
 # {cell(config.name)}
 
-A language model in a fledge bundle: weights, tokenizer and settings in one folder.
+{what}
 
 | | |
 |---|---|
 {table}
-
+{_curve(hub)}
 ```
-fledge generate .{begin}
-fledge evaluate . --text your.txt
-fledge bundle show .
+fledge generate {place}{begin}
+fledge evaluate {place} --text your.txt
+fledge bundle show {place}
 ```
 
 ```python
 import fledge
 
-run = fledge.load(".")
+run = fledge.load("{place}")
 ```
-
+{_elsewhere(hub)}
 The model repeats what its corpus taught it, mistakes and prejudices included. {tuned}
 """
     return text.encode("utf-8", "backslashreplace")
+
+
+def _curve(hub: HubCard | None) -> str:
+    return f"\n![The loss while it was trained]({hub.curve})\n" if hub is not None and hub.curve else ""
+
+
+def _elsewhere(hub: HubCard | None) -> str:
+    """How to use a model of the hub without fledge, and how to train it again."""
+    if hub is None:
+        return ""
+    again = f"\nTrained with the settings in `{hub.settings}`: `fledge train {hub.settings}` trains it again.\n"
+    if hub.format != "huggingface":
+        return again
+    trust = ", trust_remote_code=True" if hub.code else ""
+    read = f"\nIts code is `{hub.code}`: read it before you trust it.\n" if hub.code else ""
+    return f"""
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("{hub.repository}"{trust})
+tokenizer = AutoTokenizer.from_pretrained("{hub.repository}"{trust})
+```
+{read}{again}"""
 
 
 def model_rows(config: RunConfig, manifest: Manifest) -> dict[str, str]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from fledge.bundle.archive import is_archive
 from fledge.bundle.manifest import LARGEST_MANIFEST, MANIFEST
+from fledge.corpus.hub import is_hub
 from fledge.errors import FledgeError
 from fledge.files import read_json
 
@@ -60,12 +61,19 @@ def checkpoints(run: Path) -> list[Path]:
 
 
 def place_of(path: object) -> Path:
-    """The path of a bundle as it was given; what can't be one is refused with a sentence."""
+    """The path of a bundle as it was given; what can't be one is refused with a sentence.
+
+    One on the hub (`hf://owner/name`) is fetched, unless it was before.
+    """
     if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
         raise FledgeError(
             f"{path!r:.40} is no place to load a bundle from. Give the path of a bundle, a run or a packed bundle, "
             "such as 'runs/akjv'."
         )
+    if is_hub(path):
+        from fledge.bundle.hub import local_bundle
+
+        return local_bundle(path)
     return Path(path)
 
 

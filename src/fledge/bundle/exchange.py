@@ -1,4 +1,4 @@
-"""Models to and from other programs: Hugging Face folders for Llama-shaped and GPT-2 models, GGUF and ONNX files."""
+"""Models to and from other programs: Hugging Face folders, GGUF and ONNX files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from functools import reduce
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,10 +23,10 @@ from fledge.bundle.sampling import GENERATION, hub_sampling, sampling_from_hub
 from fledge.bundle.save import save_bundle
 from fledge.bundle.weights import Shape, check_shapes, read_headers, read_tensors, tensor_files, write_sharded
 from fledge.config import ModelConfig, RunConfig, TokenizerConfig, TokensConfig
-from fledge.errors import FledgeError, nearest
+from fledge.errors import FledgeError, nearest, note
 from fledge.files import atomic_folder, did_you_mean, read_json, require_space, write_json
-from fledge.model.exchange import export_weights, import_weights
-from fledge.model.families import Family
+from fledge.model.exchange import export_weights, import_weights, require_home
+from fledge.model.families import HUB, Family, nearest_home
 from fledge.model.hub import config_from_hub, family_from_hub, hub_settings
 from fledge.tokenizer import load_tokenizer
 from fledge.tokenizer.files import CONFIGURATION, VOCABULARY
@@ -103,6 +104,7 @@ def export_bundle(bundle: Bundle, target: Path | str, format: str | None = None,
 def _write_hub_folder(target: Path, bundle: Bundle, weights: dict[str, Tensor]) -> Path:
     config, facts, roles = bundle.config.model, bundle.manifest.model, bundle.tokenizer.roles
     settings = hub_settings(config, facts.vocabulary_size, facts.context_length)
+    family = require_home(config)
     precision = str(next(iter(weights.values())).dtype).removeprefix("torch.")
     tokens = {"bos_token_id": roles.start, "eos_token_id": roles.end, "pad_token_id": roles.pad}
     known = {name: value for name, value in tokens.items() if value is not None}
@@ -111,10 +113,18 @@ def _write_hub_folder(target: Path, bundle: Bundle, weights: dict[str, Tensor]) 
         write_json(work / "config.json", {**settings, **tokens, "dtype": precision})
         write_json(work / GENERATION, generation)
         write_hub_tokenizer(work, bundle)
+        if family.file:
+            (work / family.file).write_bytes(files("fledge.model").joinpath("standalone", family.file).read_bytes())
         named = export_weights(config, weights, facts.context_length)
         if settings.get("tie_word_embeddings"):
             named.pop("lm_head.weight", None)  # it is the embedding matrix, and is said to be
         write_sharded(work, MODEL, named)
+    if family.file:
+        nearest_one = f" {nearest_home(config, HUB)}" if config.architecture == "transformer" else ""
+        note(
+            f"No model of transformers is like this one, so the folder carries its own code, {family.file}: load it "
+            f"with trust_remote_code=True.{nearest_one}"
+        )
     return target
 
 
@@ -139,6 +149,8 @@ def _check_hub_shapes(
     wanted = {name: tuple(tensor.shape) for name, tensor in named.items()}
     if config.tied:
         wanted.pop("lm_head.weight", None)
+    if family.file:
+        return check_shapes(headers, wanted, source)
     prefix = next(iter(wanted)).partition(".")[0] + "."
     short = {name: name.removeprefix(prefix) for name in wanted}  # as GPT-2's own files have them
     found = {name: headers[key] for name in wanted if (key := name if name in headers else short[name]) in headers}
@@ -149,8 +161,12 @@ def _check_hub_shapes(
             raise FledgeError(f"{source} holds {name}, which a model of its config.json does not have.")
 
 
-def import_bundle(source: Path | str, target: Path | str, tokenizer: Path | str | None = None) -> Path:
-    """A bundle of the model in a Hugging Face folder. Only safetensors are read: pickled weights may run code."""
+def import_bundle(
+    source: Path | str, target: Path | str, tokenizer: Path | str | None = None, origin: str | None = None
+) -> Path:
+    """A bundle of the model in a Hugging Face folder, with the note that it came from `origin`.
+
+    Only safetensors are read: pickled weights may run code."""
     source = Path(source)
     if is_archive(source):
         raise FledgeError(f"{source} is a packed bundle of fledge's own: use it as it is.")
@@ -193,7 +209,7 @@ def import_bundle(source: Path | str, target: Path | str, tokenizer: Path | str 
     # Some folders keep a few weights wider than the others. A bundle's are all of one type: the widest loses nothing.
     widest = reduce(torch.promote_types, (tensor.dtype for tensor in weights.values()))
     fill(model, {name: tensor.to(widest) for name, tensor in weights.items()})
-    name = source.resolve().name or "imported"
+    name = Path(target).name if origin else source.resolve().name or "imported"
     run = RunConfig(
         name=name,
         model=config,
@@ -201,4 +217,4 @@ def import_bundle(source: Path | str, target: Path | str, tokenizer: Path | str 
         tokenizer=TokenizerConfig(vocabulary_size=found.vocab_size, special_tokens=tuple(found.special_tokens)),
         sampling=sampling,
     )
-    return save_bundle(target, run, found, model, metrics={IMPORTED: name})
+    return save_bundle(target, run, found, model, metrics={IMPORTED: origin or name})

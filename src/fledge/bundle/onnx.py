@@ -1,6 +1,7 @@
 """ONNX files: the forward pass as one graph, ids in and scores out, for onnxruntime and programs without Python.
 
-The tokenizer's two files travel inside, as texts among the file's metadata.
+A recurrent network takes its state, too, and gives the one after these tokens. The tokenizer's two files travel inside,
+as texts among the file's metadata.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from fledge.bundle.load import fill, lay_out
 from fledge.errors import FledgeError
 from fledge.extras import missing
 from fledge.files import atomic_write, readable_bytes, temporary_folder
+from fledge.model.recurrent import KINDS
 from fledge.tokenizer.files import CONFIGURATION, VOCABULARY
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from fledge.model import Model
 
 LARGEST = 2_000_000_000  # such a file is one message of Protocol Buffers, which ends at 2 GiB
-ARCHITECTURES = ("transformer", "bdh")
+ARCHITECTURES = ("transformer", "bdh", *KINDS)
 
 
 def write_onnx(path: Path, bundle: Bundle, weights: Mapping[str, Tensor], dtype: torch.dtype) -> Path:
@@ -39,8 +41,8 @@ def write_onnx(path: Path, bundle: Bundle, weights: Mapping[str, Tensor], dtype:
     config, facts = bundle.config, bundle.manifest.model
     if config.model.architecture not in ARCHITECTURES:
         raise FledgeError(
-            f"model.architecture = {config.model.architecture} can't be exported to ONNX: its graph would be of one "
-            f"length. Allowed: {', '.join(ARCHITECTURES)}."
+            f"model.architecture = {config.model.architecture} can't be exported to ONNX. "
+            f"Allowed: {', '.join(ARCHITECTURES)}."
         )
     if dtype == torch.bfloat16:
         raise FledgeError("Programs that run ONNX files do not calculate in bfloat16. Give --dtype float32 or float16.")
@@ -50,15 +52,23 @@ def write_onnx(path: Path, bundle: Bundle, weights: Mapping[str, Tensor], dtype:
             f"The weights take {readable_bytes(size)}, and an ONNX file holds at most {readable_bytes(LARGEST)}. "
             "Give --dtype float16 if that is less, or export to another format."
         )
-    with _quiet():
-        model = lay_out(config.model, facts.vocabulary_size, facts.context_length)
-    fill(model, {name: tensor.to(dtype) for name, tensor in weights.items()})
-    program = _graph(model.eval())
-    program.model.metadata_props.update(
-        {"name": config.name, "context_length": str(facts.context_length), **_tokenizer_files(bundle)}
-    )
+    narrow = {name: tensor.to(dtype) for name, tensor in weights.items()}
+    about = {"name": config.name, "context_length": str(facts.context_length), **_tokenizer_files(bundle)}
+    if config.model.architecture in KINDS:
+        from fledge.bundle.onnx_recurrent import recurrent_graph
+
+        proto = recurrent_graph(config.model, narrow)
+        for key, value in about.items():
+            proto.metadata_props.add(key=key, value=value)
+    else:
+        with _quiet():
+            model = lay_out(config.model, facts.vocabulary_size, facts.context_length)
+        fill(model, narrow)
+        program = _graph(model.eval())
+        program.model.metadata_props.update(about)
+        proto = program.model_proto
     with atomic_write(path) as file:
-        file.write(program.model_proto.SerializeToString())
+        file.write(proto.SerializeToString())
     return path
 
 

@@ -8,6 +8,7 @@ from fledge.bundle.card import TUNED, imported_from
 from fledge.bundle.checkpoints import step_of
 from fledge.bundle.load import Bundle
 from fledge.config import Settings, parse
+from fledge.corpus.hub import address_of
 from fledge.errors import command
 from fledge.files import read_json, write_json
 
@@ -51,7 +52,7 @@ def other_origin(run: Path, bundle: Bundle | None) -> list[str]:
 
 def _origin_of(bundle: Bundle) -> Origin:
     path, metrics = bundle.source.absolute(), bundle.metrics
-    told = [path.parents[1].name if step_of(path) is not None else path.name]
+    told = [address_of(path) or (path.parents[1].name if step_of(path) is not None else path.name)]
     if imported_from(bundle.manifest) is not None:
         told.append("imported")
     elif "step" in metrics:

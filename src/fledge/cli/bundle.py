@@ -186,9 +186,35 @@ def _print_cost(loaded: Bundle, place: Path, kind: str, text: Path | None) -> No
     print(f"On {before.tokens:,} tokens of {where}: {bits[0]} bits per byte as it was, {bits[1]} as {kind}.")
 
 
+@app.command()
+def push(
+    bundle: Place,
+    name: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="The repository on the hub; made if it is new.")],
+    at: At = None,
+    format: Annotated[
+        str,
+        typer.Option(help="huggingface, which transformers reads; or bundle, with all that fledge knows of it."),
+    ] = "huggingface",
+    dtype: Annotated[
+        str | None, typer.Option("--type", "--dtype", help="float32, bfloat16 or float16; as it is, unless given.")
+    ] = None,
+    private: Annotated[bool, typer.Option(help="Let nobody else see a new repository.")] = False,
+) -> None:
+    """Share a model on Hugging Face's hub, with a card, its settings and its curve. First sign in: hf auth login"""
+    from fledge.bundle import load_bundle
+    from fledge.bundle.hub import CURVE, push_bundle
+
+    loaded = load_bundle(bundle, at=at)
+    curve = next(
+        (place / CURVE for place in (bundle, *bundle.absolute().parents[:2]) if (place / CURVE).is_file()), None
+    )
+    address = push_bundle(loaded, name, format, dtype, private, curve)
+    print(f"It is {address} now. Use it anywhere: {command('generate', f'hf://{name}')}")
+
+
 @app.command("import")
 def import_(
-    source: Annotated[Path, typer.Argument(help="A Hugging Face folder with a Llama or GPT-2 model.")],
+    source: Annotated[Path, typer.Argument(help="A Hugging Face folder, such as one with a Llama or GPT-2 model.")],
     target: Annotated[Path | None, typer.Argument(help="The bundle to make.")] = None,
     out: Out = None,
     tokenizer: Annotated[Path | None, typer.Option(help="A tokenizer, where the folder has none that fits.")] = None,

@@ -31,13 +31,21 @@ At = Annotated[
 
 
 def trained(place: Path | list[Path] | None) -> Path | list[Path] | None:
-    """As it is, unless it is a run that has no checkpoint yet, which is said before anything is loaded."""
+    """As it is, unless it is a run that has no checkpoint yet, which is said before anything is loaded.
+
+    A model on the hub is fetched, and its place on this machine goes on in its stead.
+    """
+    from fledge.bundle.checkpoints import place_of
     from fledge.run import require_checkpoint
 
-    for path in place if isinstance(place, list) else [place]:
-        if path is not None:
-            require_checkpoint(path)
-    return place
+    def ready(path: Path) -> Path:
+        found = place_of(path)
+        require_checkpoint(found)
+        return found
+
+    if isinstance(place, list):
+        return [ready(path) for path in place]
+    return None if place is None else ready(place)
 
 
 def destination(target: Path | None, out: Path | None, command: str) -> Path:

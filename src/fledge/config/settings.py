@@ -140,7 +140,7 @@ class TokenizerConfig(Settings):
     kind: Literal["bpe", "word", "character"] = "bpe"
     "Byte-pair encoding, whole words with spelled-out rest, or characters."
     path: FileName | None = None
-    "An existing tokenizer (a folder, `tokenizer.json`, a `.tiktoken` file) to use instead of training one."
+    "An existing tokenizer (a folder, `tokenizer.json`, `.tiktoken`, `hf://owner/name`) to use instead of training one."
     vocabulary_size: Annotated[int, Field(ge=2)] | None = 4096
     "Ids in all, special tokens and bytes included; for BPE, none merges until no pair occurs twice."
     special_tokens: Texts = ("<|endoftext|>",)

@@ -10,7 +10,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ class Remote:
     size: int | None = None
     sha256: str | None = None
     held_out: bool = False
+    secret: str | None = field(default=None, repr=False)
+    "What signs in at this address, and at none that it points on to."
 
     @property
     def name(self) -> str:
@@ -254,6 +256,8 @@ def _attempt(file: Remote, partial: Path, stamp: Path, bar: Any) -> bool:
     have = _length(partial)
     address = urllib.parse.quote(file.address, safe=string.punctuation, errors="surrogateescape")  # é becomes %C3%A9
     request = urllib.request.Request(address, headers={"User-Agent": "fledge", "Accept-Encoding": "identity"})
+    if file.secret is not None:
+        request.add_unredirected_header("Authorization", file.secret)
     if have:
         request.add_header("Range", f"bytes={have}-")
         if stamp.exists():  # if the file at the address has changed, the server sends all of it

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from fledge.corpus.folder import text_files
+from fledge.corpus.hub import is_hub, parse, pinned
 from fledge.corpus.streams import BUFFER, StandardInput, Stream, damaged, decompressed
 from fledge.errors import FledgeError, changed
 from fledge.extras import missing
@@ -30,7 +31,7 @@ DRIVERS = {
     "sftp": "paramiko",
     "ssh": "paramiko",
 }  # else by fsspec
-STAMPS = ("ETag", "etag", "mtime", "LastModified", "Last-Modified", "last_modified", "updated", "created")
+STAMPS = ("ETag", "etag", "mtime", "LastModified", "Last-Modified", "last_modified", "updated", "created", "blob_id")
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,9 @@ def filesystem(address: str) -> tuple[Any, str]:
         import fsspec
     except ImportError:
         raise missing("A remote address", "fsspec", "data") from None
+    options = {"endpoint": os.environ["HF_ENDPOINT"]} if is_hub(address) and os.environ.get("HF_ENDPOINT") else {}
     try:
-        system, path = fsspec.core.url_to_fs(address)
+        system, path = fsspec.core.url_to_fs(address, **options)
     except ImportError as error:
         from fsspec.registry import known_implementations
 
@@ -182,6 +184,8 @@ def _stat(name: str) -> tuple[str, int, str]:
 
 
 def _remote(address: str) -> tuple[list[tuple[str, int, str]], bool]:
+    if is_hub(address):
+        address = str(pinned(parse(address)))  # so that all files, and those of a resumed run, are of one commit
     system, path = filesystem(address)
     single = False
     found = []

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fledge.config import ModelConfig
 from fledge.errors import FledgeError
-from fledge.model.families import HUB, Family, home, nearest_home
+from fledge.model.families import HUB, OWN, Family, home, nearest_home
 from fledge.model.layers import rotary_frequencies, sinusoids
 
 Weights = Mapping[str, Tensor]
@@ -25,10 +25,8 @@ _PER_HEAD = ("attn.q_proj", "attn.k_proj", "attn.q_norm", "attn.k_norm")
 
 
 def format_of(config: ModelConfig) -> str | None:
-    """The `model_type` in transformers that can hold such a model, `bdh`, or None."""
-    if config.architecture == "bdh":
-        return "bdh"
-    found = home(config, HUB)
+    """The `model_type` of such a model in transformers, or None where it would need code that there is none of."""
+    found = home(config, (*HUB, *OWN))
     return found.name if found else None
 
 
@@ -39,11 +37,13 @@ def export_weights(
 
     `context_length` is needed where positions that we calculate become a table."""
     if family is None:
-        if config.architecture == "bdh":
-            renamed = {_BDH_TOP.get(name, name): tensor for name, tensor in weights.items()}
-            renamed["lm_head"] = renamed.pop("lm_head.weight").T.contiguous()
-            return renamed
         family = require_home(config)
+    if config.architecture == "bdh":
+        renamed = {_BDH_TOP.get(name, name): tensor for name, tensor in weights.items()}
+        renamed["lm_head"] = renamed.pop("lm_head.weight").T.contiguous()
+        return renamed
+    if family.file:
+        return dict(weights)
     found: dict[str, Tensor] = {}
     own = _with_everything(config, dict(weights), context_length, family)
     for name, tensor in own.items():
@@ -71,9 +71,11 @@ def export_weights(
 def import_weights(config: ModelConfig, weights: Weights, family: Family | None = None) -> dict[str, Tensor]:
     """Weights in the names of `family` as a state dict that the built model loads."""
     if family is None:
-        if config.architecture == "bdh":
-            return _from_bdh(weights)
         family = require_home(config)
+    if config.architecture == "bdh":
+        return _from_bdh(weights)
+    if family.file:
+        return dict(weights)
     top = {theirs: own for own, theirs in family.top.items()}
     parts = {theirs: own for own, theirs in family.parts.items()}
     prefix = family.layer.partition("{}")[0]
@@ -118,8 +120,8 @@ _KNOWN = {"gpt2": "GPT-2", "llama": "Llama", "openai-gpt": "GPT"}
 
 
 def require_home(config: ModelConfig) -> Family:
-    """The model of transformers that holds such a one."""
-    found = home(config, HUB)
+    """The model of transformers that holds such a one, or our own file for it."""
+    found = home(config, (*HUB, *OWN))
     if found is None:
         raise FledgeError(f"No model of transformers is like this one. {nearest_home(config, HUB)}")
     return found

@@ -57,6 +57,10 @@ class Family(NamedTuple):
     "Parts that have a bias even where ours have none: it is zero."
     unbiased: frozenset[str] = frozenset()
     "Parts that have no bias even where ours have one: it must be zero."
+    architectures: tuple[str, ...] = ("transformer",)
+    "Which of ours it holds."
+    file: str = ""
+    "Our own file with the model, in `standalone`, which travels with the weights: they keep their names."
 
 
 def _llama_parts(
@@ -188,9 +192,28 @@ HUB = (
 )
 "The models of transformers that hold ours, the first one that does being taken."
 
+_EVERY = dict.fromkeys(
+    ("kv_heads", "feed_forward", "norm", "norm_place", "position", "rope_theta", "rope_scaling", "qk_norm", "bias")
+)
+
+
+def _own(kind: str, holds: Mapping[str, None], architectures: tuple[str, ...]) -> Family:
+    name = f"fledge_{kind.lower()}"
+    whole = {"top": {}, "parts": {}, "layer": "", "model": f"Fledge{kind}ForCausalLM", "file": f"modeling_{name}.py"}
+    return Family(name, holds, architectures=architectures, **whole)  # type: ignore[arg-type]
+
+
+OWN = (
+    _own("Transformer", _EVERY, ("transformer",)),
+    _own("BDH", {"multiplier": None}, ("bdh",)),
+    _own("Recurrent", {"bias": None}, ("rnn", "gru", "lstm")),
+)
+"What no model of transformers holds: it reads these with `trust_remote_code`, from the file that lies beside them."
+
 _BY_NAME = {family.name: family for family in HUB}
 IMPORTED = {
     **_BY_NAME,
+    **{family.name: family for family in OWN},
     "mistral": _BY_NAME["llama"]._replace(name="mistral", unbiased=LINEAR),
     "qwen2": _BY_NAME["llama"]._replace(name="qwen2", unbiased=LINEAR - {"attn.q_proj", "attn.k_proj", "attn.v_proj"}),
     "gpt_neox": _BY_NAME["starcoder2"]._replace(
@@ -275,10 +298,10 @@ def obstacles(config: ModelConfig, family: Family) -> dict[str, Any]:
     """The settings that the family does not hold as they are, each with a value that it does."""
     from fledge.model.registry import find_architecture
 
-    if config.architecture != "transformer":
-        return {"architecture": "transformer"}
+    if config.architecture not in family.architectures:
+        return {"architecture": family.architectures[0]}
     found: dict[str, Any] = {}
-    for name in sorted(find_architecture("transformer").settings - SIZES - TRAINING):
+    for name in sorted(find_architecture(config.architecture).settings - SIZES - TRAINING):
         value, default = getattr(config, name), type(config).model_fields[name].default
         allowed = family.holds.get(name, (default,))
         if name in ("rope_theta", "rope_scaling") and config.position != "rope":

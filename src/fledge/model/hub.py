@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from fledge.config import ModelConfig
 from fledge.errors import FledgeError
 from fledge.model.exchange import require_home
-from fledge.model.families import IMPORTED, LINEAR, Family
+from fledge.model.families import IMPORTED, LINEAR, TRAINING, Family
+from fledge.model.registry import find_architecture
 
 LARGEST = 2**31 - 1
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "silu": "silu", "relu2": "relu2", "swiglu": "silu"}
@@ -42,6 +43,7 @@ def _is_number(value: Any) -> bool:
 _SIZE = Allowed(f"a whole number from 1 to {LARGEST:,}", lambda value: type(value) is int and 1 <= value <= LARGEST)
 _ABOVE_ZERO = Allowed("a number above 0", lambda value: _is_number(value) and 0 < value <= sys.float_info.max)
 _SHARE = Allowed("a number from 0 to below 1", lambda value: _is_number(value) and 0 <= value < 1)
+_NAME = Allowed("a name", lambda value: isinstance(value, str), required=True)
 _CHOICE = Allowed("true or false", lambda value: isinstance(value, bool))
 _TABLE = Allowed("a table of names and values, or null", lambda value: isinstance(value, dict), nullable=True)
 _LIST = Allowed("a list, or null", lambda value: isinstance(value, list), nullable=True)
@@ -105,9 +107,9 @@ _TIED = ("gpt2", "openai-gpt", "starcoder2", "smollm3")
 
 def hub_settings(config: ModelConfig, vocabulary_size: int, context_length: int) -> dict[str, Any]:
     """What `config.json` says of such a model, for transformers."""
-    if config.architecture == "bdh":
-        raise FledgeError("transformers has no model for BDH. Export it to ONNX: name a file that ends in .onnx.")
     family = require_home(config)
+    if family.file:
+        return _own_file_settings(config, family, vocabulary_size, context_length)
     values: dict[str, Any] = {
         "model_type": family.name,
         "architectures": [family.model],
@@ -144,6 +146,51 @@ def hub_settings(config: ModelConfig, vocabulary_size: int, context_length: int)
         values["rope_scaling"] = {"rope_type": "llama3", **dict(zip(SCALING, config.rope_scaling, strict=True))}
         values["rope_scaling"][SCALING[3]] = int(config.rope_scaling[3])
     return values | _own_keys(family.name, config)
+
+
+_RENAMED = {"rope_theta": "rotary_theta", "rope_scaling": "rotary_scaling"}
+"Settings that transformers would make tables of its own of, under their own names."
+
+
+def _own_file_settings(
+    config: ModelConfig, family: Family, vocabulary_size: int, context_length: int
+) -> dict[str, Any]:
+    """What the file of ours that holds such a model reads: its settings, all of them spelled out."""
+    module = family.file.removesuffix(".py")
+    classes = {"AutoConfig": family.model.replace("ForCausalLM", "Config"), "AutoModelForCausalLM": family.model}
+    values: dict[str, Any] = {
+        "model_type": family.name,
+        "architectures": [family.model],
+        "auto_map": {kind: f"{module}.{name}" for kind, name in classes.items()},
+        "vocab_size": vocabulary_size,
+        "max_position_embeddings": context_length,
+        "tie_word_embeddings": config.tied and config.architecture != "bdh",
+        "dropout": config.dropout,
+    }
+    names = find_architecture(config.architecture).settings
+    for name in sorted((names - TRAINING - {"tied"}) | {"architecture"}):
+        values[_RENAMED.get(name, name)] = getattr(config, name)
+    if config.architecture == "transformer":
+        more = {"kv_heads": config.kv_heads or config.heads, "hidden": config.inner_size}
+        values |= {**more, "attention_dropout": config.attention_share}
+    return values
+
+
+def _config_from_own_file(settings: Mapping[str, Any], family: Family) -> tuple[ModelConfig, int, int]:
+    _check(settings, {"vocab_size": _NEEDED_SIZE, "max_position_embeddings": _NEEDED_SIZE, "architecture": _NAME})
+    architecture = settings["architecture"]
+    if architecture not in family.architectures:
+        known = ", ".join(family.architectures)
+        raise FledgeError(f"architecture = {architecture!r:.40} is not allowed in a {family.name}: it is {known}.")
+    names = find_architecture(architecture).settings - (TRAINING - {"dropout", "attention_dropout"})
+    values = {name: settings[key] for name in names if (key := _RENAMED.get(name, name)) in settings}
+    if "tied" in names:
+        _check(settings, {"tie_word_embeddings": _CHOICE})
+        values["tied"] = settings.get("tie_word_embeddings", False)
+    config = ModelConfig(architecture=architecture, **values)
+    if config.kv_heads == config.heads:
+        config = config.model_copy(update={"kv_heads": None})
+    return config, settings["vocab_size"], settings["max_position_embeddings"]
 
 
 def _own_keys(name: str, config: ModelConfig) -> dict[str, Any]:
@@ -186,6 +233,8 @@ def config_from_hub(settings: Mapping[str, Any]) -> tuple[ModelConfig, int, int]
     family = family_from_hub(settings)
     name = family.name
     shown = {"gpt2": "GPT-2", "llama": "Llama"}.get(name, name)
+    if family.file:
+        return _config_from_own_file(settings, family)
     check_settings(settings)
     for key, (usual, default) in _USUAL.get(name, {}).items():
         table = settings.get("rope_parameters") or {}

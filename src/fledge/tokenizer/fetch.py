@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fledge.corpus.fetch import NotReached, Remote, cache_folder, download
+from fledge.corpus.hub import fetch_files, look_up, parse
 from fledge.errors import FledgeError, nearest
 from fledge.files import sha256
 from fledge.tokenizer.ranks import ENCODINGS
@@ -38,3 +39,22 @@ def fetch(name: str, *, progress: bool = False) -> Path:
         return download(file, place.parent, progress, place.name)
     except NotReached as error:
         raise FledgeError(f"{error} Without a network, copy {file.name} from elsewhere and name that file.") from None
+
+
+FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt")
+"What a tokenizer on a hub consists of."
+
+
+def from_hub(place: str) -> Path:
+    """The folder with the tokenizer at an address such as `hf://owner/name`, fetched once."""
+    address = parse(place)
+    if address.path:
+        raise FledgeError(
+            f"{address} names a file: a tokenizer's address is hf://owner/name, with @REVISION where asked."
+        )
+    found = [name for name in FILES if name in look_up(address).files]
+    if not {"tokenizer.json", "vocab.json"} & set(found):
+        raise FledgeError(f"There is no tokenizer.json in {address}.")
+    if "tokenizer.json" in found:
+        found = [name for name in found if name.startswith("tokenizer")]
+    return fetch_files(address, found)

@@ -13,6 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fledge.corpus.hub import is_hub
 from fledge.errors import FledgeError
 from fledge.files import did_you_mean, readable_bytes
 from fledge.tokenizer.base import Roles, Tokenizer
@@ -50,6 +51,10 @@ def load_tokenizer(
     [261, 36, 262]
     """
     place = as_path(path)
+    if is_hub(place):
+        from fledge.tokenizer.fetch import from_hub
+
+        place = from_hub(str(place))
     if not place.exists():
         from fledge.tokenizer.fetch import cached
 
@@ -271,7 +276,7 @@ def open_tokenizer(path: Path | str, named: str) -> Tokenizer:
     try:
         return load_tokenizer(place)
     except FledgeError as error:
-        if not place.exists():
+        if not place.exists() and not is_hub(place):
             raise
         raise FledgeError(
             f"{named} {path}: a tokenizer was expected there, such as a folder that fledge tokenizer train made, a "
