@@ -42,3 +42,19 @@ def test_gradcheck(name, documents):
         return functional_call(model, dict(zip(names, tensors, strict=True)), (inputs, plan))
 
     assert torch.autograd.gradcheck(logits, tuple(model.parameters()), fast_mode=True)
+
+
+def test_attention_in_bfloat16_on_a_cpu_has_the_gradients_of_float32():
+    """It takes the long way round torch's slow backward pass there, and stays as precise as bfloat16 is."""
+    torch.manual_seed(0)
+    model = build_model(ModelConfig(layers=2, width=64, heads=2), 64, 32).train()
+    inputs, pull = torch.randint(64, (4, 32)), torch.randn(4, 32, 64)
+    found = []
+    for narrow in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=narrow):
+            hidden, _ = model.hidden(inputs)
+        model.zero_grad()
+        (hidden.float() * pull).sum().backward()
+        found.append([parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None])
+    for exact, rounded in zip(*found, strict=True):
+        assert torch.nn.functional.cosine_similarity(exact.flatten(), rounded.flatten(), dim=0) > 0.99

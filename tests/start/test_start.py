@@ -6,6 +6,7 @@ import gzip
 import re
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -228,3 +229,34 @@ def test_another_time_goes_on_with_what_there_is(tmp_path, monkeypatch):
     assert "more passes over the text would overfit" in said[-1]
     with pytest.raises(FledgeError, match="was started with other texts"):
         start.Start([str(tmp_path)], 60.0, "1m", folder, print).run()
+
+
+@pytest.mark.parametrize(
+    ("speeds", "left", "given", "way"),
+    [
+        ({"bf16": 120.0, "on": 200.0}, 280.0, [], {"training.precision": "bf16", "training.compile": "on"}),
+        ({"bf16": 90.0, "on": 200.0}, 280.0, [], {"training.compile": "on"}),
+        ({"bf16": 120.0, "on": 121.0}, 280.0, [], {"training.precision": "bf16"}),  # not worth compiling twice
+        ({"bf16": 120.0, "on": 200.0}, 100.0, [], {"training.precision": "bf16"}),  # nor is there time for it
+        ({"bf16": 120.0, "on": None}, 280.0, [], {"training.precision": "bf16"}),  # no compiler
+        ({"bf16": 120.0, "on": 200.0}, 280.0, ["training.precision=fp32", "training.compile=off"], {}),
+    ],
+)
+def test_the_quickest_way_to_take_a_step_is_measured(tmp_path, monkeypatch, speeds, left, given, way):
+    clock = [0.0]
+
+    def measured(model, vocabulary, context, batch, seconds, overrides=()):
+        compiled = "training.compile=on" in overrides
+        clock[0] += 20.0 if compiled else 1.0
+        if (found := speeds["on" if compiled else "bf16"]) is None:
+            raise RuntimeError("No working C++ compiler found")
+        return found
+
+    monkeypatch.setattr(start, "measured_speed", measured)
+    monkeypatch.setattr("fledge.training.optimizers.quick_type", lambda device: torch.bfloat16)
+    monkeypatch.setattr(start.time, "monotonic", lambda: clock[0])
+    begun = start.Start([str(tmp_path)], left, "5m", tmp_path / "run", lambda word, fact: None, given)
+    begun.batch, begun.speed = 32, 100.0
+    assert begun.choose_way(model_of(2, 64), 512, 64, 1.0) == way
+    chosen = "on" if "training.compile" in way else "bf16"
+    assert begun.speed == (speeds[chosen] if way else 100.0)

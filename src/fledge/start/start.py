@@ -22,6 +22,7 @@ from fledge.config import (
     TokensConfig,
     load_recipe,
     nearest_setting,
+    override_config,
     parse,
     parse_value,
     setting_paths,
@@ -55,6 +56,7 @@ CHECKPOINT_BYTES = 12  # for each parameter: itself and two moments
 TEST = 0.05  # of the text, held out for the final figure
 FORWARD = 0.4  # of a token's training time for one that is only evaluated
 FEWEST_STEPS = 30
+COMPILED_FROM = 150.0  # seconds left: compiling takes 10 to 30 of them, and gains a third to a half of the others
 
 Say = Callable[[str, str], None]
 
@@ -265,11 +267,44 @@ class Start:
             choose.choose_batch(size.tokens, context),
             lambda batch: measured_speed(model, vocabulary_size, context, batch, seconds),
         )
+        way = {} if fast else self.choose_way(model, vocabulary_size, context, seconds)
         shape = {f"model.{name}": getattr(model, name) for name in ("layers", "width", "heads", "tied", "qk_norm")}
         why = f"{size.parameters:,} parameters, which learn at {self.speed:,.0f} tokens/s here; {rivals(size, sizes)}"
         self.choices.append(Choice(shape, why))
+        if way:
+            self.choices.append(Choice(way, "measured here: the quickest way to take the same steps"))
         self.say("model", f"{size.layers} layers × {size.width}, {size.parameters:,} parameters, context {context}")
         return context, size
+
+    def choose_way(
+        self, model: ModelConfig, vocabulary_size: int, context: int, seconds: float
+    ) -> dict[str, str | float]:
+        """Precision and compilation on a CPU: what is quickest here, its own cost included. Nothing set by hand is
+        tried."""
+        import torch
+
+        from fledge.training.optimizers import quick_type
+
+        def speed(way: dict[str, str | float]) -> float:
+            lines = [f"{name}={value}" for name, value in way.items()]
+            return measured_speed(model, vocabulary_size, context, self.batch, seconds, lines)
+
+        chosen: dict[str, str | float] = {}
+        narrow: dict[str, str | float] = {"training.precision": "bf16"}
+        has_unit = quick_type(torch.device("cpu")) is torch.bfloat16
+        if has_unit and "training.precision" not in self.given and (found := speed(narrow)) > self.speed:
+            self.speed, chosen = found, narrow
+        if self.left() < COMPILED_FROM or "training.compile" in self.given:
+            return chosen
+        compiled, began = chosen | {"training.compile": "on"}, time.monotonic()
+        try:
+            found = speed(compiled)
+        except RuntimeError:  # no compiler on this machine, or one that torch can't use
+            return chosen
+        again = (time.monotonic() - began) / 2  # training compiles once more, with part of the work kept
+        if found * (self.left() - again) > self.speed * self.left():
+            self.speed, chosen = found, compiled
+        return chosen
 
     def choose_training(self, context: int, size: Size, unique: int, held_out: float, vocabulary_size: int) -> None:
         """Batch, steps, rate and what goes with them, so that training and report end in the time."""
@@ -532,7 +567,9 @@ def bytes_per_token(corpus: Corpus, tokenizer: Tokenizer) -> float:
     return size / max(1, tokens)
 
 
-def measured_speed(model: Any, vocabulary_size: int, context: int, batch: int, seconds: float) -> float:
+def measured_speed(
+    model: Any, vocabulary_size: int, context: int, batch: int, seconds: float, overrides: Sequence[str] = ()
+) -> float:
     """Tokens per second of real steps on random tokens."""
     from fledge.config import OptimizerConfig, TokensConfig
     from fledge.training.bench import measure
@@ -543,6 +580,7 @@ def measured_speed(model: Any, vocabulary_size: int, context: int, batch: int, s
         model=model,
         optimizer=OptimizerConfig(name="muon"),
     )
+    config = override_config(config, overrides)
     while (found := measure(config, batch, "auto", seconds).tokens_per_second) is None and batch > 1:
         batch //= 2  # training would take it in such parts
     return found or 1.0
