@@ -2,5 +2,5 @@
 
 from fledge.cli import main
 
-if __name__ == "__main__":  # a process that is started for a share of the work imports this module too
+if __name__ == "__main__":
     main()

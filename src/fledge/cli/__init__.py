@@ -76,7 +76,7 @@ def build() -> typer.Typer:
         name="fledge",
         help="From raw text to a small language model you can trust.\n\nStart with: fledge demo",
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=True,
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"]},

@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from fledge.cli.experiment import Budget, Changes, EngineName, Parallel
+from fledge.cli.places import recipes
 
 
 def ablate(
-    recipe: Annotated[str, typer.Argument(help="A packaged recipe, or a TOML file.")],
+    recipe: Annotated[str, typer.Argument(help="A packaged recipe, or a TOML file.", autocompletion=recipes)],
     group: Annotated[
         list[str] | None,
         typer.Option(help="architecture, windows, vocabulary, fit or tied; may be given more than once."),

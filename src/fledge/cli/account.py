@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from fledge.cli.values import Json, json_text, print_json
 from fledge.errors import note
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ app = typer.Typer(
 Set = Annotated[list[str] | None, typer.Option("--set", help="Change a setting: --set model.layers=6")]
 Context = Annotated[int | None, typer.Option(min=1, help="Context length; the recipe's own unless given.")]
 Vocabulary = Annotated[int | None, typer.Option(min=2, help="Vocabulary size; the recipe's own unless given.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
 @app.command("show")
@@ -69,7 +69,7 @@ def show(
         typer.Option(min=0.0, max=1.0, help="Share of the device's peak that is reached; a run's own, else 0.4."),
     ] = None,
     price: Annotated[float | None, typer.Option(min=0.0, help="Price of the device per hour.")] = None,
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
     """Parameters, FLOPs, memory and time of one model."""
     from rich.console import Console
@@ -112,7 +112,7 @@ def show(
         raise FledgeError(
             f"The numbers of {target} are beyond reckoning. Choose a smaller model, batch or number of tokens."
         ) from None
-    if json:
+    if as_json:
         print(text)
     elif memory == "textbook":
         show_textbook(Console(), found)
@@ -129,7 +129,7 @@ def compare(
     settings: Set = None,
     vocabulary: Vocabulary = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Also draw stacked bars into this SVG.")] = None,
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
     """Shares of the FLOPs by component, across models and context lengths."""
     from rich.console import Console
@@ -145,8 +145,8 @@ def compare(
     rows = shares(accounts, contexts)
     if output:
         save_drawing(output, draw_shares(accounts, contexts))
-    if json:
-        print(json_text(rows))
+    if as_json:
+        print_json(rows)
     else:
         show_shares(Console(), rows)
         if output:
@@ -154,15 +154,15 @@ def compare(
 
 
 @app.command("devices")
-def devices(json: Json = False) -> None:
+def devices(as_json: Json = False) -> None:
     """The table of devices: peaks, memory, bandwidth, and where each is printed."""
     from rich.console import Console
 
     from fledge.accounting.devices import DEVICES
     from fledge.accounting.tables import device_values, show_devices
 
-    if json:
-        print(json_text([device_values(device) for device in DEVICES.values()]))
+    if as_json:
+        print_json([device_values(device) for device in DEVICES.values()])
     else:
         show_devices(Console(), DEVICES.values())
 
@@ -327,13 +327,6 @@ def say_ignored(options: dict[str, Any], what: str) -> None:
     """Options that were given and change nothing are named, once."""
     if given := [name for name, value in options.items() if value not in (None, False)]:
         note(f"{', '.join(given)} {'have' if len(given) > 1 else 'has'} no effect on {what}.")
-
-
-def json_text(values: Any) -> str:
-    """Strictly JSON: what is no number in it is refused rather than written."""
-    import json
-
-    return json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def check_drawing(path: Path, suffixes: tuple[str, ...]) -> None:

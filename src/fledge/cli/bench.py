@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from fledge.cli.values import Json, print_json
+
 LONGEST = 3600
 "Seconds for one row of the table, at most."
 
@@ -32,6 +34,7 @@ def device(
     samples: Annotated[
         int | None, typer.Option(min=1, help="Windows to reckon the time for; those of the recipe where none is given.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Batch sizes against devices: tokens/s, memory, utilisation and power, and the time at equal samples and steps."""
     from rich.console import Console
@@ -54,6 +57,10 @@ def device(
         for name in device or devices()
         for size in sorted(set(batch or (8, 50, 128, 500)))
     ]
+    if as_json:
+        return print_json(
+            {"recipe": config.name, "equal_samples": samples, "equal_steps": config.steps, "rows": measured}
+        )
     known = any(found.watts is not None for found in measured)
     columns = ["device", "batch", "tokens/s", "memory", "busy", *["power"] * known, "equal samples", "equal steps"]
     title = f"{escape(config.name)}: windows of {config.tokens.context_length} tokens"

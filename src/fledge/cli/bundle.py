@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fledge.cli.places import At, destination, trained
+from fledge.cli.values import Json, print_json
 from fledge.errors import FledgeError, command, harmless
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ Out = Annotated[Path | None, typer.Option("--out", "-o", help="The same, named a
 
 
 @app.command()
-def show(bundle: Place, at: At = None) -> None:
+def show(bundle: Place, at: At = None, as_json: Json = False) -> None:
     """Print what a bundle is, how it was trained and what it costs."""
     from rich.console import Console
     from rich.markup import escape
@@ -40,6 +41,10 @@ def show(bundle: Place, at: At = None) -> None:
     from fledge.bundle.archive import is_archive, packed_sizes
     from fledge.bundle.describe import describe, open_manifest, wrong_files
 
+    folder, manifest = open_manifest(bundle, at)
+    wrong = wrong_files(folder, manifest)
+    if as_json:
+        return print_json({"path": folder, **manifest.model_dump(mode="json"), "wrong_files": wrong})
     console = Console()
     for title, rows in describe(bundle, at).items():
         table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
@@ -47,7 +52,7 @@ def show(bundle: Place, at: At = None) -> None:
             table.add_row(*(escape(harmless(text)) for text in row))
         console.print(table)
         console.print()
-    if wrong := wrong_files(*open_manifest(bundle, at)):
+    if wrong:
         files = "1 file is" if len(wrong) == 1 else f"{len(wrong)} files are"
         print(f"{files} not as the manifest says. Check the bundle: {command('bundle', 'check', bundle)}")
     elif is_archive(bundle) and packed_sizes(bundle) is None:
@@ -79,7 +84,7 @@ def check(bundle: Place, at: At = None) -> None:
 
 
 @app.command()
-def diff(first: Place, second: Place, at: At = None) -> None:
+def diff(first: Place, second: Place, at: At = None, as_json: Json = False) -> None:
     """Print every setting and metric in which two bundles differ."""
     from rich.console import Console
     from rich.markup import escape
@@ -88,6 +93,8 @@ def diff(first: Place, second: Place, at: At = None) -> None:
     from fledge.bundle.describe import differences
 
     found = differences(first, second, at)
+    if as_json:
+        return print_json([dict(zip(("name", str(first), str(second)), row, strict=True)) for row in found])
     if not found:
         print(
             "The two bundles have the same settings, metrics and weights. The weights were compared by the checksums "

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fledge.corpus.inspect import Report
 
 from fledge.cli.root import Quiet
+from fledge.cli.values import Json, plain, print_json
 
 app = typer.Typer(help="Fetch text, look at it, and clean it.", no_args_is_help=True)
 
@@ -48,6 +49,7 @@ Split = Annotated[
 def fetch(
     name: Annotated[str, typer.Argument(help="A named corpus, or an http(s) address; `list` shows the names.")],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The folder to put it into.")] = None,
+    as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Fetch a public corpus: resumed where it stopped, and compared at the end with its SHA-256, where fledge knows
@@ -57,11 +59,18 @@ def fetch(
     from fledge.corpus.fetch import fetch as fetch_corpus
     from fledge.files import readable_bytes
 
+    if name == "list" and as_json:
+        return print_json(
+            {known: {**plain(corpus), "checked_by": corpus.checked_by} for known, corpus in NAMED.items()}
+        )
     if name == "list":
         for known, corpus in NAMED.items():
             print(f"{known:16} {corpus.about}; checked by {corpus.checked_by}")
         return
-    for path in fetch_corpus(name, out, progress=not quiet):
+    paths = fetch_corpus(name, out, progress=not quiet)
+    if as_json:
+        return print_json([{"path": path, "size": path.stat().st_size} for path in paths])
+    for path in paths:
         print(f"{path}  {readable_bytes(path.stat().st_size)}")
 
 
@@ -83,6 +92,7 @@ def show(
     skip_bad: SkipBad = False,
     max_document_bytes: Longest = LONGEST,
     samples: Annotated[int, typer.Option(min=0, help="Documents to print the beginning of.")] = 3,
+    as_json: Json = False,
 ) -> None:
     """Print counts, sizes, a few samples, and what looks wrong."""
 
@@ -111,6 +121,8 @@ def show(
     )
     with notes_kept():  # the report says it, too
         report = inspect(corpus, samples)
+    if as_json:
+        return print_json({"name": corpus.name, **plain(report), "warnings": report.warnings})
     console = Console(emoji=False)  # :heart: in a text is no heart
     formats = ", ".join(f"{count:,} × {name}" for name, count in report.formats.items())
     title = f"{corpus.name} ({formats})"
@@ -174,6 +186,7 @@ def leak(
     validation_fraction: Fraction = 0.1,
     test_fraction: TestFraction = 0.0,
     split: Split = None,
+    as_json: Json = False,
 ) -> None:
     """Print how much of held-out text stands word for word in the training text, by the length of the match."""
     from rich.console import Console
@@ -189,6 +202,8 @@ def leak(
     found = look.leak(held, Corpus.open(*train, validation_fraction=0.0, **options) if train else None)
     if not found:
         raise FledgeError("One of the two sides holds no text. Name another text with --in, or hold something out.")
+    if as_json:
+        return print_json({"shares_by_length": found})
     table = Table("matches of at least", "share of the held-out text")
     for length, share in found.items():
         table.add_row(f"{length:,} bytes", f"{share:.2%}")

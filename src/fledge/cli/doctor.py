@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fledge.cli.values import Json, print_json
 from fledge.extras import install_command
 
 CORE = ("torch", "numpy", "safetensors", "pydantic", "typer", "rich", "matplotlib")
@@ -26,33 +27,39 @@ EXTRAS = {
 }
 
 
-def doctor() -> None:
+def doctor(as_json: Json = False) -> None:
     """Print versions, cores, memory, devices, and which extras are present."""
     import torch
 
     from fledge import __version__
     from fledge.files import readable_bytes
 
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_row("fledge", __version__)
-    table.add_row("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
-    for name in CORE:
-        table.add_row(name, importlib.metadata.version(name))
-    table.add_row("native core", native_core())
-    table.add_row("cores", f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()}")
     size = memory()
-    table.add_row("memory", readable_bytes(size) if size else "unknown")
-    table.add_row("disk", f"{readable_bytes(shutil.disk_usage('.').free)} free here")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    rows = {
+        "fledge": __version__,
+        "Python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
+        **{name: importlib.metadata.version(name) for name in CORE},
+        "native core": native_core(),
+        "cores": str(cores),
+        "memory": readable_bytes(size) if size else "unknown",
+        "disk": f"{readable_bytes(shutil.disk_usage('.').free)} free here",
+    }
     for index in range(torch.cuda.device_count()):
         device = torch.cuda.get_device_properties(index)
-        table.add_row(f"cuda:{index}", f"{device.name}, {readable_bytes(device.total_memory)}")
+        rows[f"cuda:{index}"] = f"{device.name}, {readable_bytes(device.total_memory)}"
     if torch.backends.mps.is_available():
-        table.add_row("mps", "Apple GPU")
+        rows["mps"] = "Apple GPU"
     if not torch.cuda.is_available() and not torch.backends.mps.is_available():
-        table.add_row("GPU", "none: training runs on the CPU")
+        rows["GPU"] = "none: training runs on the CPU"
     for extra, modules in EXTRAS.items():
         missing = [module for module in modules if importlib.util.find_spec(module) is None]
-        table.add_row(escape(f"[{extra}]"), escape(f"missing: {install_command(extra)}") if missing else "present")
+        rows[f"[{extra}]"] = f"missing: {install_command(extra)}" if missing else "present"
+    if as_json:
+        return print_json(rows)
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in rows.items():
+        table.add_row(escape(name), escape(value))
     Console().print(table)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from fledge.cli.places import At, device_named, refuse, trained, writable
+from fledge.cli.values import Json, print_json
 from fledge.errors import FledgeError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def evaluate(
     tasks: Annotated[list[str] | None, typer.Option(help="Tasks of lm_eval, instead of a text.")] = None,
     task_folder: Annotated[Path | None, typer.Option(help="Where further tasks of lm_eval are described.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="With --tasks: only so many examples.")] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: Json = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; the fastest there is, unless given.")] = None,
 ) -> None:
     """Measure how well bundles predict a text, a token store, or (a run's own) held-out part."""
@@ -84,7 +85,7 @@ def evaluate(
     if tasks:
         from fledge.evaluation.harness import run_tasks
 
-        write_tasks(run_tasks(loaded, tasks, task_folder, limit), json_)
+        write_tasks(run_tasks(loaded, tasks, task_folder, limit), as_json)
         return
     documents: Documents = "alone" if alone else "stream"
     if text:
@@ -99,14 +100,14 @@ def evaluate(
         store = TokenStore.open(tokens or own_tokens(bundles[0], loaded[str(bundles[0])]))
         part, positions = split or "validation", plot is not None
         found = compare_on_store(loaded, store, part, stride, documents, max_tokens, positions, progress=True)
-    if json_:
+    if as_json:
         write_json(found, worst)
     else:
         write_table(found)
         write_worst(found, worst)
     if plot is not None:
         position_plot(found, plot)
-        print(f"Loss against position: {plot}", file=sys.stderr if json_ else sys.stdout)
+        print(f"Loss against position: {plot}", file=sys.stderr if as_json else sys.stdout)
 
 
 def own_tokens(place: Path, bundle: Bundle) -> Path:
@@ -124,13 +125,10 @@ def own_tokens(place: Path, bundle: Bundle) -> Path:
 
 def write_tasks(found: dict[str, Any], as_json: bool) -> None:
     """The tables of lm_eval, a bundle after the other; or the figures alone as one JSON object."""
-    import json
-
     from lm_eval.utils import make_table
 
     if as_json:
-        print(json.dumps({name: one["results"] for name, one in found.items()}, indent=2, default=str))
-        return
+        return print_json({name: one["results"] for name, one in found.items()})
     for name, one in found.items():
         print(name)
         print(make_table(one))
@@ -138,14 +136,12 @@ def write_tasks(found: dict[str, Any], as_json: bool) -> None:
 
 def write_json(found: dict[str, Evaluation], worst: int) -> None:
     """All of it as one JSON object, the worst documents included, so that a program can read the output."""
-    import json
-
     values: dict[str, dict[str, object]] = {name: {**one.summary()} for name, one in found.items()}
     for name, evaluation in found.items() if worst else ():
         values[name]["worst"] = [
             {"document": document, "loss": loss} for document, loss in worst_documents(evaluation, worst)
         ]
-    print(json.dumps(values, indent=2))
+    print_json(values)
 
 
 def write_table(found: dict[str, Evaluation]) -> None:

@@ -30,6 +30,13 @@ At = Annotated[
 ]
 
 
+def recipes(start: str) -> list[str]:
+    """The packaged recipes whose names begin so, for completion in a shell."""
+    from fledge.config import recipe_names
+
+    return [name for name in recipe_names() if name.startswith(start)]
+
+
 def trained(place: Path | list[Path] | None) -> Path | list[Path] | None:
     """As it is, unless it is a run that has no checkpoint yet, which is said before anything is loaded.
 

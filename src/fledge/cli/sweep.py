@@ -8,10 +8,11 @@ from typing import Annotated, Literal
 import typer
 
 from fledge.cli.experiment import Budget, Changes, EngineName, Parallel
+from fledge.cli.places import recipes
 
 
 def sweep(
-    recipe: Annotated[str, typer.Argument(help="A packaged recipe, or a TOML file.")],
+    recipe: Annotated[str, typer.Argument(help="A packaged recipe, or a TOML file.", autocompletion=recipes)],
     over: Annotated[
         list[str],
         typer.Option(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from fledge.cli.tokenizer_options import SOURCES, TOKENIZER, Sources, Threads, TokenizerPath, require_new
+from fledge.cli.values import Json, print_json
 from fledge.errors import FledgeError
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ Tokenizers = Annotated[
     list[str],
     typer.Option("--tokenizer", "-t", metavar="TOKENIZER", help=TOKENIZER + " Repeat for several.", show_default=False),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Special = Annotated[
     Literal["recognise", "text", "refuse"],
     typer.Option(help="Whether the text of a special token is that token, plain text, or an error."),
@@ -61,7 +60,7 @@ def show(
             for row in view.rows
             for name, cell in zip(view.names, row, strict=True)
         ]
-        print(json.dumps(cells, indent=2, ensure_ascii=False))
+        print_json(cells)
     elif html is not None:
         with atomic_write(html) as file:
             file.write(view.page().encode())
@@ -91,18 +90,12 @@ def inspect(
         text = _corpus(*corpus)
         used = usage(loaded, text.blocks(), text.special)
     if as_json:
-        record: dict[str, Any] = facts._asdict() | {"longest": [token._asdict() for token in facts.longest]}
-        if used is not None:
-            record["usage"] = used._asdict() | {"bytes_per_token": used.bytes_per_token}
-        print(json.dumps(record, indent=2, ensure_ascii=False, default=_readable))
+        usage_of_text = {} if used is None else {"usage": used._asdict() | {"bytes_per_token": used.bytes_per_token}}
+        print_json(facts._asdict() | usage_of_text)
         return
     from fledge.cli.tokenizer_tables import print_facts
 
     print_facts(Console(), facts, used)
-
-
-def _readable(data: Any) -> str:
-    return data.decode("utf-8", "backslashreplace") if isinstance(data, bytes) else str(data)
 
 
 def compare(
@@ -146,7 +139,7 @@ def compare(
     if as_json:
         sampled = {(one.tokenizer, one.corpus): {"sample": one.record()} for one in samples}
         records = [one.record() | sampled.get((one.tokenizer, one.corpus), {}) for one in measured]
-        print(json.dumps(records, indent=2, ensure_ascii=False))
+        print_json(records)
         return
     from fledge.cli.tokenizer_tables import print_comparison, sample_table
 
@@ -170,9 +163,8 @@ def contrast(
         raise FledgeError("name two different tokenizers: fledge tokenizer contrast FOLDER FOLDER")
     found = hold_against(*named.values())
     if as_json:
-        alone = [[token._asdict() for token in side] for side in (found.only_first, found.only_second)]
-        record = {"shared": found.shared, "only": dict(zip(named, alone, strict=True))}
-        print(json.dumps(record, indent=2, ensure_ascii=False, default=_readable))
+        alone = dict(zip(named, (found.only_first, found.only_second), strict=True))
+        print_json({"shared": found.shared, "only": alone})
         return
     from fledge.cli.tokenizer_tables import print_contrast
 
@@ -194,6 +186,7 @@ def unicode(
 
     from rich.console import Console
 
+    from fledge.cli.tokenizer_tables import print_code_points, print_flaws, spaced
     from fledge.tokenizer.unicode import code_points, flaws, text_facts
 
     data = _bytes_to_look_at(text, hexadecimal, file)
@@ -202,14 +195,15 @@ def unicode(
     clean = data.decode("utf-8", "ignore")
     points, facts = list(code_points(clean[:limit])), text_facts(clean)
     if as_json:
-        record = {
-            "facts": facts._asdict(),
-            "code_points": [point._asdict() for point in points],
-            "flaws": [flaw._asdict() for flaw in found[:limit]],
-        }
-        print(json.dumps(record, indent=2, ensure_ascii=False, default=lambda data: data.hex(" ").upper()))
-        return
-    from fledge.cli.tokenizer_tables import print_code_points, print_flaws
+
+        def in_hexadecimal(record: Any) -> dict[str, Any]:
+            return {
+                name: spaced(value) if isinstance(value, bytes) else value for name, value in record._asdict().items()
+            }
+
+        shown: dict[str, list[Any]] = {"code_points": points, "flaws": [*found[:limit]]}
+        lists = {name: [in_hexadecimal(record) for record in records] for name, records in shown.items()}
+        return print_json({"facts": facts, **lists})
 
     console = Console()
     if points:

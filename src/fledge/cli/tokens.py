@@ -9,6 +9,7 @@ import typer
 
 from fledge.cli.places import writable
 from fledge.cli.root import Quiet
+from fledge.cli.values import Json, print_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,6 +44,7 @@ def show(
         Path | None, typer.Option(help="Draw the attention mask into this .svg or .png file.", callback=writable)
     ] = None,
     tokenizer: Annotated[Path | None, typer.Option(help="The tokenizer, if the store holds none.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Print what is in a store; with --window, a window's text, its documents and its attention mask."""
     from rich.console import Console
@@ -58,9 +60,13 @@ def show(
     given = {"policy": policy, "context_length": context_length, "best_fit": best_fit}
     config = parse(TokensConfig, given, where="fledge tokens show")
     if window is None and mask is None:
-        _summary(console, opened)
         windows = make_windows(opened.split(split), config, opened.roles, seed=0, shuffle=False, lanes=1)
         facts = windows.describe()
+        if as_json:
+            about = {"folder": opened.folder, "vocabulary_size": opened.vocabulary_size, "layout": opened.layout}
+            bits = 8 * opened.dtype.itemsize
+            return print_json({**about, "bits": bits, "splits": opened.manifest["splits"], split: facts})
+        _summary(console, opened)
         waste = f", {facts['waste']:.1%} padding" if "waste" in facts else ""
         console.print(f"{facts['windows']:,} windows of {context_length} tokens in {split} ({policy}){waste}")
         return
@@ -68,6 +74,10 @@ def show(
     if tokenizer:
         opened.require(loaded, f"--tokenizer {tokenizer}")
     view = view_window(opened, loaded, split, config, window or 0)
+    if as_json:
+        if mask is not None:
+            draw_picture(view, mask)
+        return print_json(view)
     console.print(f"window {view.number:,} of {view.count:,} ({split}, {policy})", markup=False)
     for stretch in view.stretches:
         places = f"places {stretch.first}–{stretch.last}, positions {stretch.positions[0]}–{stretch.positions[1]}"

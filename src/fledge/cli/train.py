@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fledge.cli.places import At, trained
+from fledge.cli.places import At, recipes, trained
 from fledge.cli.root import Quiet
 from fledge.errors import FledgeError, command, note
 from fledge.files import read_json
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 def train(
     recipe: Annotated[
-        str | None, typer.Argument(help="A packaged recipe's name, or a TOML file. Not needed with --resume.")
+        str | None,
+        typer.Argument(
+            help="A packaged recipe's name, or a TOML file. Not needed with --resume.", autocompletion=recipes
+        ),
     ] = None,
     set_: Annotated[
         list[str] | None,

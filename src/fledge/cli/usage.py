@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +21,8 @@ def invoke(app: typer.Typer, arguments: Sequence[str]) -> int:
     if not {"-h", "--help"}.isdisjoint(arguments):
         show_names_whole()
     command: Any = typer.main.get_command(app)
+    if "_FLEDGE_COMPLETE" in os.environ:  # the shell asks how the line may go on
+        command.main(args=[], prog_name="fledge")
     try:
         with command.make_context("fledge", list(arguments)) as context:
             command.invoke(context)
