@@ -23,6 +23,7 @@
 #include "encoder.hpp"
 #include "file_parts.hpp"
 #include "gather.hpp"
+#include "mapped.hpp"
 #include "near_copies.hpp"
 #include "parallel.hpp"
 #include "passages.hpp"
@@ -436,6 +437,30 @@ nb::object path_of(const std::string& name) {
     return nb::steal(PyUnicode_DecodeFSDefaultAndSize(name.data(), static_cast<Py_ssize_t>(name.size())));
 }
 
+// Called by Python in its main thread, soon after the read that met the end of the file.
+int refuse_shortened(void* path) {
+    try {
+        nb::object refusal = nb::module_::import_("fledge.errors").attr("changed")(path_of(static_cast<const char*>(path)),
+                                                                                 "became shorter");
+        PyErr_SetObject(refusal.type().ptr(), refusal.ptr());
+    } catch (nb::python_error& error) {
+        error.restore();
+    }
+    return -1;
+}
+
+std::size_t watch_mapping(nb::handle array, const nb::bytes& path) {
+    const View memory(array);
+    const auto main = nb::cast<std::uintptr_t>(nb::module_::import_("threading").attr("main_thread")().attr("ident"));
+    pthread_t thread{};
+    static_assert(sizeof(thread) <= sizeof(main));
+    std::memcpy(&thread, &main, sizeof(thread));
+    return fledge::MappedFiles::all().watch(memory.bytes().data(), memory.bytes().size(), std::string(path.c_str(), path.size()),
+                                            thread, &Py_AddPendingCall, &refuse_shortened);
+}
+
+void forget_mapping(std::size_t number) { fledge::MappedFiles::all().forget(number); }
+
 // A hash as Python keeps it: 16 bytes.
 fledge::Hash128 key_of(const nb::bytes& key) {
     if (key.size() != 16) throw nb::value_error("a key has 16 bytes");
@@ -589,6 +614,10 @@ NB_MODULE(_core, m) {
           "document_places"_a.none(), "Fill the rows of a batch with stretches of a token file.");
     m.def("find_places", &find_places, "numbers"_a, "rungs"_a, "step"_a, "values"_a, "places"_a,
           "For each value the last place of ascending numbers whose number is not greater.");
+
+    m.def("watch_mapping", &watch_mapping, "array"_a, "path"_a,
+          "Name a mapped file where it becomes shorter while it is read; the number to forget it by.");
+    m.def("forget_mapping", &forget_mapping, "number"_a, "Its memory is no longer mapped.");
 
     nb::register_exception_translator([](const std::exception_ptr& failure, void*) {
         try {

@@ -325,6 +325,18 @@ def document_hash(chance: Random) -> None:
     assert _core.document_hash(odd(chance, document), key) == _core.document_hash(document, key)
 
 
+def watch_mapping(chance: Random) -> None:
+    array = numbers(chance, chance.randrange(5000))
+    number = _core.watch_mapping(odd(chance, array), odd(chance, bytes(chance.randrange(3000))))
+    assert 0 <= number <= 256
+    forget_mapping(chance, number)
+
+
+def forget_mapping(chance: Random, number: int = 256) -> None:
+    _core.forget_mapping(number)
+    _core.forget_mapping(odd(chance, number))
+
+
 def near_copies(chance: Random) -> None:
     found = _core.NearCopies(
         odd(chance, chance.choice((0.5, 0.6, 0.9, 1.0))),
@@ -387,6 +399,8 @@ FUZZED: dict[str, Callable[[Random], None]] = {
     "divide": divide,
     "gather": gather,
     "find_places": find_places,
+    "watch_mapping": watch_mapping,
+    "forget_mapping": forget_mapping,
     "document_hash": document_hash,
     "NearCopies": near_copies,
     "find_stretches": find_stretches,

@@ -6,6 +6,8 @@ import io
 import json
 import os
 import shlex
+import signal
+import subprocess
 import sys
 import tracemalloc
 import warnings
@@ -522,3 +524,58 @@ def test_a_source_that_is_changed_while_it_is_read_is_named(tmp_path, monkeypatc
     with pytest.raises(FledgeError, match=f"text.txt {how} while it was read"):
         write_store(corpus, Meddling(), store, progress=False)
     assert not (store / "store.json").exists()
+
+
+CUT = """
+import os, sys, threading
+import numpy as np
+from fledge.errors import FledgeError
+from fledge.tokens.store import TokenStore
+
+store, where = sys.argv[1:]
+split = TokenStore.open(store).split("train").verify()
+os.truncate(split.token_file.path, 4096)
+
+def read():
+    try:
+        print("read", int(split.tokens.astype(np.int64).sum()))
+        for _ in range(1000):
+            pass
+    except FledgeError as error:
+        print(error)
+
+if where == "main":
+    read()
+else:
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join()
+"""
+
+
+@pytest.mark.parametrize("where", ["main", "thread"])
+def test_a_store_that_becomes_shorter_while_it_is_read_is_named(tmp_path: Path, where: str):
+    """numpy reads it mapped: the signal for a page that is gone becomes a sentence, and no number is made of it."""
+    make_store(tmp_path / "store", ["a text of many words " * 5_000] * 30)
+    done = subprocess.run(
+        [sys.executable, "-c", CUT, str(tmp_path / "store"), where], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == (0 if where == "main" else 2), done.stderr
+    said = done.stdout if where == "main" else done.stderr
+    assert f"{tmp_path / 'store' / 'train.bin'} became shorter while it was read" in said
+    assert "read" not in done.stdout.split()[:1]
+
+
+def test_a_signal_that_is_not_ours_ends_as_it_did(tmp_path: Path):
+    """A mapped file that is no store's: the handler steps aside."""
+    make_store(tmp_path / "store", TEXTS)
+    (tmp_path / "other").write_bytes(bytes(1 << 16))
+    code = (
+        "import mmap, os, sys; from fledge.tokens.store import TokenStore; store = TokenStore.open(sys.argv[1]);"
+        "file = open(sys.argv[2], 'r+b'); mapped = mmap.mmap(file.fileno(), 0); os.truncate(sys.argv[2], 0);"
+        "mapped[40_000]"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "store"), str(tmp_path / "other")], capture_output=True, check=False
+    )
+    assert done.returncode == -signal.SIGBUS

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fledge.corpus.native import crc32
+from fledge.corpus.native import crc32, native
 from fledge.errors import FledgeError
 
 BLOCK_BYTES = 1 << 20
@@ -47,6 +47,9 @@ class Checked:
         weakref.finalize(self, os.close, self.descriptor)
         self.array: Ids = np.memmap(path, dtype, "r") if count else np.empty(0, dtype)
         self._mapping = getattr(self.array, "_mmap", None)
+        watch = native("watch_mapping")  # without it, a file that becomes shorter ends the process by a signal
+        if watch is not None and self._mapping is not None:
+            weakref.finalize(self._mapping, native("forget_mapping"), watch(self.array, os.fsencode(path)))
         self._fresh = np.ones(len(checksums), np.bool_)
         self._left = len(checksums)
         self._lock = threading.Lock()
