@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
@@ -24,8 +25,7 @@ def test_every_module_imports_files_that_exist() -> None:
     for name, file in files.items():
         if name.endswith(".js"):
             for target in re.findall(r'from "(\.[^"]+)"', file.content.decode()):
-                folder = "views/" if name.startswith("views/") else ""
-                path = (STATIC / folder / target).resolve().relative_to(STATIC.resolve()).as_posix()
+                path = (STATIC / Path(name).parent / target).resolve().relative_to(STATIC.resolve()).as_posix()
                 assert path in files, f"{name} imports {target}"
 
 

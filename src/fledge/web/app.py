@@ -12,7 +12,7 @@ from fastapi import APIRouter, FastAPI
 
 from fledge import __version__
 from fledge.config import recipe_names
-from fledge.web import accounts, bundles, completions, files, inside, runs, texts, writing
+from fledge.web import accounts, bundles, completions, files, inside, runs, texts, training, uploads, writing
 from fledge.web.guard import Guard
 from fledge.web.library import Library
 from fledge.web.problems import handle_problems
@@ -37,6 +37,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
     429: {"model": Problem, "description": "Too many requests at once."},
     500: {"model": Problem, "description": "A mistake of the server's own."},
     503: {"model": Problem, "description": "Too many texts wait to be generated."},
+    507: {"model": Problem, "description": "The disk is full."},
 }
 DESCRIPTION = """What the workshop's page uses, open to any program on this machine.
 
@@ -88,6 +89,9 @@ def create_app(
     app.include_router(writing.routes(shelf, worker))
     app.include_router(inside.routes(shelf))
     app.include_router(accounts.routes(library))
+    kept_texts = uploads.Texts(library)
+    app.include_router(uploads.routes(kept_texts))
+    app.include_router(training.routes(library, kept_texts))
     app.include_router(completions.routes(library, shelf, worker))
     app.include_router(files.routes())
     handle_problems(app)

@@ -88,6 +88,17 @@ class Library:
                 self._looked = time.monotonic()
             return self._catalogue
 
+    def home(self) -> Path:
+        """The folder that the page writes to: the first served one that may hold several runs."""
+        for source in self.sources:
+            signs = _names(source) if source.is_dir() else {"nothing"} if source.exists() else set()
+            if not (source.is_file() or "bundle.json" in signs or "tokenizer.json" in signs or _is_run(signs)):
+                return source
+        raise FledgeError(
+            "No folder of runs is served here, so there is no place for a new one. Start the page with a folder that "
+            "may hold several: fledge serve runs"
+        )
+
     def run(self, name: str) -> Path:
         """The folder of a run."""
         return self._find("run", self.catalogue().runs, name)

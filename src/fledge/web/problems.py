@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -46,6 +47,8 @@ def handle_problems(app: FastAPI) -> None:
 
     @app.exception_handler(OSError)
     async def unreadable(request: Request, error: OSError) -> Response:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return problem(507, "The disk is full: nothing was kept of it. Free some space and try again.", "full")
         return problem(404, f"The files could not be read: {error.strerror or 'they changed meanwhile'}.", "not_found")
 
     @app.exception_handler(Exception)

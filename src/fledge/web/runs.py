@@ -31,7 +31,7 @@ LARGEST_JSON = 4 << 20
 LARGEST_REPORT = 32 << 20
 REPORT = "report.html"
 # A report has its styles and drawings in itself, needs no script, and may have been written by anybody.
-REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
+REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'"
 LIVE_SECONDS = 120.0
 
 
@@ -67,7 +67,8 @@ def routes(library: Library) -> APIRouter:
             raise NotFound(f"There is no report of {place if experiment else run} yet: fledge report writes one.")
         if path.stat().st_size > LARGEST_REPORT:
             raise FledgeError(f"{path.name} has more than {LARGEST_REPORT >> 20} MB. Open it from its folder.")
-        return HTMLResponse(path.read_bytes(), headers={"content-security-policy": REPORT_POLICY})
+        headers = {"content-security-policy": REPORT_POLICY, "x-frame-options": "SAMEORIGIN"}  # the page shows it
+        return HTMLResponse(path.read_bytes(), headers=headers)
 
     @router.get("/metrics")
     def metrics(run: str = Query(max_length=500), cursor: str = Query("", max_length=60)) -> MetricsAnswer:

@@ -12,14 +12,16 @@ if (given) {
 /** Whether requests need a token, which programs must bring too. */
 export const hasToken = () => sessionStorage.getItem(KEY) !== null;
 
-async function send(path, { method = "GET", body, signal } = {}) {
+/** One request; `body` goes as JSON, `content` as the bytes it is. */
+export async function send(path, { method = "GET", body, content, signal } = {}) {
   const headers = {};
   const token = sessionStorage.getItem(KEY);
   if (token) headers.authorization = `Bearer ${token}`;
   if (body !== undefined) headers["content-type"] = "application/json";
+  if (content !== undefined) headers["content-type"] = "application/octet-stream";
   let answer;
   try {
-    answer = await fetch(path, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body) });
+    answer = await fetch(path, { method, headers, signal, body: body === undefined ? content : JSON.stringify(body) });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Error("The server does not answer: it was stopped, or the machine is busy.");

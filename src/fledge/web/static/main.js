@@ -1,8 +1,9 @@
 // The shell: which view is open, the theme, and where the focus goes. Each view loads when it is first opened.
 
+import { readLibrary } from "./api.js";
 import { h, memory, show } from "./dom.js";
 
-const VIEWS = ["tokens", "runs", "generate", "inside", "model", "api"];
+const VIEWS = ["train", "tokens", "runs", "generate", "inside", "model", "api"];
 const THEMES = { auto: ["◐", "as the system"], light: ["○", "light"], dark: ["●", "dark"] };
 
 const main = document.getElementById("main");
@@ -10,9 +11,15 @@ let close = () => {};
 let opened = null;
 let openings = 0;
 
+/** Where there is no model yet, one is trained first. */
+async function first() {
+  return (await readLibrary().catch(() => null))?.bundles.length === 0 ? "train" : "tokens";
+}
+
 async function open() {
   const [name, query] = location.hash.replace(/^#\/?/, "").split("?");
-  const view = VIEWS.includes(name) ? name : "tokens";
+  const asked = location.hash, view = VIEWS.includes(name) ? name : await first();
+  if (location.hash !== asked) return;
   for (const link of document.querySelectorAll(".views a")) {
     if (link.getAttribute("href") === `#/${view}`) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");

@@ -4,6 +4,7 @@ import { get, hasToken, save } from "../api.js";
 import { Chart, smooth } from "../chart.js";
 import { field, h, memory, notice, redraw, segments, show } from "../dom.js";
 import { ago, billions, count, duration, fixed, plural, short } from "../format.js";
+import { RunData, numbers, samplesOf } from "../rundata.js";
 import { compareSettings } from "../settings.js";
 
 const PAUSE = 2000;
@@ -106,7 +107,7 @@ class RunsView {
     this.experiments = answer.experiments;
     this.now = answer.now;
     if (!this.runs.size) {
-      show(this.place, this.heading, h("div", { class: "nothing" }, "No run yet. ", h("code", {}, "fledge demo"), " starts one, and it appears here while it trains."));
+      show(this.place, this.heading, h("div", { class: "nothing" }, "No run yet. ", h("a", { href: "#/train" }, "Train one"), ", and it appears here."));
       return;
     }
     if (first) {
@@ -131,25 +132,9 @@ class RunsView {
 
   async readRun(name) {
     const run = this.runs.get(name);
-    const data = this.data.get(name) ?? { columns: {}, cursor: "", updated: null, settings: {}, samples: "" };
-    if (!run || data.updated === run.updated) return false;
-    const failed = [];
-    const ask = (what, values) => get(`/api/runs/${what}`, { run: name, ...values }).catch((error) => { failed.push(error); return {}; });
-    for (let more = true; more;) {
-      const answer = await ask("metrics", { cursor: data.cursor });
-      if (answer.reset) data.columns = {};
-      for (const [column, values] of Object.entries(answer.columns ?? {})) data.columns[column] = (data.columns[column] ?? []).concat(values);
-      data.cursor = answer.cursor ?? data.cursor;
-      data.flops = answer.flops_per_token ?? data.flops;
-      more = answer.more;
-    }
-    data.settings = (await ask("settings")).settings ?? {};
-    data.samples = (await ask("samples")).text ?? data.samples;
-    data.problem = failed[0]?.message;
-    // What is wrong with the files stays so until they change; anything else may pass, and is asked for again.
-    if (failed.every((error) => error.status < 429)) data.updated = run.updated;
-    this.data.set(name, data);
-    return true;
+    if (!run) return false;
+    if (!this.data.has(name)) this.data.set(name, new RunData(name));
+    return this.data.get(name).read(run.updated);
   }
 
   colour(name) {
@@ -264,7 +249,7 @@ class RunsView {
   drawSamples(shown) {
     const focused = this.samples.querySelector(":focus");
     const scroll = this.samples.querySelector(".samples")?.scrollTop ?? 0;
-    const parts = shown.flatMap((run) => split(run.samples).map((part) => ({ ...part, run })));
+    const parts = shown.flatMap((run) => samplesOf(run.samples).map((part) => ({ ...part, run })));
     parts.sort((a, b) => b.step - a.step);
     show(this.samples, h("h2", {}, "Samples"),
       parts.length ? h("div", { class: "samples", tabindex: 0, role: "group", "aria-label": "Samples, the newest first" }, parts.slice(0, 60).map(({ run, step, text }) =>
@@ -282,12 +267,4 @@ const stepOf = (checkpoint) => Number(checkpoint.match(/\d+/));
 function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
   element.hidden = !text;
-}
-
-const numbers = (line) => ({ ...line, ys: line.ys.map((y) => (y === null ? NaN : y)), xs: line.xs.map((x) => (x === null ? NaN : x)) });
-
-/** The parts of samples.txt, each under a line that names its step. */
-function split(text) {
-  const marks = [...text.matchAll(/^─+ step (\d+) ─+$/gm)];
-  return marks.map((mark, i) => ({ step: Number(mark[1]), text: text.slice(mark.index + mark[0].length, marks[i + 1]?.index).trim() }));
 }

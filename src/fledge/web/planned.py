@@ -1,0 +1,146 @@
+"""What a plan says: the choices with their reasons, and the forecast; and the settings that a person may change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from fledge.bundle.checkpoints import evaluations
+from fledge.config import RunConfig, load_recipe, parse, setting_paths
+from fledge.errors import FledgeError
+from fledge.files import read_json
+from fledge.web.schemas import Answer
+
+START, CONFIG, TOKENIZER = "start.json", "config.json", "tokenizer"
+
+
+class PlannedChoice(Answer):
+    values: dict[str, Any]
+    why: str
+
+
+class Plan(Answer):
+    """What `fledge start` chose for a run, and what it will take. The choices stand; the rest follows from them."""
+
+    texts: list[str]
+    "By their names on the page; one that is not served any more is left out."
+    time: str
+    set: dict[str, Any]
+    choices: list[PlannedChoice]
+    parameters: int | None
+    vocabulary_size: int | None
+    memory: float | None
+    "Bytes that training will take."
+    steps: int | None
+    tokens: int | None
+    "That it will see."
+    seconds: float | None
+    "Of its steps, at the speed that was measured."
+    speed: float
+    counts: dict[str, float]
+    "Bits per byte that counting tokens reaches: what the model should beat."
+
+
+class Setting(Answer):
+    name: str
+    value: Any
+    default: Any
+    help: str
+    choices: list[str]
+    kind: Literal["number", "text", "flag", "choice"]
+
+
+def plan_of(folder: Path, name_of: Callable[[str], str | None]) -> Plan | None:
+    """The plan of a run; None of one that had none, or is being planned."""
+    path = folder / START
+    if not path.is_file():
+        return None
+    kept = read_json(path)
+    if not isinstance(kept, dict) or not {"choices", "texts", "time", "speed", "set"} <= kept.keys():
+        return None
+    config = parse(RunConfig, read_json(folder / CONFIG), where=f"{folder.name}/{CONFIG}")
+    forecast = _forecast(folder, config)
+    speed = float(kept["speed"])
+    tokens = config.steps * config.training.batch_size * config.tokens.context_length
+    return Plan(
+        texts=[name for place in kept["texts"] if (name := name_of(place)) is not None],
+        time=kept["time"],
+        set=kept["set"],
+        choices=[PlannedChoice(values=values, why=why) for values, why in kept["choices"]],
+        steps=config.steps,
+        tokens=tokens,
+        seconds=tokens / speed if speed else None,
+        speed=speed,
+        counts=kept.get("counts", {}),
+        **forecast,
+    )
+
+
+def _forecast(folder: Path, config: RunConfig) -> dict[str, Any]:
+    from fledge.accounting import account_run
+
+    try:
+        size = _vocabulary_size(folder / TOKENIZER, (folder / TOKENIZER / "tokenizer.json").stat().st_mtime_ns)
+    except (FledgeError, OSError):
+        return {"parameters": None, "vocabulary_size": None, "memory": None}
+    found = account_run(config, size, None, batch=config.training.batch_size)
+    return {"parameters": found.parameters.total, "vocabulary_size": size, "memory": found.memory.total}
+
+
+@lru_cache(maxsize=64)
+def _vocabulary_size(folder: Path, _changed: int) -> int:
+    from fledge.tokenizer import load_tokenizer
+
+    return int(load_tokenizer(folder).vocab_size)
+
+
+def verdict_of(folder: Path) -> str | None:
+    """Whether a run overfits, by its evaluations so far."""
+    from fledge.training.metrics import course
+
+    found = course(evaluations(folder))
+    if found is None:
+        return None
+    if found.risen:
+        return (
+            f"It overfits: the validation loss was lowest at step {found.best_step:,} ({found.best:.3f}) and has risen "
+            f"to {found.last:.3f}. The model of step {found.best_step:,} is kept. More text helps most."
+        )
+    if not found.since:
+        return (
+            f"It does not overfit: the validation loss is at its lowest, {found.best:.3f} at step {found.best_step:,}."
+        )
+    return (
+        f"It does not overfit notably: the validation loss was lowest at step {found.best_step:,} ({found.best:.3f}) "
+        f"and is {found.last:.3f} now."
+    )
+
+
+def settings_list(recipe: str | None, left_out: tuple[str, ...]) -> list[Setting]:
+    """Every setting but some, with its value in a recipe, or its default."""
+    config = load_recipe(recipe) if recipe is not None else RunConfig()
+    defaults, values = RunConfig().model_dump(mode="json"), config.model_dump(mode="json")
+    found = []
+    for name, text in setting_paths().items():
+        if name in left_out:
+            continue
+        group, _, leaf = name.partition(".")
+        field = RunConfig.model_fields[group].annotation.model_fields[leaf]  # type: ignore[union-attr]
+        kinds = [field.annotation, *get_args(field.annotation)]
+        choices = [str(choice) for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
+        kind: Any = (
+            "choice" if choices else "flag" if bool in kinds else "number" if int in kinds or float in kinds else "text"
+        )
+        found.append(
+            Setting(
+                name=name,
+                value=values[group][leaf],
+                default=defaults[group][leaf],
+                help=" ".join(text.split()),
+                choices=choices,
+                kind=kind,
+            )
+        )
+    return found

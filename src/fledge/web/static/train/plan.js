@@ -1,0 +1,50 @@
+// The plan: what was chosen and why, and what it will take, before anything is trained.
+
+import { h, redraw, show } from "../dom.js";
+import { billions, bytes, count, duration, fixed, short } from "../format.js";
+import { control } from "./changes.js";
+
+const shown = (value) => (value === null ? "none" : Array.isArray(value) ? value.map((part) => String(part).split("/").at(-1)).join(", ") : String(value));
+const OURS = ["corpus.source"];
+
+/** The choices as a table; a person who changes one plans again with it. */
+export class PlanCard {
+  constructor({ onstart, onchange, ondiscard }) {
+    this.calls = { onstart, onchange, ondiscard };
+    this.element = h("section", { class: "card stack", "aria-label": "Plan" });
+  }
+
+  wait(job) {
+    const words = job.state === "waiting" && job.ahead ? `Waits for ${job.ahead} before it: speeds are measured when nothing else trains.` : "Looks at the text, trains a tokenizer, and measures a few sizes of models on this machine…";
+    redraw(this.element, ["wait", words], () => show(this.element, h("h2", {}, "3. The plan"), h("p", { class: "row", role: "status" }, h("span", { class: "spinner", "aria-hidden": "true" }), words)));
+  }
+
+  fail(job) {
+    redraw(this.element, ["fail", job], () => show(this.element, h("h2", {}, "3. The plan"), h("p", { class: "problem", role: "alert" },
+      job.problem ?? (job.state === "killed" ? "The planning was killed. Plan again." : "The planning was stopped. Plan again."))));
+  }
+
+  draw(run, plan, settings) {
+    redraw(this.element, [run, plan, settings.size], () => {
+      const fact = (name, value, note) => h("div", { class: "fact" }, h("span", { class: "small muted" }, name), h("b", { class: "number" }, value), note && h("span", { class: "small muted" }, note));
+      const counted = Object.entries(plan.counts).sort((a, b) => a[1] - b[1])[0];
+      show(this.element, h("h2", {}, "3. The plan"),
+        h("div", { class: "forecast" },
+          fact("Model", `${billions(plan.parameters)} parameters`, `${count(plan.vocabulary_size)} tokens to choose from`),
+          fact("Time", duration(plan.seconds), `${count(plan.steps)} steps at ${short(plan.speed)} tokens/s, of ${plan.time}`),
+          fact("Memory", bytes(plan.memory), "while it trains"),
+          fact("Quality", counted ? `below ${fixed(counted[1], 2)}` : "–", counted ? `bits per byte: what counting (${counted[0]}) reaches, and the model should beat` : "the text is too short to say")),
+        h("div", { class: "row" }, h("button", { type: "button", class: "primary", onclick: () => this.calls.onstart(run) }, "Start training"),
+          h("button", { type: "button", onclick: () => this.calls.ondiscard(run) }, "Discard"), h("span", { class: "small muted" }, `The run will be called ${run}.`)),
+        h("details", { open: true }, h("summary", {}, "What was chosen, and why"), h("div", { class: "choices" }, plan.choices.map((choice) => this.choice(choice, settings)))));
+    });
+  }
+
+  choice({ values, why }, settings) {
+    return h("div", { class: "choice" }, h("p", {}, why[0].toUpperCase() + why.slice(1), "."), Object.entries(values).map(([name, value]) => {
+      const setting = settings.get(name);
+      if (!setting || OURS.includes(name)) return h("p", { class: "row small" }, h("code", {}, name), " ", shown(value));
+      return h("div", { class: "chosen" }, h("code", { title: setting.help }, name), control(setting, value, (next) => this.calls.onchange(name, next)), h("span", { class: "small muted help" }, setting.help));
+    }));
+  }
+}

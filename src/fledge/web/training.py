@@ -1,0 +1,157 @@
+"""Training from the page: plan, start, stop, go on. What runs is the ordinary `fledge start` and `fledge train`."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+from fastapi import APIRouter, Query
+
+from fledge.config import recipe_names
+from fledge.errors import FledgeError, nearest
+from fledge.files import read_json
+from fledge.web.jobs import Job
+from fledge.web.library import Library, NotFound
+from fledge.web.orders import (
+    CONFIG,
+    OURS,
+    OUTSIDE,
+    GoOnRequest,
+    PlanRequest,
+    RunRequest,
+    StopRequest,
+    Trainings,
+    TrainRequest,
+    is_untrained,
+)
+from fledge.web.planned import Plan, Setting, plan_of, settings_list, verdict_of
+from fledge.web.schemas import Answer
+from fledge.web.uploads import Texts
+
+
+class JobFacts(Answer):
+    """A training that the page began, or a plan; those that wait come in the order in which they were asked for."""
+
+    id: str
+    kind: Literal["plan", "start", "train"]
+    run: str
+    device: str
+    command: str
+    state: Literal["waiting", "running", "finished", "stopped", "failed", "killed"]
+    created: float
+    started: float | None
+    ended: float | None
+    ahead: int
+    problem: str | None
+
+
+class JobsAnswer(Answer):
+    jobs: list[JobFacts]
+    "The newest first."
+    now: float
+
+
+class LogAnswer(Answer):
+    job: JobFacts
+    text: str
+
+
+class Standing(Answer):
+    """A run as the page may go on with it."""
+
+    run: str
+    job: JobFacts | None
+    plan: Plan | None
+    "Of a run that began with one."
+    trained: bool
+    "Whether it has a checkpoint."
+    verdict: str | None
+    "Whether it overfits, once it was evaluated."
+    steps: int | None
+
+
+class SettingsList(Answer):
+    settings: list[Setting]
+
+
+class Discarded(Answer):
+    run: str
+
+
+def routes(library: Library, texts: Texts) -> APIRouter:
+    trainings = Trainings(library, texts)
+    router = APIRouter(prefix="/api/training", tags=["training"])
+
+    def facts(job: Job) -> JobFacts:
+        return JobFacts(**{**job._asdict(), "run": trainings.name(job)})
+
+    @router.get("")
+    def jobs() -> JobsAnswer:
+        """The trainings that the page began, running, waiting and ended: of this server, and of others before it."""
+        try:
+            found = trainings.jobs.all()
+        except FledgeError:  # no folder to train into
+            found = []
+        return JobsAnswer(jobs=[facts(job) for job in found], now=time.time())
+
+    @router.post("/plan")
+    def plan(request: PlanRequest) -> JobFacts:
+        """Choose a recipe for texts and a time, as `fledge start --plan`: nothing is trained."""
+        return facts(trainings.plan(request))
+
+    @router.post("/discard")
+    def discard(request: RunRequest) -> Discarded:
+        """Remove a plan that was not trained."""
+        trainings.discard(trainings.planned(request.run))
+        return Discarded(run=request.run)
+
+    @router.post("/start")
+    def start(request: RunRequest) -> JobFacts:
+        """Train what was planned, as `fledge start`, with a report at the end."""
+        return facts(trainings.start(request.run))
+
+    @router.post("/train")
+    def train(request: TrainRequest) -> JobFacts:
+        """Train a recipe, or a bundle's weights further, as `fledge train`, with a report at the end."""
+        return facts(trainings.train(request))
+
+    @router.post("/go-on")
+    def go_on(request: GoOnRequest) -> JobFacts:
+        """Go on with a run that was stopped or killed; or train one that is complete for longer."""
+        return facts(trainings.go_on(request))
+
+    @router.post("/stop")
+    def stop(request: StopRequest) -> JobFacts:
+        """Stop, as Ctrl-C in a terminal: the step is finished and saved. A second time, it stops at once."""
+        return facts(trainings.jobs.stop(request.job))
+
+    @router.get("/log")
+    def log(job: str = Query(max_length=60)) -> LogAnswer:
+        """The end of what a training said."""
+        found = trainings.jobs.one(job)
+        return LogAnswer(job=facts(found), text=trainings.jobs.log(job))
+
+    @router.get("/run")
+    def standing(run: str = Query(max_length=500)) -> Standing:
+        """How a run stands: its plan with the reasons and the forecast, its training, whether it overfits."""
+        folder = trainings.run_folder(run)
+        job = trainings.jobs.of_run(folder.name) if folder.parent == library.home() else None
+        plan = plan_of(folder, trainings.texts.name_of)
+        kept = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
+        return Standing(
+            run=run,
+            job=facts(job) if job else None,
+            plan=plan,
+            trained=not is_untrained(folder),
+            verdict=verdict_of(folder),
+            steps=kept.get("training", {}).get("steps"),
+        )
+
+    @router.get("/settings")
+    def settings(recipe: str | None = Query(None, max_length=100)) -> SettingsList:
+        """Every setting that can be changed here, with its explanation, and its value in a recipe."""
+        if recipe is not None and recipe not in recipe_names():
+            raise NotFound(f"There is no recipe called {recipe!r}. {nearest(recipe, recipe_names())}")
+        return SettingsList(settings=settings_list(recipe, (*OURS, *OUTSIDE)))
+
+    return router

@@ -1,0 +1,138 @@
+"""A newcomer's walk in a real browser: from an empty folder to a text of their own model, without leaving the page."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fledge.files import read_json
+from fledge.web.jobs import Jobs
+from fledge.web.launch import STATE
+from tests.web.browser import browsing, chromium
+from tests.web.conftest import serving
+from tests.web.test_browser import FOCUSED, until
+from tests.web.test_training import LINES
+
+PHONE = {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark", "has_touch": True}
+CLICKS = """
+addEventListener("click", (event) => { if (event.isTrusted) window.clicks = (window.clicks ?? 0) + 1; }, true);
+addEventListener("keydown", () => { window.keys = (window.keys ?? 0) + 1; }, true)"""
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A folder with nothing in it, and the server that shows it."""
+    chromium()
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    with serving([runs]) as address:
+        yield runs, address
+    for job in Jobs(runs).all():
+        if job.state in ("waiting", "running"):
+            os.killpg(read_json(runs / ".jobs" / job.id / STATE)["pid"], signal.SIGKILL)
+
+
+def give(page: Any, *texts: tuple[str, bytes]) -> None:
+    page.get_by_label("Text files").set_input_files(
+        [{"name": name, "mimeType": "text/plain", "buffer": text} for name, text in texts]
+    )
+
+
+def test_a_newcomer_meets_the_text_first(empty: tuple[Path, str]) -> None:
+    """Without a model the page opens here; what is dropped is looked at, and what is no text is a sentence."""
+    runs, address = empty
+    with browsing() as page:
+        page.goto(address)
+        page.locator(".train-view").wait_for()
+        plan = page.get_by_role("button", name="Plan", exact=True)
+        assert plan.is_disabled()
+        give(page, ("eggs.jsonl", LINES))
+        page.get_by_text("500", exact=True).wait_for()
+        assert plan.is_enabled()
+        page.get_by_text("Or paste a text").click()
+        page.get_by_role("textbox", name="Text").fill("The egg was warm. " * 50)
+        page.get_by_role("button", name="Use this text").click()
+        page.get_by_text("pasted.txt").wait_for()
+        assert page.problems == []
+        give(page, ("book.txt", b"%PDF-1.7 and more"))
+        page.get_by_role("alert").get_by_text("is a PDF file").wait_for()
+        assert {path.name for path in runs.rglob("*") if path.is_file()} == {"eggs.jsonl", "pasted.txt"}
+        page.get_by_text("Change a setting by hand").click()
+        page.get_by_label("A setting to change").fill("model.layers")
+        page.keyboard.press("Enter")
+        until(page, f"({FOCUSED}) === 'model.layers'")
+        assert page.locator(".changes").get_by_text("Blocks, one after the other.").is_visible()
+
+
+@pytest.mark.slow
+def test_six_clicks_from_an_empty_folder_to_a_text(empty: tuple[Path, str]) -> None:
+    """No key is pressed. The page is closed while it trains, and finds the training again."""
+    _, address = empty
+    with browsing() as page:
+        page.add_init_script(CLICKS)
+        page.goto(address)
+        page.get_by_role("button", name="Choose files").wait_for()
+        with page.expect_file_chooser() as chooser:
+            page.get_by_role("button", name="Choose files").click()
+        chooser.value.set_files([{"name": "eggs.jsonl", "mimeType": "text/plain", "buffer": LINES}])
+        slider = page.get_by_label("All of it may take")
+        slider.evaluate("(e) => { e.value = 1; e.dispatchEvent(new Event('input')); }")  # two minutes, for the test
+        page.get_by_role("button", name="Plan", exact=True).click()
+        start = page.get_by_role("button", name="Start training")
+        start.wait_for(timeout=120_000)
+        for fact in ("parameters", "tokens/s", "while it trains", "bits per byte"):
+            assert page.get_by_label("Plan", exact=True).get_by_text(fact).first.is_visible()
+        start.click()
+        page.get_by_role("button", name="Stop").wait_for()
+        page.goto("about:blank")  # closed, and opened again
+        page.goto(f"{address}/#/train")
+        page.get_by_role("link", name="Write with it").wait_for(timeout=240_000)
+        assert page.frame_locator("iframe.report").get_by_text("What the numbers mean").count() == 1
+        assert page.get_by_text(re.compile("overfit")).first.is_visible()
+        page.get_by_role("link", name="Write with it").click()
+        page.get_by_role("button", name="Generate", exact=True).click()
+        page.get_by_text(re.compile(r"tokens? in [\d.]+ s")).first.wait_for()
+        assert page.evaluate("window.clicks") + 3 <= 6  # three before the page was closed
+        assert page.evaluate("window.keys ?? 0") == 0
+        assert page.problems == []
+
+
+@pytest.mark.slow
+def test_on_a_phone_in_the_dark_nothing_is_cut_off(empty: tuple[Path, str]) -> None:
+    _, address = empty
+    with browsing(**PHONE) as page:
+        page.goto(f"{address}/#/train")
+        give(page, ("eggs.jsonl", LINES))
+        page.get_by_text("500", exact=True).wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        page.get_by_role("button", name="Plan", exact=True).click()
+        page.get_by_role("button", name="Start training").wait_for(timeout=120_000)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        page.get_by_role("button", name="Discard").click()
+        page.get_by_text("Choose a text, then a time").wait_for()
+        assert page.problems == []
+
+
+@pytest.mark.slow
+def test_two_pages_see_one_queue(empty: tuple[Path, str]) -> None:
+    """What another server began waits its turn, is shown here, and can leave the queue."""
+    runs, address = empty
+    (runs.parent / "nothing").mkdir()
+    lasting = [["serve", str(runs.parent / "nothing"), "--port", "0", "--no-open"]]
+    elsewhere = Jobs(runs)
+    elsewhere.begin("train", "first", "cpu", lasting)
+    second = elsewhere.begin("train", "second", "cpu", lasting)
+    with browsing() as page:
+        page.goto(f"{address}/#/train")
+        page.get_by_label("Trainings").get_by_text("1 training before it").wait_for()
+        page.get_by_role("button", name="second").click()
+        page.get_by_role("button", name="Leave the queue").click()
+        page.get_by_label("Training", exact=True).get_by_text("stopped").first.wait_for()
+        assert elsewhere.one(second.id).state == "stopped"
+        assert page.problems == []
