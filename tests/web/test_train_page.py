@@ -85,7 +85,7 @@ def test_six_clicks_from_an_empty_folder_to_a_text(empty: tuple[Path, str]) -> N
         slider.evaluate("(e) => { e.value = 1; e.dispatchEvent(new Event('input')); }")  # two minutes, for the test
         page.get_by_role("button", name="Plan", exact=True).click()
         start = page.get_by_role("button", name="Start training")
-        start.wait_for(timeout=120_000)
+        start.wait_for(timeout=240_000)
         for fact in ("parameters", "tokens/s", "while it trains", "bits per byte"):
             assert page.get_by_label("Plan", exact=True).get_by_text(fact).first.is_visible()
         start.click()
@@ -112,7 +112,7 @@ def test_on_a_phone_in_the_dark_nothing_is_cut_off(empty: tuple[Path, str]) -> N
         page.get_by_text("500", exact=True).wait_for()
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         page.get_by_role("button", name="Plan", exact=True).click()
-        page.get_by_role("button", name="Start training").wait_for(timeout=120_000)
+        page.get_by_role("button", name="Start training").wait_for(timeout=240_000)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         page.get_by_role("button", name="Discard").click()
         page.get_by_text("Choose a text, then a time").wait_for()
