@@ -14,8 +14,8 @@ schemathesis = pytest.importorskip("schemathesis", reason="the API is examined b
 
 pytestmark = pytest.mark.slow
 EXAMPLES = 60
-# That heads must divide the width is beyond what a JSON schema can say; so are sizes that fit the disk, the order of parts,
-# and that a recipe or a bundle is named.
+# That heads must divide the width is beyond what a JSON schema can say; so are sizes that fit the disk, the order of
+# parts, and that a recipe or a bundle is named.
 BEYOND = ("/api/account", "/api/texts", "/api/texts/part", "/api/training/train")
 
 
