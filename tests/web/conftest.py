@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.web.world import make_world
+from tests.web.world import make_learned, make_world
 
 MISSING = [name for name in ("fastapi", "httpx", "uvicorn") if importlib.util.find_spec(name) is None]
 if MISSING:
@@ -24,6 +24,11 @@ if MISSING:
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(scope="session")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_learned(tmp_path_factory.mktemp("learned") / "runs" / "aaa")
 
 
 @pytest.fixture(scope="session")

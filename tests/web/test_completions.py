@@ -10,16 +10,13 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from fledge.config import SamplingConfig, load_recipe
+from fledge.config import load_recipe
 from fledge.corpus import Corpus
-from fledge.generation import generate
 from fledge.generation.burst import Bursts
 from fledge.tokenizer import WordTokenizer, train_bpe
 from fledge.tokens import TokenStore, write_store
 from fledge.tokens.index import PassageIndex, Source
 from fledge.web.app import create_app
-from fledge.web.library import Library
-from fledge.web.shelf import Shelf
 from tests.documentation import examples
 from tests.web.conftest import serving
 from tests.web.world import SMALL, TEXT, make_bundle
@@ -222,20 +219,6 @@ def test_the_handbook_s_example_runs(address: str, capsys: pytest.CaptureFixture
     code = example.code.replace("http://127.0.0.1:8765", address).replace('"akjv"', '"alpha"')
     exec(compile(code, str(page), "exec"), {})
     assert capsys.readouterr().out
-
-
-@pytest.fixture(scope="module")
-def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose training text holds what its model says: the text was written after the model."""
-    folder = tmp_path_factory.mktemp("learned") / "runs" / "aaa"
-    tokenizer = train_bpe([TEXT.encode()], 256, [])  # bytes, so that what is said is always read back as the same ids
-    make_bundle(folder / "checkpoints" / "step-00000200", load_recipe("akjv-demo", SMALL), tokenizer, seed=1)
-    found = Shelf(Library([folder.parent])).bundle("aaa/checkpoints/step-00000200")
-    settings = SamplingConfig(temperature=0, max_tokens=60)
-    said = tokenizer.decode_bytes(generate(found.model, tokenizer, ["the egg"], settings)[0].ids)
-    corpus = Corpus.from_documents([TEXT.encode(), b"the hen said: " + said], validation_fraction=0)
-    PassageIndex.of(write_store(corpus, tokenizer, folder / "tokens", progress=False))
-    return folder
 
 
 def sources_of(folder: Path, **asked: Any) -> Any:

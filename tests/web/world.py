@@ -9,10 +9,16 @@ from pathlib import Path
 import torch
 
 from fledge.bundle import save_bundle
-from fledge.config import RunConfig, load_recipe
+from fledge.config import RunConfig, SamplingConfig, load_recipe
+from fledge.corpus import Corpus
+from fledge.generation import generate
 from fledge.model import build_model
 from fledge.tokenizer import CharacterTokenizer, Tokenizer, WordTokenizer, train_bpe
+from fledge.tokens import write_store
+from fledge.tokens.index import PassageIndex
 from fledge.training.metrics import COLUMNS
+from fledge.web.library import Library
+from fledge.web.shelf import Shelf
 
 TEXT = """In the beginning was the egg, and the egg was warm; therefore the hen sat on it.
 Wherefore art thou so patient, said the fox. Before the forest woke, the egg moved.
@@ -83,3 +89,15 @@ def write_metrics(folder: Path, steps: range, seed: int) -> None:
 
 def read_lines(body: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in body.splitlines()]
+
+
+def make_learned(folder: Path) -> Path:
+    """A run whose training text holds what its model says: the text was written after the model."""
+    tokenizer = train_bpe([TEXT.encode()], 256, [])  # bytes, so that what is said is always read back as the same ids
+    make_bundle(folder / "checkpoints" / "step-00000200", load_recipe("akjv-demo", SMALL), tokenizer, seed=1)
+    found = Shelf(Library([folder.parent])).bundle("aaa/checkpoints/step-00000200")
+    settings = SamplingConfig(temperature=0, max_tokens=60)
+    said = tokenizer.decode_bytes(generate(found.model, tokenizer, ["the egg"], settings)[0].ids)
+    corpus = Corpus.from_documents([TEXT.encode(), b"the hen said: " + said], validation_fraction=0)
+    PassageIndex.of(write_store(corpus, tokenizer, folder / "tokens", progress=False))
+    return folder

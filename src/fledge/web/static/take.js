@@ -4,6 +4,7 @@ import { label, stream } from "./api.js";
 import { announce, h, memory, show } from "./dom.js";
 import { count, plural, short } from "./format.js";
 import { fromBase64, inline, readable } from "./pieces.js";
+import { Sources } from "./sources.js";
 
 const ENDS = { end: "the text came to its end", stop: "a stop text was reached", length: "as long as asked" };
 const LONGEST = 4;  // bytes of a character
@@ -21,9 +22,10 @@ export class Take {
     this.status = h("p", { class: "take-status", role: "status" });
     this.past = h("div", { class: "history", role: "group", "aria-label": "Takes" });
     this.roads = h("div", { class: "alternatives", hidden: true });
+    this.sources = new Sources(bundle);
     this.element = h("article", { class: "card", "aria-label": label(bundle) },
       h("div", { class: "row spread" }, h("h2", {}, label(bundle)), this.past,
-        h("button", { type: "button", class: "chip", onclick: () => this.inside() }, "Look inside")), this.written, this.status, this.roads);
+        h("button", { type: "button", class: "chip", onclick: () => this.inside() }, "Look inside")), this.written, this.status, this.roads, this.sources.element);
   }
 
   stop() { this.running?.abort(); }
@@ -88,17 +90,29 @@ export class Take {
     take.caret.remove();
     this.say(take, status);
     this.drawHistory();
+    if (this.shown === take) this.source(take);
+  }
+
+  /** Underline what stands in the training text, once the text is there. */
+  source(take) {
+    this.sources.look(take, (place, number) => {
+      const span = this.spanAt(place);
+      span?.classList.add("copied");
+      if (span) span.source = number;
+    });
   }
 
   /** Show a take: the one being written, or an earlier one to compare with or branch from. */
   choose(take) {
     this.shown = take;
     this.roads.hidden = true;
+    this.sources.hide();
     show(this.written, take.request.prompt ? h("span", { class: "prompt" }, take.request.prompt) : null, !take.ended && take.caret);
     this.partial = [];
     take.tokens.forEach((token, place) => this.draw(take, token, place));
     this.say(take, take.status);
     this.drawHistory();
+    if (take.ended) this.source(take);
   }
 
   drawHistory() {
@@ -138,7 +152,7 @@ export class Take {
     }
   }
 
-  spanAt(place) { return [...this.written.querySelectorAll(".g")].find((span) => span.place === place); }
+  spanAt(place) { return this.written.querySelectorAll(".g")[place]; }
 
   key(event) {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
@@ -163,6 +177,7 @@ export class Take {
         h("button", { type: "button", "aria-label": other.id === token.id ? `Go on from ${name} again` : `Branch with ${name}`, onclick: () => this.onbranch(this, take, place, other) }, other.id === token.id ? "again" : "branch"));
     }));
     this.roads.hidden = false;
+    if (this.spanAt(place).source !== undefined) this.sources.open(take, this.spanAt(place).source);
     announce(`Token ${place + 1}: ${inline(fromBase64(token.bytes))}, probability ${percent(token.logprob)}`);
   }
 }
