@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fledge import devices
 from fledge.model import Model
 from fledge.model.base import has_kernels
 
@@ -202,6 +203,6 @@ def _way(hidden: Tensor) -> tuple[Callable[..., tuple[Tensor, Tensor]], int]:
     if hidden.device.type == "cpu":
         return _chunk_in_place, 1 << 21
     if has_kernels(hidden):
-        memory = torch.cuda.get_device_properties(hidden.device).total_memory
+        memory = devices.total_memory(hidden.device) or 0
         return _chunk_by_kernel, min(1 << 30, memory // 64)
     return _chunk, 1 << 26

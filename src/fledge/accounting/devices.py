@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING
 
+from fledge import devices
 from fledge.errors import FledgeError, nearest
 
 if TYPE_CHECKING:
@@ -158,16 +159,16 @@ def best_precision(device: Device | None) -> str:
 
 def this_device() -> Device:
     """The GPU of this machine, from the table; without one, the CPU, measured now."""
-    import torch
 
-    if torch.cuda.is_available():
-        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        if (device := match(properties.name)) is None:
+    place = devices.fastest()
+    if devices.is_gpu(place):
+        name = devices.title(place)
+        if (device := match(name)) is None:
             raise FledgeError(
-                f"The GPU of this machine, {properties.name}, is not in the table of devices. "
+                f"The GPU of this machine, {name}, is not in the table of devices. "
                 f"Name one that is like it with --device: {', '.join(DEVICES)}."
             )
-        return replace(device, memory=float(properties.total_memory))
+        return replace(device, memory=float(devices.total_memory(place) or device.memory))
     return measured_cpu()
 
 
@@ -196,11 +197,8 @@ def training_device(place: torch.device, precision: str) -> Device:
 
     The measurement takes some tens of milliseconds and draws no random numbers; no bandwidth is known then.
     """
-    import torch
-
-    if place.type == "cuda":
-        properties = torch.cuda.get_device_properties(place)
-        device, size = gpu(properties.name, float(properties.total_memory)), 4096
+    if (memory := devices.total_memory(place)) is not None and place.type != "mps":
+        device, size = gpu(devices.title(place), float(memory)), 4096
         if device.peak(precision) is not None:
             return device
     else:
@@ -222,11 +220,10 @@ def measured_peak(place: torch.device, precision: str, size: int, seconds: float
 
     kinds = {"bf16": torch.bfloat16, "fp16": torch.float16}
     matrix = torch.full((size, size), 0.5, dtype=kinds.get(precision, torch.float32), device=place)
-    wait = {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}.get(place.type, lambda: None)
 
     def multiply() -> None:
         torch.mm(matrix, matrix)
-        wait()
+        devices.synchronize(place)
 
     return 2 * size**3 / _best(multiply, seconds)
 

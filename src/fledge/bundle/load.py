@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from fledge import devices
 from fledge.bundle.archive import UNPACKED, is_archive, named_as, unpack
 from fledge.bundle.checkpoints import At, find_bundle, place_of
 from fledge.bundle.fit import require_fit
@@ -89,7 +90,7 @@ def usable(device: str | torch.device) -> torch.device:
         if "out of memory" in str(error):
             raise
         raise FledgeError(
-            f"device = {str(device)!r} is no device, or there is none here. Use cpu, or cuda or mps where there is one."
+            f"device = {str(device)!r} is no device, or there is none here. Use {' or '.join(devices.names())}."
         ) from None
     return found
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fledge import devices
 from fledge.bundle.migrations import VERSION, migrate
 from fledge.errors import FledgeError
 from fledge.files import did_you_mean, json_bytes, read_json, readable_bytes, sha256
@@ -192,7 +193,7 @@ def machine() -> dict[str, str | int]:
         "platform": f"{platform.system()} {platform.machine()}",
         "threads": torch.get_num_threads(),
         "capability": torch.backends.cpu.get_cpu_capability(),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "device": devices.title(place) if devices.is_gpu(place := devices.fastest()) else "cpu",
     }
 
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fledge import devices
 from fledge.cli.values import Json, print_json
 from fledge.extras import install_command
 
@@ -45,12 +46,10 @@ def doctor(as_json: Json = False) -> None:
         "memory": readable_bytes(size) if size else "unknown",
         "disk": f"{readable_bytes(shutil.disk_usage('.').free)} free here",
     }
-    for index in range(torch.cuda.device_count()):
-        device = torch.cuda.get_device_properties(index)
-        rows[f"cuda:{index}"] = f"{device.name}, {readable_bytes(device.total_memory)}"
-    if torch.backends.mps.is_available():
-        rows["mps"] = "Apple GPU"
-    if not torch.cuda.is_available() and not torch.backends.mps.is_available():
+    for name in devices.names()[1:]:
+        size = devices.total_memory(torch.device(name))
+        rows[name] = devices.title(torch.device(name)) + (f", {readable_bytes(size)}" if size else "")
+    if not devices.kinds():
         rows["GPU"] = "none: training runs on the CPU"
     for extra, modules in EXTRAS.items():
         missing = [module for module in modules if importlib.util.find_spec(module) is None]

@@ -55,7 +55,7 @@ def evaluate(
     task_folder: Annotated[Path | None, typer.Option(help="Where further tasks of lm_eval are described.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="With --tasks: only so many examples.")] = None,
     as_json: Json = False,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; the fastest there is, unless given.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, xpu or mps; the fastest, unless given.")] = None,
 ) -> None:
     """Measure how well bundles predict a text, a token store, or (a run's own) held-out part."""
     from fledge.bundle import load_bundle

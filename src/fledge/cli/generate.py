@@ -53,7 +53,7 @@ def generate(
     store: Annotated[
         Path | None, typer.Option(help="For --sources: the training tokens, if the run's own are not found.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; the fastest there is, unless given.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, xpu or mps; the fastest, unless given.")] = None,
     compiled: Annotated[
         bool,
         typer.Option(

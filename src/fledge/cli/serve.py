@@ -30,7 +30,7 @@ def serve(
         str | None,
         typer.Option(help="A secret that every request must bring; `new` makes one.", show_default=False),
     ] = None,
-    device: Annotated[str, typer.Option(help="Where models run: cpu, cuda, mps; auto takes the fastest.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Where models run: cpu, cuda, xpu, mps; auto takes the fastest.")] = "cpu",
     open_page: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
 ) -> None:
     """Open the workshop: colour tokens, watch runs, generate, and see what a model costs. Nothing leaves

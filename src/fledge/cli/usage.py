@@ -16,13 +16,16 @@ from fledge.errors import FledgeError
 Refusal: type[Exception] = typer.BadParameter.__mro__[2]
 
 
+PROGRAM = "fledge"
+
+
 def invoke(app: typer.Typer, arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code; what can't be understood raises FledgeError."""
     if not {"-h", "--help"}.isdisjoint(arguments):
         show_names_whole()
     command: Any = typer.main.get_command(app)
-    if "_FLEDGE_COMPLETE" in os.environ:  # the shell asks how the line may go on
-        command.main(args=[], prog_name="fledge")
+    if f"_{PROGRAM}_COMPLETE".upper() in os.environ:  # the shell asks how the line may go on
+        command.main(args=[], prog_name=PROGRAM)
     try:
         with command.make_context("fledge", list(arguments)) as context:
             command.invoke(context)

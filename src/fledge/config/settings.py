@@ -337,7 +337,7 @@ class TrainingConfig(Settings):
     seed: Seed = 0
     "Everything random follows from it: weights, order of the data, dropout, samples."
     device: str = "auto"
-    "`auto`, `cpu`, `mps`, `cuda` or `cuda:N`."
+    "`auto`, `cpu`, `cuda` or `cuda:N` (ROCm too), `xpu`, `mps`."
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     "Of the activations; `auto` takes bf16 where it is fast, fp16 with scaling on older GPUs, fp32 on CPU and MPS."
     compile: Literal["auto", "on", "off"] = "auto"

@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
+from fledge import devices
 from fledge.config import RunConfig
 from fledge.config.reading import CODE
 from fledge.errors import FledgeError, note, notes_kept
@@ -78,8 +79,8 @@ def places(engine: Engine, config: RunConfig) -> int:
     threads = config.training.threads or 1
     if engine.name == "ray":
         return _ray_places(_ray(), threads)
-    if choose_device(config.training.device).type == "cuda":
-        return torch.cuda.device_count()
+    if devices.is_gpu(device := choose_device(config.training.device)):
+        return devices.count(device.type)
     return max(1, torch.get_num_threads() // threads)
 
 
@@ -103,7 +104,7 @@ def _outcomes(trials: Sequence[Trial], folder: Path, engine: Engine) -> Iterator
 def visible_gpus() -> list[str]:
     """This machine's, by what a process is told to see one of them alone."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return named.split(",") if named else [str(number) for number in range(torch.cuda.device_count())]
+    return named.split(",") if named else [str(number) for number in range(devices.count("cuda"))]
 
 
 class Job(NamedTuple):

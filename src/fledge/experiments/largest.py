@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from fledge import devices
 from fledge.config import RunConfig, override_config
 from fledge.errors import FledgeError
 from fledge.experiments.plan import DATA, TIMING, with_shared_data
@@ -117,9 +118,7 @@ def _limit_memory() -> None:
     import os
     import resource
 
-    import torch
-
-    if torch.cuda.is_available():  # a GPU's addresses are counted like memory
+    if devices.kinds():  # a GPU's addresses are counted like memory
         return
     used = int(status.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     available = next(int(line.split()[1]) << 10 for line in free.read_text().splitlines() if "MemAvailable" in line)

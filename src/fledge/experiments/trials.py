@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fledge import memory
+from fledge import devices, memory
 from fledge.config import RunConfig, override_config, parse
 from fledge.errors import FledgeError, note, notes_kept
 from fledge.experiments.plan import Arm, Plan, key_of, with_length, with_shared_data
@@ -291,8 +291,8 @@ def machine(config: RunConfig) -> str:
     from fledge.training.device import choose_device
 
     device = choose_device(config.training.device)
-    if device.type == "cuda":
-        processor = torch.cuda.get_device_name(device)
+    if devices.is_gpu(device):
+        processor = devices.title(device)
     else:
         threads = config.training.threads or torch.get_num_threads()
         processor = f"{device.type.upper()} with {threads} thread{'s' * (threads != 1)}"
@@ -302,12 +302,8 @@ def machine(config: RunConfig) -> str:
 
 def forget_peak_memory() -> None:
     """So that a trial's memory is its own, and not that of one before it in this process; Linux can do it for a CPU."""
-    import torch
-
     gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
+    devices.forget_peak_memory()
     memory.forget_peak()
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, nn
 
+from fledge import devices
 from fledge.bundle.fit import NOT_FINITE, require_fit
 from fledge.config import SamplingConfig
 from fledge.errors import FledgeError, note
@@ -167,7 +168,8 @@ class Session:
             return max(1, ROOM // one)
         state = self.model.init_state(1, device="meta", capacity=capacity)
         one = sum(tensor.nbytes for tensor in state.tensors.values()) + 64 * self.model.vocabulary_size
-        room = torch.cuda.mem_get_info(self.device)[0] // 4 if self.device.type == "cuda" else ROOM
+        free = devices.free_memory(self.device)
+        room = ROOM if free is None else free // 4
         return max(1, room // one)
 
     def _decode(self, rows: list[int], share: int) -> Iterator[Piece]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fledge import devices
 from fledge.config import ModelConfig
 from fledge.errors import FledgeError
 from fledge.model.base import Model, VocabularyMatrix, compute_dtype
@@ -68,8 +69,8 @@ class BDH(Model):
     def _apply(self, function: Any, recurse: bool = True) -> Self:
         super()._apply(function, recurse)
         device = self.encoder.device
-        if device.type == "cuda":
-            self.device_memory = torch.cuda.get_device_properties(device).total_memory
+        if devices.is_gpu(device):
+            self.device_memory = devices.total_memory(device) or 0
         return self
 
     def tables(self) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fledge import devices
 from fledge.config import (
     CorpusConfig,
     ModelConfig,
@@ -73,7 +74,6 @@ class Start:
         say: Say,
         overrides: Sequence[str] = (),
     ) -> None:
-        import torch
 
         self.began = time.monotonic()
         if "-" in texts:
@@ -83,7 +83,7 @@ class Start:
         self.folder = folder or Path("runs") / name_of(texts[0])
         self.given = given(overrides)
         self.choices: list[Choice] = []
-        self.fast = torch.cuda.is_available()
+        self.fast = devices.is_gpu(devices.fastest())
         self.batch, self.speed = 0, 0.0
 
     def run(self) -> Run:
@@ -589,8 +589,8 @@ def measured_speed(
 def machine_name() -> str:
     import torch
 
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_name()
+    if devices.is_gpu(place := devices.fastest()):
+        return devices.title(place)
     threads = torch.get_num_threads()
     return f"a CPU with {threads} thread{'s' * (threads > 1)}"
 

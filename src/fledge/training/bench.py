@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from fledge.config import RunConfig, override_config
+from fledge.devices import names
 from fledge.errors import FledgeError, out_of_memory
 from fledge.loss import MASKED
 from fledge.model import build_model
@@ -37,10 +38,7 @@ class Measurement:
 
 def devices() -> list[str]:
     """What this machine has to train on."""
-    found = ["cpu"]
-    if torch.backends.mps.is_available():
-        found.append("mps")
-    return [*found, *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+    return names()
 
 
 def measure(config: RunConfig, batch_size: int, device_name: str, seconds: float = 3.0) -> Measurement:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fledge import memory
+from fledge import devices, memory
 from fledge.accounting import Account, peak_flops
 from fledge.accounting.devices import gpu
 from fledge.config import RunConfig
@@ -42,24 +42,21 @@ class Precision:
 def choose_device(name: str, local_rank: int = 0, named: str = "training.device") -> torch.device:
     """`auto` is a GPU where there is one, then Apple's, then the CPU. `named` is the setting or option it came from."""
     if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda", local_rank)
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+        return devices.fastest(local_rank)
     device: torch.device | None
     try:
         device = torch.device(name)
     except RuntimeError:
         device = None
-    if device is None or device.type not in ("cpu", "mps", "cuda"):
-        raise FledgeError(f"{named} = {name!r} is no device for fledge. Use auto, cpu, mps, cuda or cuda:N.")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise FledgeError(f"{named} = {name}, and torch sees no CUDA device here. Use {named}=auto.")
-    if device.type == "mps" and not torch.backends.mps.is_available():
-        raise FledgeError(f"{named} = mps, and there is no Apple GPU here. Use {named}=auto.")
-    if device.type == "cuda":
-        device = torch.device("cuda", device.index if device.index is not None else local_rank)
-        if device.index >= torch.cuda.device_count():
-            raise FledgeError(f"{named} = {device}, and there are {torch.cuda.device_count()} CUDA devices.")
+    if device is None or device.type not in ("cpu", *devices.GPUS):
+        raise FledgeError(f"{named} = {name!r} is no device for fledge. Use auto, cpu, cuda, cuda:N, xpu or mps.")
+    if devices.is_gpu(device) and not devices.count(device.type):
+        what = {"cuda": "torch sees no CUDA device", "mps": "there is no Apple GPU", "xpu": "there is no Intel GPU"}
+        raise FledgeError(f"{named} = {name}, and {what[device.type]} here. Use {named}=auto.")
+    if device.type in ("cuda", "xpu"):
+        device = torch.device(device.type, device.index if device.index is not None else local_rank)
+        if device.index >= (count := devices.count(device.type)):
+            raise FledgeError(f"{named} = {device}, and there are {count} {device.type.upper()} devices.")
     return device
 
 
@@ -160,10 +157,7 @@ def reseed(seed: int, purpose: str, *numbers: int) -> int:
 
 def synchronize(device: torch.device) -> None:
     """Wait for what was queued on a GPU; a CPU has done it already."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
+    devices.synchronize(device)
 
 
 def used_memory(device: torch.device) -> int:
