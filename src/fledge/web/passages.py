@@ -49,7 +49,7 @@ def routes(shelf: Shelf) -> APIRouter:
     @router.post("")
     def sources(request: SourcesRequest) -> SourcesAnswer:
         """The stretches of some tokens that stand word for word in the text that a bundle was trained on."""
-        tokenizer = shelf.tokenizer(request.bundle)
+        tokenizer = shelf.bundle(request.bundle).tokenizer
         if any(token not in tokenizer.vocab for token in request.ids):
             raise FledgeError("One of the ids is no token of this bundle's tokenizer.")
         try:
@@ -67,7 +67,7 @@ def routes(shelf: Shelf) -> APIRouter:
         length: int = Query(ge=1, le=LONGEST),
     ) -> PassageAnswer:
         """A passage of the training text, as `POST /api/sources` names it, with what stands around it."""
-        split, tokenizer = shelf.passages(bundle).store.split("train"), shelf.tokenizer(bundle)
+        split, tokenizer = shelf.passages(bundle).store.split("train"), shelf.bundle(bundle).tokenizer
         if document >= len(split.documents):
             raise NotFound(f"There is no document {document:,}: the training text has {len(split.documents):,}.")
         ids = split.document(document)
