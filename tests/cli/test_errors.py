@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import typer
@@ -38,16 +39,25 @@ def test_version(monkeypatch, capsys) -> None:
     assert run(monkeypatch, capsys, "--version")[:2] == (0, f"fledge {__version__}\n")
 
 
-def test_help_at_80_columns_cuts_no_name(monkeypatch, capsys) -> None:
+def test_help_at_80_columns_cuts_no_name_and_no_word(monkeypatch, capsys) -> None:
+    """Of every command: options and their choices are whole, and so is what is said of them."""
     monkeypatch.setenv("COLUMNS", "80")
-    for verb in (("train",), ("sweep",), ("corpus", "show"), ("tokenizer", "train"), ("serve",), ("start",)):
-        out = run(monkeypatch, capsys, *verb, "--help")[1]
-        command = typer.main.get_command(cli.build())
-        for word in verb:
-            command = command.commands[word]
+
+    def look(path: tuple[str, ...], command: Any) -> None:
+        out = run(monkeypatch, capsys, *path, "--help")[1]
         for param in command.params:
             for name in (*param.opts, *param.secondary_opts):
-                assert not name.startswith("--") or re.search(rf"{name}(?![\w-])", out), (verb, name)
+                assert not name.startswith("--") or re.search(rf"{name}(?![\w-])", out), (path, name)
+            kind = getattr(param, "type_descriptor", None)
+            choices = get_args(kind.annotation) if kind and get_origin(kind.annotation) is Literal else ()
+            for choice in choices:
+                assert re.search(rf"[<| ]{choice}[>|]", out), (path, choice)
+            for word in (getattr(param, "help", None) or "").split():
+                assert word in out or "/" in word, (path, word)
+        for name, inner in getattr(command, "commands", {}).items():
+            look((*path, name), inner)
+
+    look((), typer.main.get_command(cli.build()))
 
 
 @pytest.mark.parametrize(

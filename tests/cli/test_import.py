@@ -43,6 +43,10 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ARCHITECTURES.pop("mine", None)
 
 
+def test_a_mistyped_import_is_answered_with_the_nearest(fledge: Fledge, code: Path) -> None:
+    assert fledge("train", "akjv-demo", "--import", "mne.py").err.rstrip().endswith("Did you mean mine.py?")
+
+
 def test_import_makes_an_architecture_known_to_every_verb(fledge: Fledge, code: Path) -> None:
     changes = [f"--set={change}" for change in [*SMALL, "corpus.source=text.txt", "model.architecture=mine"]]
     unknown = fledge("train", "akjv-demo", *changes)

@@ -52,8 +52,9 @@ def fetch(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Fetch a public corpus: resumed where it stopped, and compared at the end with its SHA-256, where fledge knows
-    it; `list` says of which corpora. Of others only the size that the server states is compared.
+    """Fetch a public corpus, resumed where it stopped, and compare it with its SHA-256.
+
+    `list` says of which corpora fledge knows that. Of others only the size that the server states is compared.
     """
     from fledge.corpus.fetch import NAMED
     from fledge.corpus.fetch import fetch as fetch_corpus

@@ -16,8 +16,8 @@ def sweep(
     over: Annotated[
         list[str],
         typer.Option(
-            help="What to vary: key=LOW..HIGH[:log][:STEPS] or key=A,B,C. May be given more than once. "
-            "training.batch_size=1,8,max goes up to what this machine takes."
+            help="What to vary: key=A,B,C, or key=LOW..HIGH with :log, :STEPS or both behind it. May be given more "
+            "than once. The batch size max is what this machine takes."
         ),
     ],
     set_: Changes = None,

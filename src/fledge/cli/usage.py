@@ -42,7 +42,8 @@ def invoke(app: typer.Typer, arguments: Sequence[str]) -> int:
 
 
 def show_names_whole() -> None:
-    """In help for a narrow terminal, no option's name is cut: `--no-…` stands below its twin, and other columns wrap.
+    """In help for a narrow terminal, no option's name and no choice is cut: `--no-…` stands below its twin, choices
+    break between each other, and other columns wrap.
 
     Rich narrows every column that may wrap, whatever words are in it; Typer's tables let all of them.
     """
@@ -59,11 +60,24 @@ def show_names_whole() -> None:
                 cells = tuple(
                     Text("\n").join(long) if cell is first else "" if cell is twin else cell for cell in cells
                 )
+            cells = tuple(in_lines(cell) if isinstance(cell, Text) else cell for cell in cells)
             super().add_row(*cells, **options)
             for column, cell in zip(self.columns, cells, strict=False):
                 column.no_wrap = column.no_wrap or (isinstance(cell, Text) and cell.plain.startswith("-"))
 
     setattr(rich_utils, "Table", WholeNames)  # noqa: B010  (a name of Typer's own)
+
+
+def in_lines(cell: Any, most: int = 18) -> Any:
+    """The choices of an option, `<one|two|…>`, in lines that break between them."""
+    if len(cell.plain) <= most or not re.fullmatch(r"<[^\s|]+(\|[^\s|]+)+>", cell.plain):
+        return cell
+    places, start = [], 0
+    for choice in re.finditer(r"[^|]+\|?", cell.plain):
+        if choice.end() - start > most and choice.start() > start:
+            places.append(start := choice.start())
+    lines = cell.divide(places)
+    return type(cell)("\n").join(lines)
 
 
 def sentence(error: Any, command: Any, arguments: Sequence[str]) -> str:

@@ -54,7 +54,7 @@ def allow_code(file: str) -> None:
     """Let a Python file be run when an architecture is looked for that is not known yet, here and in every process that
     this one starts."""
     if not os.path.isfile(file):
-        raise FledgeError(f"--import {file}: there is no such file.")
+        raise FledgeError(f"--import {file}: there is no such file.{did_you_mean(Path(file))}")
     path = os.path.abspath(file)
     if path not in (known := allowed_code()):
         os.environ[CODE] = os.pathsep.join((*known, path))
