@@ -110,7 +110,7 @@ def save_bundle(
 
 
 def without_places(config: RunConfig) -> RunConfig:
-    """The settings as a bundle keeps them: where text, tokens, tokenizer and code lay when it was trained
+    """The settings as a bundle keeps them: where text, tokens, tokenizer, teachers and code lay when it was trained
     is nobody else's."""
 
     def name(place: str) -> str:
@@ -126,6 +126,7 @@ def without_places(config: RunConfig) -> RunConfig:
             "corpus": corpus.model_copy(update=sources),
             "tokenizer": config.tokenizer.model_copy(update={"path": path and name(path)}),
             "tokens": config.tokens.model_copy(update={"store": store and name(store)}),
+            "training": config.training.model_copy(update={"teachers": names(config.training.teachers)}),
             "imports": names(config.imports),
         }
     )

@@ -34,6 +34,7 @@ VERBS = (
     "tokenize",
     "tokens",
     "train",
+    "distill",
     "generate",
     "evaluate",
     "report",

@@ -352,6 +352,10 @@ class TrainingConfig(Settings):
     "Begin with random weights, or as a bigram model fitted to counts of neighbouring tokens (an untied Transformer)."
     average: Fraction = 0.0
     "Average the weights over about this latest share of the steps. A checkpoint's model is the better set; 0: off."
+    teachers: FileNames = ()
+    "Models with the same tokenizer: their averaged prediction is learned beside the text (`fledge distill`)."
+    teachers_share: Fraction = 0.5
+    "Share of the loss that the teachers' prediction has; the text has the rest."
     label_smoothing: Fraction = 0.0
     "Share of the target spread over the whole vocabulary."
     z_loss: NonNegativeFloat = 0.0

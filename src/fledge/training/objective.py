@@ -12,6 +12,7 @@ from fledge.loss import head_loss
 if TYPE_CHECKING:
     from fledge.model import Model
     from fledge.training.device import Precision
+    from fledge.training.teachers import Teachers
 
 
 class Objective(nn.Module):
@@ -24,11 +25,14 @@ class Objective(nn.Module):
         self.model = model
         self.precision, self.device = precision, device
         self.smoothing, self.z_loss = smoothing, z_loss
+        self.teachers: Teachers | None = None
 
     def forward(self, inputs_BT: Tensor, targets_BT: Tensor, plan: Any = None, state: Any = None) -> tuple[Tensor, Any]:
         """The sum over unmasked targets, and the state to carry on where one was given."""
         smoothing, z_loss = (self.smoothing, self.z_loss) if self.training else (0.0, 0.0)
         with self.precision.autocast(self.device):
             hidden_BTD, state = self.model.hidden(inputs_BT, plan, state)
+            if self.training and self.teachers is not None:
+                return self.teachers.loss(self.model, hidden_BTD, inputs_BT, targets_BT, smoothing, z_loss), state
             total, _ = head_loss(self.model, hidden_BTD, targets_BT, label_smoothing=smoothing, z_loss=z_loss)
         return total, state

@@ -34,6 +34,7 @@ from fledge.training.records import Records
 from fledge.training.saver import Saver
 from fledge.training.skipping import Skipping
 from fledge.training.stepper import Stepper
+from fledge.training.teachers import open_teachers
 from fledge.training.trackers import check_trackers
 from fledge.training.validation import validation_loss
 from fledge.training.view import View
@@ -80,6 +81,7 @@ class Session:
         check_trackers(config)
         self._memory_before = (memory.resident() - 4 * model.parameters_count(), used_memory(self.device))
         self.stepper = Stepper(config, model, ranks, self.precision, self.progress)
+        self.stepper.plain.teachers = open_teachers(config, tokenizer, self.precision, self.device)
         self.optimizer, self.model, self.sharded = self.stepper.optimizer, self.stepper.model, self.stepper.sharded
         if resume is not None and resume.training is not None:
             self.stepper.take_up(resume.training)

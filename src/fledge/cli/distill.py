@@ -1,0 +1,43 @@
+"""`fledge distill`: several models into one, which learns their averaged prediction beside the text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fledge.cli.places import trained
+from fledge.cli.root import Quiet
+
+
+def distill(
+    teachers: Annotated[
+        list[Path], typer.Argument(metavar="TEACHER...", help="Runs or bundles with one tokenizer.", callback=trained)
+    ],
+    into: Annotated[str, typer.Option("--into", metavar="RECIPE", help="The student: a recipe's name or file.")],
+    share: Annotated[
+        float | None, typer.Option(min=0, max=0.99, help="The teachers' share of the loss; 0.5, unless given.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a setting, such as model.layers=6.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The student's run; runs/NAME where none is given.")
+    ] = None,
+    time_limit: Annotated[str | None, typer.Option(help="Stop, saved, within this time, such as 8h50m.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Teach one model what several know. Stopped or killed, the same command goes on where it was.
+
+    The student has the tokenizer and the text of the first teacher, with the same parts held out.
+    """
+    from fledge.cli.train import begun, named_by, summarise
+    from fledge.run import Run
+    from fledge.start.distill import distillation
+    from fledge.training import parse_duration
+
+    limit = parse_duration(time_limit) if time_limit is not None else None
+    overrides = [*(set_ or []), *named_by(out, set_ or [])]
+    run = Run(distillation(teachers, into, overrides, share), out, quiet=quiet)
+    summarise(run.train(resume=begun(run), time_limit=limit, leave=True))
