@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4
 
 COMPILER = @for compiler in "$$CXX" c++ g++ clang++; do test -n "$$compiler" && command -v $$compiler >/dev/null && exit 0; done; echo "fledge needs a C++ compiler for its native core: install g++ or clang, or set CXX."; exit 1
 
-.PHONY: help demo test test-all lint bench sanitize kernels harness exchange clean
+.PHONY: help demo test test-all lint docs bench sanitize kernels harness exchange clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -28,6 +28,10 @@ lint: $(VENV)/.dev    ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(VENV)/.docs   ## build the handbook as a site in build/site; a broken link fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "Open build/site/index.html."
 
 bench: $(VENV)/.bench  ## measure against the peers, and check every claim
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script --check || failed=1; done; test -z "$$failed"
@@ -74,6 +78,10 @@ $(VENV)/.harness: $(VENV)/.dev
 
 $(VENV)/.exchange: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt accelerate xllamacpp
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/bin/pip constraints.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt mkdocs-material 'mkdocstrings[python]'
 	@touch $@
 
 $(VENV)/.kernels: $(VENV)/.dev

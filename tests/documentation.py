@@ -50,6 +50,27 @@ def examples(page: str) -> list[Example]:
     return found
 
 
+HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.M)
+LINK = re.compile(r"""\]\((?![a-z]+:)([^)#\s]*)(#[^)\s]+)?\)|(?:src|srcset|href)="(?![a-z]+:)([^"#]+)\"""")
+
+
+def anchors(page: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the handbook's site make them."""
+    words = (re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in HEADING.findall(FENCE.sub("", page)))
+    return set(words)
+
+
+def broken_links(page: Path) -> list[str]:
+    """The links and pictures of a page that lead nowhere: no such file, or no such heading in it."""
+    broken = []
+    for match in LINK.finditer(FENCE.sub("", page.read_text())):
+        path, anchor = match[1] or match[3] or "", match[2]
+        target = page.parent / path if path else page
+        if not target.exists() or (anchor and anchor[1:] not in anchors(target.read_text())):
+            broken.append(f"{path}{anchor or ''}")
+    return broken
+
+
 def commands(code: str) -> list[Command]:
     """The commands of a `console` block; a line that ends in a backslash goes on in the next."""
     found: list[Command] = []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.documentation import commands, examples, run_page
+from tests.documentation import anchors, broken_links, commands, examples, run_page
 
 PAGE = """# Page
 
@@ -100,3 +100,18 @@ def test_a_traceback_names_the_line_of_the_page(tmp_path: Path) -> None:
     with pytest.raises(KeyError) as failure:
         run_page(page, tmp_path)
     assert failure.traceback[-1].lineno + 1 == 5
+
+
+def test_anchors_are_those_of_github() -> None:
+    assert anchors("# A *model* of `Run`, and why?\n```sh\n# no heading\n```\n## Ça – 2\n") == {
+        "a-model-of-run-and-why",
+        "ça--2",
+    }
+
+
+def test_broken_links_are_found(tmp_path: Path) -> None:
+    (tmp_path / "other.md").write_text("# There is\n")
+    good = "# Top\n[a](other.md) [b](other.md#there-is) [c](#top) [d](https://example.org/x) ![e](other.md)\n"
+    assert broken_links(write(tmp_path, good + "```md\n[not a link](none.md)\n```\n")) == []
+    bad = '[a](none.md) [b](other.md#there) [c](#bottom) ![d](no.svg) <img src="no.png">\n'
+    assert broken_links(write(tmp_path, good + bad)) == ["none.md", "other.md#there", "#bottom", "no.svg", "no.png"]

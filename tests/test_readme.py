@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from fledge import cli
-from tests.documentation import run_page
+from tests.documentation import broken_links, run_page
+from tools.site import handbook
 
 ROOT = Path(__file__).parents[1]
-README = ROOT / "README.md"
+README, DOCS = ROOT / "README.md", ROOT / "docs"
 SMALL = (
     " --set training.steps=3 --set training.batch_size=4 --set training.evaluate_windows=4 --set sampling.max_tokens=8"
 )
@@ -41,12 +42,17 @@ def test_every_verb_is_in_the_readme_and_every_verb_in_the_readme_exists() -> No
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+    "page", sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *DOCS.rglob("*.md")))
 )
-def test_links_between_pages_lead_somewhere(page: str) -> None:
-    folder = (ROOT / page).parent
-    links = re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)", (ROOT / page).read_text())
-    assert [link for link in links if not (folder / link).exists()] == []
+def test_links_and_anchors_lead_somewhere(page: str) -> None:
+    assert broken_links(ROOT / page) == []
+
+
+def test_every_page_of_the_handbook_is_in_the_readme_s_table() -> None:
+    rows = handbook(README.read_text()).values()
+    assert {path for row in rows for page in row for path in page.values()} == {
+        str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")
+    }
 
 
 def test_the_make_targets_that_the_readme_names_exist() -> None:

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fledge.accounting import account
+    from fledge.config import RunConfig, load_recipe
+    from fledge.corpus import Corpus
+    from fledge.errors import FledgeError
+    from fledge.model import build_model
+    from fledge.run import Run, load
+    from fledge.tokenizer import BPETokenizer, CharacterTokenizer, WordTokenizer, load_tokenizer, train_bpe
+    from fledge.tokens import TokenStore
 
 __version__ = "0.1.0"
 
@@ -24,7 +34,23 @@ _HOMES = {
     "load": "fledge.run",
 }
 
-__all__ = [*_HOMES, "__version__"]  # noqa: PLE0604  (the keys are texts)
+__all__ = [
+    "BPETokenizer",
+    "CharacterTokenizer",
+    "Corpus",
+    "FledgeError",
+    "Run",
+    "RunConfig",
+    "TokenStore",
+    "WordTokenizer",
+    "__version__",
+    "account",
+    "build_model",
+    "load",
+    "load_recipe",
+    "load_tokenizer",
+    "train_bpe",
+]
 
 
 def __getattr__(name: str) -> Any:

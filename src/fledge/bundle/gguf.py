@@ -175,12 +175,12 @@ def _write_tokenizer(writer: Any, bundle: Bundle, gguf: Any) -> None:
     writer.add_token_list([names.get(token, f"[unused{token}]") for token in range(size)])
     writer.add_token_types([kinds.get(token, types.UNUSED) for token in range(size)])
     writer.add_token_merges(write_merges(parts))
-    for add, token in (
+    for add, role in (
         (writer.add_bos_token_id, roles.start),
         (writer.add_eos_token_id, roles.end),
         (writer.add_pad_token_id, roles.pad),
         (writer.add_unk_token_id, roles.unknown),
     ):
-        if token is not None:
-            add(token)
+        if role is not None:
+            add(role)
     writer.add_add_bos_token(roles.own_start is not None)  # as `generate` begins a text

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fledge.tokenizer.base import Roles, StreamDecoder, Tokenizer
+    from fledge.tokenizer.bpe import BPETokenizer
+    from fledge.tokenizer.character import CharacterTokenizer
+    from fledge.tokenizer.files import load_tokenizer, open_tokenizer
+    from fledge.tokenizer.fit import train_tokenizer
+    from fledge.tokenizer.save import export_tokenizer
+    from fledge.tokenizer.train import train_bpe
+    from fledge.tokenizer.word import WordTokenizer
 
 _HOMES = {
     "BPETokenizer": "bpe",
@@ -19,7 +29,19 @@ _HOMES = {
     "train_tokenizer": "fit",
 }
 
-__all__ = list(_HOMES)
+__all__ = [
+    "BPETokenizer",
+    "CharacterTokenizer",
+    "Roles",
+    "StreamDecoder",
+    "Tokenizer",
+    "WordTokenizer",
+    "export_tokenizer",
+    "load_tokenizer",
+    "open_tokenizer",
+    "train_bpe",
+    "train_tokenizer",
+]
 
 
 def __getattr__(name: str) -> Any:
