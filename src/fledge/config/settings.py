@@ -32,7 +32,7 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 def _one_or_more(value: Any) -> Any:
     texts = (value,) if isinstance(value, str) else value
     if isinstance(texts, list | tuple) and "" in texts:
-        raise ValueError("an empty text is not allowed: leave it out, or name something.")
+        raise ValueError("an empty text is not allowed. Leave it out, or give a value.")
     return texts
 
 
@@ -73,7 +73,7 @@ class _InSentences(ModelMetaclass):
 
 
 class Settings(BaseModel, metaclass=_InSentences):
-    """A group of settings: unknown names are refused, values are checked, and nothing changes afterwards."""
+    """A frozen group of settings that refuses unknown names and checks every value."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
 
@@ -102,27 +102,27 @@ class CorpusConfig(Settings):
     source: FileNames = ("akjv",)
     "Files, folders, globs or fsspec addresses, `-` for standard input, or the name of a corpus (`akjv`)."
     format: Literal["auto", "text", "files", "lines", "jsonl", "parquet", "akjv"] = "auto"
-    "How documents lie in the source: one text with separators, one per file, one per line, JSONL, Parquet, verses."
+    "How the source is divided into documents: by separators, by file, by line, JSONL, Parquet, or Bible verses."
     separator: str = "<|endoftext|>"
-    "What stands between documents in a text file."
+    "The text between two documents of a text file."
     field: str = "text"
     "The field of a JSONL line, or the column of a Parquet file, that holds the text."
     book_titles: bool = False
     "For `akjv`: begin each verse with the title of its book."
     validation_fraction: Annotated[float, Field(ge=0, le=0.5)] = 0.1
-    "The share of the documents held out, chosen by a hash of each document."
+    "Share of documents held out for validation, chosen by a hash of each document."
     test_fraction: Annotated[float, Field(ge=0, le=0.5)] = 0.0
-    "The share of the documents held out for the final figure alone: no checkpoint or setting is chosen by it."
+    "Share of documents held out for the final figure; no checkpoint or setting is chosen by them."
     validation_source: FileNames = ()
-    "Sources held out as they are, instead of a share of the documents."
+    "Sources used for validation instead of a share of the documents."
     split: Literal["document", "group"] = "group"
-    "Hold out each document by itself, or near-copies together, so that no copy of a training text is held out."
+    "`group` keeps near-copies in one part, so that no training text has a held-out copy; `document` splits each alone."
     split_seed: Seed = 0
-    "Which documents are held out: each seed holds out others. Blocks of a few documents lie where they do."
+    "Seed that chooses the held-out documents. It has no effect on a text of few documents, which is cut into blocks."
     skip_bad: bool = False
-    "Skip broken JSON lines, and count them, instead of stopping at the first."
+    "Skip and count broken JSON lines instead of stopping at the first one."
     max_document_bytes: Annotated[int, Field(ge=1, le=1 << 40)] = 1 << 28
-    "A longer document is refused, for a document has to fit in memory; a text without separators may be of any size."
+    "Longer documents are refused, because a document must fit in memory. A text without separators may have any size."
 
     @model_validator(mode="after")
     def _something_to_train_on(self) -> CorpusConfig:
@@ -138,19 +138,19 @@ class TokenizerConfig(Settings):
     """How text becomes ids."""
 
     kind: Literal["bpe", "word", "character"] = "bpe"
-    "Byte-pair encoding, whole words with spelled-out rest, or characters."
+    "Byte-pair encoding, whole words (rare ones are spelled out), or characters."
     path: FileName | None = None
     "An existing tokenizer (a folder, `tokenizer.json`, `.tiktoken`, `hf://owner/name`) to use instead of training one."
     vocabulary_size: Annotated[int, Field(ge=2)] | None = 4096
-    "Ids in all, special tokens and bytes included; for BPE, none merges until no pair occurs twice."
+    "Number of ids, including special tokens and bytes. For BPE, none merges until no pair occurs twice."
     special_tokens: Texts = ("<|endoftext|>",)
-    "For BPE: texts that are one id each, never split and never merged across. Their ids come first."
+    "For BPE: texts that get one id each and are never split or merged. They come first in the vocabulary."
     pattern: str = "gpt2"
-    "Pre-tokenization: `gpt2`, `cl100k`, `o200k`, or a regular expression of your own (slower)."
+    "Pre-tokenization pattern: `gpt2`, `cl100k`, `o200k`, or your own regular expression (slower)."
     min_frequency: Positive = 1
-    "Leave out words (word tokenizer) or pairs (BPE) seen fewer times than this."
+    "Leave out words (word tokenizer) or pairs (BPE) that occur less often than this."
     fit_on: Literal["train", "all"] = "train"
-    "Train the tokenizer on the training part alone, or on all of the text."
+    "Train the tokenizer on the training part only, or on the whole text."
 
 
 Policy = Literal["stream", "packed", "slide-in", "slide-through", "full", "aligned", "longest", "lanes"]
@@ -160,72 +160,72 @@ class TokensConfig(Settings):
     """How windows are cut from the token store."""
 
     context_length: Annotated[int, Field(ge=1, le=1 << 40)] = 256
-    "Tokens in a window: what the model sees at once."
+    "Tokens in a window, which is what the model sees at once."
     policy: Policy = "stream"
-    "How windows lie on documents: see the handbook's page on data."
+    "How windows are cut from documents; the handbook's page on data explains each policy."
     best_fit: bool = False
-    "For `packed`: fill windows by best fit instead of cutting documents at their edges; the waste is reported."
+    "For `packed`: fit whole documents into windows instead of cutting them at window edges. The padding is reported."
     position_offset: Count = 0
-    "For `packed`: start each document's positions at a random offset of up to this many."
+    "For `packed`: start each document's positions at a random offset, at most this large."
     remainder: Literal["cut", "pad"] = "pad"
-    "For `aligned`: drop what is left over at a document's end, or pad it once on the right."
+    "For `aligned`: drop the remainder at the end of a document, or pad it on the right."
     lanes: Positive | None = None
-    "For `lanes`: how many contiguous streams there are; as many as training.batch_size."
+    "For `lanes`: number of contiguous streams, which equals training.batch_size."
     store: FileName | None = None
     "An existing token store to use instead of tokenizing the corpus."
 
 
 class ModelConfig(Settings):
-    """The model's shape. A setting that the chosen architecture does not use is named when the model is built."""
+    """The model's shape. Building the model warns about settings that its architecture does not use."""
 
     architecture: str = "transformer"
-    "`transformer`, `bdh`, `rnn`, `gru`, `lstm`, or one you registered."
+    "`transformer`, `bdh`, `rnn`, `gru`, `lstm`, or an architecture that you registered."
     layers: Positive = 4
-    "Blocks, one after the other."
+    "Number of blocks."
     width: Positive = 256
     "Size of the residual stream (for recurrent networks: of the hidden state)."
     heads: Positive = 4
     "Attention heads; must divide the width."
     kv_heads: Positive | None = None
-    "Heads of keys and values, shared by groups of query heads; none for one per query head."
+    "Key and value heads, each shared by a group of query heads; none for one per query head."
     hidden: Positive | None = None
-    "Inner size of the feed-forward; none for 8/3 of the width where gated (to a multiple of 64), else 4 times it."
+    "Inner size of the feed-forward layer; none for 8/3 of the width if gated (a multiple of 64), otherwise 4 times it."
     feed_forward: Literal["swiglu", "silu", "gelu", "gelu_tanh", "relu2"] = "swiglu"
     "Gated SiLU, or a plain activation between two matrices."
     norm: Literal["rms", "layer", "none"] = "rms"
     "Root-mean-square norm, LayerNorm, or none."
     norm_place: Literal["pre", "post"] = "pre"
-    "Before each sub-layer, or after the residual addition as in 2017."
+    "Norm before each sub-layer (`pre`), or after the residual addition (`post`) as in the original Transformer."
     norm_epsilon: PositiveFloat = 1e-5
     "Added to the variance inside each norm."
     position: Literal["rope", "learned", "sinusoidal", "none"] = "rope"
-    "How the model knows where a token stands."
+    "Position encoding: rotary, learned, sinusoidal or none."
     rope_theta: PositiveFloat = 10_000.0
     "Base of the rotary frequencies."
     rope_scaling: tuple[PositiveFloat, PositiveFloat, PositiveFloat, PositiveFloat] | None = None
     "Llama 3's longer context: factor, low and high frequency factor, first context length; none for plain RoPE."
     qk_norm: bool = False
-    "Normalise queries and keys of each head before their product."
+    "Normalise the queries and keys of each head before the dot product."
     tied: bool = False
-    "Use the embedding matrix as the output head too."
+    "Share one matrix between the embeddings and the output head."
     bias: bool = False
-    "Give linear layers and LayerNorms a bias."
+    "Add biases to linear layers and LayerNorms."
     dropout: Fraction = 0.0
-    "Share of activations dropped while training."
+    "Share of activations dropped during training."
     attention_dropout: Fraction | None = None
-    "Share of attention weights dropped while training; none for `dropout`. 0 is much faster on a GPU."
+    "Share of attention weights dropped during training; none uses `dropout`. 0 is much faster on a GPU."
     layer_dropout: Fraction = 0.0
-    "Stochastic depth: the share of rows for which the last layer is skipped while training; earlier layers less."
+    "Stochastic depth: share of rows that skip the last layer during training. Earlier layers are skipped less often."
     token_dropout: Fraction = 0.0
-    "Drop up to this share of each row's input embeddings while training; each row draws its own share."
+    "Drop up to this share of each row's input embeddings during training; each row draws its own share."
     initialisation: Literal["scaled", "gpt2"] = "scaled"
-    "Truncated normal of variance 2/(in+out), or GPT-2's 0.02 with scaled-down residual outputs."
+    "Initial weights: truncated normal of variance 2/(in+out), or GPT-2's 0.02 with scaled-down residual outputs."
     embedding_deviation: PositiveFloat | None = None
-    "Standard deviation of fresh embeddings; none for 0.02 (`gpt2`), or 1 (1/√width where tied)."
+    "Standard deviation of the initial embeddings; none for 0.02 with `gpt2`, otherwise 1 (1/√width if tied)."
     residual_scaling: bool | None = None
-    "Divide fresh residual outputs by √(2·layers); none to do so with `gpt2` only."
+    "Divide the initial weights of residual outputs by √(2·layers); none does so only with `gpt2`."
     multiplier: Positive = 128
-    "For `bdh`: neurons in all, as a multiple of the width."
+    "For `bdh`: total number of neurons, as a multiple of the width."
 
     @property
     def attention_share(self) -> float:
@@ -276,116 +276,116 @@ class ModelConfig(Settings):
 
 
 class OptimizerConfig(Settings):
-    """How weights follow gradients."""
+    """The optimizer, and how it updates the weights."""
 
     name: Literal["adamw", "sgd", "muon"] = "adamw"
     "AdamW, SGD with momentum, or Muon for the matrices and AdamW for the rest."
     learning_rate: PositiveFloat = 1e-3
-    "Peak learning rate, reached after warm-up. Sweeps start a factor of 30 below and end where training diverges."
+    "Peak learning rate, reached after warm-up. Sweeps start at 1/30 of it and end where training diverges."
     weight_decay: NonNegativeFloat = 0.1
-    "Decoupled decay: each step multiplies the matrices by 1 - learning rate x decay, with their rate of that step."
+    "Decoupled weight decay: each step multiplies the matrices by 1 - decay x their learning rate at that step."
     head_decay: NonNegativeFloat | None = None
-    "Decay of an untied head; none for `weight_decay`."
+    "Weight decay of an untied head; none uses `weight_decay`."
     embedding_decay: NonNegativeFloat | None = None
-    "Decay of embeddings, a tied head among them; none for 0, or `weight_decay` with `decay_all`."
+    "Weight decay of embeddings and of a tied head; none for 0, or `weight_decay` with `decay_all`."
     cautious_decay: bool = False
-    "Decay only those weights that the update moves towards zero anyway."
+    "Decay only the weights that the update already moves towards zero."
     decay_all: bool = False
-    "Decay norms, biases and embeddings by `weight_decay` too."
+    "Apply `weight_decay` to norms, biases and embeddings too."
     beta1: Fraction = 0.9
-    "AdamW: memory of the gradient's mean."
+    "AdamW: decay rate of the gradient's running mean."
     beta2: Fraction = 0.95
-    "AdamW: memory of the gradient's square."
+    "AdamW: decay rate of the squared gradient's running mean."
     epsilon: PositiveFloat = 1e-8
     "AdamW: added to the denominator."
     momentum: Fraction = 0.95
-    "SGD and Muon: memory of the update."
+    "SGD and Muon: momentum."
     nesterov: bool = True
-    "SGD and Muon: look ahead along the momentum."
+    "SGD and Muon: use Nesterov momentum."
     matrix_learning_rate: PositiveFloat = 0.02
-    "Muon: learning rate of the matrices (the rest uses `learning_rate`)."
+    "Muon: learning rate of the matrices; other parameters use `learning_rate`."
     clip_norm: PositiveFloat | None = 1.0
-    "Scale gradients down to this global norm; none to leave them."
+    "Clip gradients to this global norm; none does not clip."
 
 
 class ScheduleConfig(Settings):
-    """How the learning rate moves over the run, as a factor of its peak."""
+    """How the learning rate changes over the run, as a fraction of its peak."""
 
     name: Literal["cosine", "stable", "linear", "constant"] = "cosine"
-    "Cosine decay, warm-up–stable–decay, linear decay, or none."
+    "Cosine decay, warm-up–stable–decay, linear decay, or a constant rate."
     warmup_steps: Count = 100
-    "Steps of linear rise from zero."
+    "Steps of linear warm-up from zero."
     final_fraction: Annotated[float, Field(ge=0, le=1)] = 0.1
-    "What is left of the peak at the end: the rate that the step after the last one would have."
+    "Learning rate at the end, as a fraction of the peak. The step after the last one would have it."
     decay_fraction: Annotated[float, Field(gt=0, le=1)] = 0.2
-    "For `stable`: the share of the steps spent on the final decay."
+    "For `stable`: share of steps in the final decay."
     final_weight_decay_factor: NonNegativeFloat = 1.0
-    "Factor of the weight decay at the last step, reached on a straight line from 1; 1 keeps the decay constant."
+    "Factor on the weight decay at the last step, reached linearly from 1; 1 keeps the decay constant."
 
 
 class TrainingConfig(Settings):
-    """The loop: how long, how much at once, and what is kept."""
+    """The training loop: its length, its batches, its checkpoints."""
 
     steps: Positive | None = None
-    "Optimizer steps; none to follow `tokens`."
+    "Number of optimizer steps; none derives it from `tokens`."
     tokens: Positive | None = None
-    "Tokens to train on in all (steps = tokens / batch size / context length); none to follow `steps`."
+    "Total tokens to train on (steps = tokens / batch size / context length); none uses `steps`."
     batch_size: Positive = 32
-    "Windows per optimizer step, over all devices."
+    "Windows per optimizer step, summed over all devices."
     micro_batch: Positive | None = None
-    "Windows per device at once; none to find what fits the memory."
+    "Windows per device in one forward pass; none uses as many as fit in memory."
     seed: Seed = 0
-    "Everything random follows from it: weights, order of the data, dropout, samples."
+    "Seed of everything random: initial weights, data order, dropout, samples."
     device: str = "auto"
     "`auto`, `cpu`, `cuda` or `cuda:N` (ROCm too), `xpu`, `mps`."
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
-    "Of the activations; `auto` takes bf16 where it is fast, fp16 with scaling on older GPUs, fp32 on CPU and MPS."
+    "Precision of activations; `auto` uses bf16 where it is fast, fp16 with scaling on older GPUs, fp32 on CPU and MPS."
     compile: Literal["auto", "on", "off"] = "auto"
-    "Compile the model; `auto` does so on a GPU."
+    "Compile the model with torch.compile; `auto` does so on a GPU."
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
-    "CPU threads for the mathematics; none for one per core. Bits are promised for an equal number."
+    "CPU threads for computation; none for one per core. Bit-exact results need the same number."
     recompute: bool = False
-    "Recompute activations in the backward pass: less memory, about a third more work."
+    "Recompute activations in the backward pass. This saves memory and costs about a third more compute."
     parallel: Literal["auto", "ddp", "fsdp"] = "auto"
-    "Under torchrun: replicate the model, or shard it; `auto` replicates."
+    "With torchrun: replicate the model (ddp) or shard it (fsdp); `auto` replicates."
     start: Literal["random", "pairs"] = "random"
-    "Begin with random weights, or as a bigram model fitted to counts of neighbouring tokens (an untied Transformer)."
+    "Start from random weights, or from a bigram model fitted to the text's token pairs (untied Transformers only)."
     average: Fraction = 0.0
-    "Average the weights over about this latest share of the steps. A checkpoint's model is the better set; 0: off."
+    "Average the weights over about this last share of the steps, and save the better set as the model. 0 turns it off."
     teachers: FileNames = ()
-    "Models with the same tokenizer: their averaged prediction is learned beside the text (`fledge distill`)."
+    "Models with the same tokenizer whose averaged prediction is learned in addition to the text (`fledge distill`)."
     teachers_share: Fraction = 0.5
-    "Share of the loss that the teachers' prediction has; the text has the rest."
+    "Share of the loss that comes from the teachers' prediction; the rest comes from the text."
     label_smoothing: Fraction = 0.0
-    "Share of the target spread over the whole vocabulary."
+    "Share of each target spread evenly over the vocabulary."
     z_loss: NonNegativeFloat = 0.0
-    "Weight of the squared log-normaliser, which keeps logits from drifting."
+    "Weight of the squared log-normaliser, a penalty that keeps logits from drifting."
     evaluate_every: Count = 250
-    "Steps between evaluations on the validation split; 0 for only at the end."
+    "Steps between evaluations on the validation split; 0 evaluates only at the end."
     evaluate_windows: Positive = 512
-    "Validation windows per evaluation: the same ones each time."
+    "Validation windows per evaluation; every evaluation uses the same ones."
     save_every: Count = 250
-    "Steps between checkpoints; 0 for only at the end."
+    "Steps between checkpoints; 0 saves only at the end."
     keep_last: Positive = 2
-    "Newest checkpoints kept."
+    "Number of newest checkpoints to keep."
     keep_best: bool = True
-    "Save each evaluation that is the lowest so far, and keep the last of them: it is the run's model."
+    "Save a checkpoint at each new minimum of the validation loss, and keep the newest of them as the run's model."
     patience: Positive | None = None
-    "End training after this many evaluations in a row without a lower validation loss; none trains to the last step."
+    "Stop early after this many evaluations in a row without a lower validation loss; none trains to the last step."
     keep_every: Count = 0
-    "Keep every checkpoint at a multiple of this many steps; 0 for none."
+    "Also keep every checkpoint at a multiple of this many steps; 0 keeps none."
     sample_every: Count = 500
-    "Steps between generated samples; 0 for only at the end."
+    "Steps between generated samples; 0 generates them only at the end."
     log_every: Positive = 10
-    "Steps between lines of metrics."
+    "Steps between rows of metrics."
     norms: bool = False
-    "Write the norms of each part's weights and activations with every line of metrics, in columns of their own."
+    "Add columns for the norms of each part's weights and activations to the metrics."
     trackers: Annotated[tuple[Literal["tensorboard", "wandb", "trackio"], ...], BeforeValidator(_one_or_more)] = ()
-    "Where metrics go besides `metrics.csv`, which is always written: each must be installed."
+    "Additional metric trackers, each of which must be installed. `metrics.csv` is always written."
     on_divergence: Literal["stop", "skip"] = "stop"
-    "When the loss is not finite or jumps: stop with a message, or go back to the last checkpoint and skip the batch."
+    "If the loss diverges: stop with a message, or return to the last checkpoint and skip the batch."
     spike: PositiveFloat | None = None
-    "A loss this many nats above its recent mean counts as divergence; none to look for non-finite values only."
+    "A loss this many nats above its recent mean counts as divergence; none checks for non-finite values only."
 
     @model_validator(mode="after")
     def _one_length(self) -> TrainingConfig:
@@ -398,37 +398,37 @@ class TrainingConfig(Settings):
 
 
 class SamplingConfig(Settings):
-    """How text is drawn from the model."""
+    """How text is sampled from the model."""
 
     temperature: NonNegativeFloat = 0.8
-    "0 takes the likeliest token each time; 1 samples from the model as it is."
+    "Sampling temperature: 0 always takes the most likely token, 1 leaves the model's probabilities unchanged."
     top_k: Positive | None = None
-    "Keep this many of the likeliest tokens."
+    "Sample from this many most likely tokens."
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    "Keep the likeliest tokens that together reach this probability."
+    "Sample from the most likely tokens that together reach this probability."
     min_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    "Keep tokens at least this likely relative to the likeliest."
+    "Sample from tokens whose probability is at least this fraction of the highest one."
     repetition_penalty: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
-    "Divide the scores of tokens that already occurred; 1 for none."
+    "Factor that lowers the scores of tokens that already occurred; 1 for no penalty."
     max_tokens: Annotated[int, Field(ge=1, le=1 << 24)] = 128
-    "Tokens to generate at most."
+    "Maximum number of tokens to generate."
     stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_one_or_more)] = ()
-    "Texts at which generation ends, besides the end token; the text of a special token stands for that token."
+    "Texts that end generation, in addition to the end token. A special token's text stands for that token."
     stop_at_end: bool = True
-    "End at the tokenizer's end token; off to go on with a new document."
+    "Stop at the tokenizer's end token; if off, a new document follows."
     seed: Seed = 0
     "The same seed, prompt and model give the same text."
     samples: Annotated[int, Field(ge=1, le=1 << 16)] = 1
-    "Texts to generate for each prompt."
+    "Number of texts to generate per prompt."
     prompt: str = ""
-    "The text to go on from; empty to begin a new document."
+    "The text to continue; empty starts a new document."
 
 
 class RunConfig(Settings):
     """Everything a run needs, from text to samples."""
 
     name: FileName = "run"
-    "The run's folder below `runs/`: a name, and not a path."
+    "Name of the run's folder in `runs/`; not a path."
     corpus: CorpusConfig = CorpusConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
     tokens: TokensConfig = TokensConfig()
@@ -438,7 +438,7 @@ class RunConfig(Settings):
     training: TrainingConfig = TrainingConfig()
     sampling: SamplingConfig = SamplingConfig()
     imports: FileNames = ()
-    "Python files that register an architecture of your own. They are run only where `--import` or you agree."
+    "Python files that register your own architectures. They are run only if `--import` allows it or you agree."
 
     @field_validator("name")
     @classmethod
