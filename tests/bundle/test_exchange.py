@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import warnings
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from fledge.model import build_model
 from fledge.model.exchange import export_weights
 from fledge.model.families import GGUF
 from fledge.run import load
-from fledge.tokenizer import CharacterTokenizer, Tokenizer, train_bpe
+from fledge.tokenizer import CharacterTokenizer, Tokenizer, WordTokenizer, train_bpe
 from tests.bundle.conftest import TEXT, scores, small_config, small_model
 
 _GPT2 = {
@@ -223,7 +224,9 @@ def test_gguf_names_every_token_as_transformers_does(tmp_path: Path, tokenizer: 
     assert found["tokenizer.ggml.merges"] == merges
 
 
-@pytest.mark.parametrize(("pattern", "name"), [("gpt2", "gpt-2"), ("cl100k", "llama-bpe"), ("o200k", "gpt-4o")])
+@pytest.mark.parametrize(
+    ("pattern", "name"), [("gpt2", "gpt-2"), ("cl100k", "llama-bpe"), ("o200k", "granite-embed-multi-97m")]
+)
 def test_gguf_names_the_pattern_as_llama_cpp_does(tmp_path: Path, pattern: str, name: str) -> None:
     gguf = pytest.importorskip("gguf")
     bundle = make(tmp_path, train_bpe([TEXT], 260, pattern=pattern), "llama")
@@ -273,14 +276,43 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path, tokenizer: Tokenizer
     recurrent = load_bundle(save_bundle(tmp_path / "a", config, tokenizer, small_model(config, tokenizer)))
     with pytest.raises(FledgeError, match="No architecture of GGUF is like this model"):
         export_bundle(recurrent, tmp_path / "x.gguf", "gguf")
-    characters = CharacterTokenizer.train(["abc"])
+    words = WordTokenizer.train(["abc"])
     config = small_config()
-    spelled = load_bundle(save_bundle(tmp_path / "b", config, characters, small_model(config, characters)))
-    with pytest.raises(FledgeError, match="BPE only"):
-        export_bundle(spelled, tmp_path / "hub")
+    spelled = load_bundle(save_bundle(tmp_path / "b", config, words, small_model(config, words)))
+    with pytest.raises(FledgeError, match=r"GGUF has no tokenizer that cuts text into words\. .*tokenizer\.kind=bpe"):
+        export_bundle(spelled, tmp_path / "model.gguf")
     with pytest.raises(FledgeError, match="Did you mean gguf"):
         export_bundle(spelled, tmp_path / "hub", "ggufs")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", [CharacterTokenizer, WordTokenizer])
+def test_a_tokenizer_of_characters_or_words_leaves_and_comes_back(
+    tmp_path: Path, kind: type[CharacterTokenizer | WordTokenizer]
+) -> None:
+    """Equal ids and text in transformers, whatever the characters, also those that have no id of their own."""
+    transformers = pytest.importorskip("transformers")
+    chance = random.Random(0)
+    odd = "".join(chr(code) for code in chance.choices([*range(0xD800), *range(0xE000, 0x110000)], k=4000))
+    known = "Naïve cafés don’t say don't:\u3000हिन्दी, ไทย, e\u0301 — x² \u001d\u2028 <0x80> ▁  1,000\n\n"
+    tokenizer = kind.train([known])
+    config = small_config()
+    bundle = load_bundle(save_bundle(tmp_path / "bundle", config, tokenizer, small_model(config, tokenizer)))
+    folder = export_bundle(bundle, tmp_path / "hub")
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    for text in (known, odd, known.upper(), "".join(map(chr, range(0x3100))), "<|end|>a<|start|>"):
+        ids = tokenizer.encode(text)
+        assert theirs(text, add_special_tokens=False)["input_ids"] == ids
+        assert theirs(text)["input_ids"] == [tokenizer.roles.start, *ids]
+        assert theirs.decode(ids) == text
+    back = load_bundle(import_bundle(folder, tmp_path / "back"))
+    assert back.tokenizer.fingerprint == tokenizer.fingerprint
+    assert torch.equal(scores(back.model), scores(bundle.model))
+    document = json.loads((folder / "tokenizer.json").read_text())
+    document["model"]["merges"] = [["a", "b"]]
+    (folder / "tokenizer.json").write_text(json.dumps(document))
+    with pytest.raises(FledgeError, match="its section model is not that of a"):
+        import_bundle(folder, tmp_path / "again")
 
 
 def test_pickled_and_foreign_folders_are_refused(tmp_path: Path) -> None:

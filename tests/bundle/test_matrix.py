@@ -12,9 +12,10 @@ import torch
 from fledge.bundle import Bundle, load_bundle, save_bundle
 from fledge.bundle.exchange import export_bundle, import_bundle
 from fledge.bundle.gguf import rounded
-from fledge.config import TokensConfig, load_recipe, recipe_names
+from fledge.config import RunConfig, TokensConfig, load_recipe, recipe_names
 from fledge.errors import FledgeError
-from fledge.tokenizer import Tokenizer
+from fledge.start.choose import model_of
+from fledge.tokenizer import CharacterTokenizer, Tokenizer
 from tests.bundle.conftest import small_model
 from tests.bundle.test_exchange import make
 from tests.llama_cpp import LlamaCpp
@@ -22,16 +23,22 @@ from tests.llama_cpp import LlamaCpp
 FORMATS = ["huggingface", "gguf f16", "gguf q8_0", "onnx"]
 HOMELESS = ("bdh", "lstm", "gru")
 "What llama.cpp has no architecture for: each is a refusal that names what does."
+CHOSEN = ("start on a CPU", "start on a GPU", "start on little text")
+"What `fledge start` chooses; a text of less than 100 kB is cut into characters."
 ADVICE = r"nearest one that does is \w+: train with model\."
 IDS = [40, 41, 42, 43, 44, 45, 46]
 
 
 def shrunk(tmp_path: Path, tokenizer: Tokenizer, recipe: str) -> Bundle:
     """The recipe's model with its kinds of parts, and small ones."""
-    config = load_recipe(recipe)
-    heads = {"heads": 4, "kv_heads": config.model.kv_heads and 2, "multiplier": 8, "width": 64, "layers": 2}
-    model = config.model.model_copy(update={**heads, "hidden": None, "dropout": 0.0})
-    config = config.model_copy(update={"model": model, "tokens": TokensConfig(context_length=16)})
+    if recipe in CHOSEN:
+        config = RunConfig(model=model_of(2, 64, fast=recipe == "start on a GPU"))
+    else:
+        config = load_recipe(recipe)
+        heads = {"heads": 4, "kv_heads": config.model.kv_heads and 2, "multiplier": 8, "width": 64, "layers": 2}
+        model = config.model.model_copy(update={**heads, "hidden": None, "dropout": 0.0})
+        config = config.model_copy(update={"model": model})
+    config = config.model_copy(update={"tokens": TokensConfig(context_length=16)})
     built = small_model(config, tokenizer)
     with torch.no_grad():
         for parameter in built.parameters():
@@ -41,8 +48,10 @@ def shrunk(tmp_path: Path, tokenizer: Tokenizer, recipe: str) -> Bundle:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("recipe", recipe_names())
+@pytest.mark.parametrize("recipe", [*recipe_names(), *CHOSEN])
 def test_a_packaged_recipe_leaves(tmp_path: Path, tokenizer: Tokenizer, recipe: str, format: str) -> None:
+    if recipe == "start on little text":
+        tokenizer = CharacterTokenizer.train(["In the beginning — naïve"])
     bundle = shrunk(tmp_path, tokenizer, recipe)
     kind, _, dtype = format.partition(" ")
     target = tmp_path / {"huggingface": "hub", "gguf": "model.gguf", "onnx": "model.onnx"}[kind]

@@ -31,6 +31,7 @@ from fledge.model.hub import config_from_hub, family_from_hub, hub_settings
 from fledge.tokenizer import load_tokenizer
 from fledge.tokenizer.files import CONFIGURATION, VOCABULARY
 from fledge.tokenizer.huggingface import start_before_texts
+from fledge.tokenizer.save import export_tokenizer
 
 if TYPE_CHECKING:
     from fledge.model import Model
@@ -73,11 +74,6 @@ def export_bundle(bundle: Bundle, target: Path | str, format: str | None = None,
     for place in (target, *([target.with_suffix(MODELFILE)] if format == "gguf" else ())):
         if place.exists():
             raise FledgeError(f"{place} exists already. Choose another name, or remove it first.")
-    if bundle.tokenizer.kind != "bpe":
-        raise FledgeError(
-            f"The bundle has a {bundle.tokenizer.kind} tokenizer, and other programs read BPE only. To export a model, "
-            "train it with tokenizer.kind=bpe."
-        )
     weights = bundle.model.state_dict()
     own = next(iter(weights.values())).dtype
     kind = DTYPES.get(dtype or "", own)
@@ -132,7 +128,7 @@ def write_hub_tokenizer(work: Path, bundle: Bundle) -> None:
     """The tokenizer's files, with the model's context, and with a start token before every text where `generate` puts
     one: there the tokenizer's own ids are those without special tokens."""
     tokenizer, settings = bundle.tokenizer, {"model_max_length": bundle.manifest.model.context_length}
-    tokenizer.save(work)
+    export_tokenizer(tokenizer, work)
     if (start := tokenizer.roles.own_start) is not None:
         name = next(text for text, token in tokenizer.special_tokens.items() if token == start)
         document = read_json(work / VOCABULARY)

@@ -17,16 +17,22 @@ from fledge.model.exchange import export_weights
 from fledge.model.families import GGUF, Family, home, nearest_home
 from fledge.model.layers import rotary_frequencies, stretch
 from fledge.tokenizer.huggingface import write_merges, write_vocabulary
+from fledge.tokenizer.spelled import names_of
+from fledge.tokenizer.spelling import FIRST_BYTE, FIRST_PIECE, SpellingTokenizer
 
 if TYPE_CHECKING:
     from fledge.bundle.load import Bundle
+    from fledge.tokenizer import Tokenizer
 
 QUANTISED = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 SMALL = QUANTISED[1:]
 GGML = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", **{kind: kind.upper() for kind in QUANTISED}}
 TOKENS, HEAD, PLACES = "token_embd.weight", "output.weight", "position_embd.weight"
 MODELFILE = ".Modelfile"
-PRE_TOKENIZERS = {"gpt2": "gpt-2", "cl100k": "llama-bpe", "o200k": "gpt-4o"}
+PRE_TOKENIZERS = {"gpt2": "gpt-2", "cl100k": "llama-bpe", "o200k": "granite-embed-multi-97m"}
+"What llama.cpp calls the patterns. Its gpt-4o leaves combining marks out of words, so another name stands for o200k."
+SPACE = "\u2581"
+"A space, in the vocabularies of characters."
 
 
 def write_gguf(path: Path, bundle: Bundle, weights: dict[str, Tensor], kind: str) -> Path:
@@ -38,6 +44,11 @@ def write_gguf(path: Path, bundle: Bundle, weights: dict[str, Tensor], kind: str
     except ModuleNotFoundError:
         raise missing("Exporting to GGUF", "gguf", "hub") from None
     config = bundle.config.model
+    if bundle.tokenizer.kind == "word":
+        raise FledgeError(
+            "GGUF has no tokenizer that cuts text into words. Train with tokenizer.kind=bpe or character, or export a "
+            "folder for transformers or an .onnx file."
+        )
     family = home(config, GGUF)
     if family is None:
         raise FledgeError(f"No architecture of GGUF is like this model. {nearest_home(config, GGUF)}")
@@ -150,13 +161,33 @@ def _write_settings(writer: Any, bundle: Bundle, family: Family) -> None:
 
 
 def _write_tokenizer(writer: Any, bundle: Bundle, gguf: Any) -> None:
+    tokenizer, roles = bundle.tokenizer, bundle.tokenizer.roles
+    size, types = bundle.manifest.model.vocabulary_size, gguf.TokenType
+    if isinstance(tokenizer, SpellingTokenizer):
+        names, kinds = _write_characters(writer, tokenizer, types)
+        writer.add_token_scores([0.0] * size)
+    else:
+        names, kinds = _write_bpe(writer, tokenizer, types)
+    writer.add_token_list([names.get(token, f"[unused{token}]") for token in range(size)])
+    writer.add_token_types([kinds.get(token, types.UNUSED) for token in range(size)])
+    for add, role in (
+        (writer.add_bos_token_id, roles.start),
+        (writer.add_eos_token_id, roles.end),
+        (writer.add_pad_token_id, roles.pad),
+        (writer.add_unk_token_id, roles.unknown),
+    ):
+        if role is not None:
+            add(role)
+    writer.add_add_bos_token(roles.own_start is not None)  # as `generate` begins a text
+
+
+def _write_bpe(writer: Any, tokenizer: Tokenizer, types: Any) -> tuple[dict[int, str], dict[int, Any]]:
+    """How text is cut and joined; the names and kinds of the tokens."""
     from fledge.tokenizer.files import _parts
 
-    tokenizer, roles = bundle.tokenizer, bundle.tokenizer.roles
     parts = _parts(tokenizer)
     names = {token: text for text, token in write_vocabulary(parts, "the GGUF file").items()}
     names |= {token: text for text, token in tokenizer.special_tokens.items()}
-    size, types = bundle.manifest.model.vocabulary_size, gguf.TokenType
     kinds = dict.fromkeys(names, types.NORMAL)
     for text, token in tokenizer.special_tokens.items():
         kinds[token] = types.USER_DEFINED if text in parts.always else types.CONTROL
@@ -167,20 +198,22 @@ def _write_tokenizer(writer: Any, bundle: Bundle, gguf: Any) -> None:
             f"may get other ids. It has names for {', '.join(PRE_TOKENIZERS)}."
         )
     elif parts.pattern == "o200k":
-        note(
-            "llama.cpp cuts words with combining marks, as in Hindi, in its own way under the pattern o200k, and gets "
-            "other ids for them. Its gpt2 and cl100k are as here."
-        )
+        note("The pattern o200k has had a name in GGUF since May 2026: older programs refuse the file.")
     writer.add_tokenizer_pre(PRE_TOKENIZERS.get(parts.pattern, "default"))
-    writer.add_token_list([names.get(token, f"[unused{token}]") for token in range(size)])
-    writer.add_token_types([kinds.get(token, types.UNUSED) for token in range(size)])
     writer.add_token_merges(write_merges(parts))
-    for add, role in (
-        (writer.add_bos_token_id, roles.start),
-        (writer.add_eos_token_id, roles.end),
-        (writer.add_pad_token_id, roles.pad),
-        (writer.add_unk_token_id, roles.unknown),
-    ):
-        if role is not None:
-            add(role)
-    writer.add_add_bos_token(roles.own_start is not None)  # as `generate` begins a text
+    return names, kinds
+
+
+def _write_characters(writer: Any, tokenizer: SpellingTokenizer, types: Any) -> tuple[dict[int, str], dict[int, Any]]:
+    """As a SentencePiece model that joins nothing: a character is a token, or its bytes are."""
+    names = names_of(tokenizer)
+    if SPACE in tokenizer.pieces:
+        note(f"GGUF writes a space as {SPACE} (U+2581), and the tokenizer knows that, too: it becomes a space there.")
+    kinds = {token: types.BYTE if FIRST_BYTE + 128 <= token < FIRST_PIECE else types.NORMAL for token in names}
+    kinds |= dict.fromkeys(tokenizer.special_tokens.values(), types.CONTROL)
+    names = {token: f"[{SPACE}]" if text == SPACE else text for token, text in names.items()}
+    names |= {FIRST_BYTE: "<0x00>", FIRST_BYTE + ord(" "): SPACE}  # names end at a zero byte there
+    kinds[FIRST_BYTE] = types.BYTE
+    writer.add_tokenizer_model("llama")
+    writer.add_add_space_prefix(False)
+    return names, kinds

@@ -74,6 +74,13 @@ def load_tokenizer(
     configuration = _read_configuration(beside) if beside.is_file() else {}
     if isinstance(document, dict) and document.get("kind") in ("word", "character"):
         return _verified(_load_spelling(document, str(source)), configuration, source)
+    if configuration.get("kind") in ("word", "character") and isinstance(document, dict):
+        from fledge.tokenizer.character import CharacterTokenizer
+        from fledge.tokenizer.spelled import read_spelled
+        from fledge.tokenizer.word import WordTokenizer
+
+        spelled = WordTokenizer if configuration["kind"] == "word" else CharacterTokenizer
+        return _verified(read_spelled(document, spelled, str(source)), configuration, source)
     if pattern is not None or special_tokens is not None:
         raise FledgeError(f"{source} says itself what its pattern and special tokens are; leave them out.")
     from fledge.tokenizer.huggingface import OLDER_CL100K, read_document
@@ -90,7 +97,10 @@ def _parts(tokenizer: Tokenizer) -> Parts:
     from fledge.tokenizer.parts import Parts
 
     if not isinstance(tokenizer, BPETokenizer):
-        raise FledgeError(f"a {tokenizer.kind} tokenizer can't be written for other programs: they read BPE only.")
+        raise FledgeError(
+            f"a {tokenizer.kind} tokenizer can't be written in this format for other programs: they read BPE only. "
+            "Choose huggingface."
+        )
     return Parts(tokenizer.vocab, tokenizer.merges, tokenizer.special_tokens, tokenizer.pattern, tokenizer.always)
 
 

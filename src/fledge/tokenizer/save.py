@@ -47,8 +47,10 @@ def save_new_tokenizer(tokenizer: Tokenizer, folder: str | PathLike[str]) -> Pat
     return place
 
 
-def _our_files(tokenizer: Tokenizer, folder: Path) -> dict[str, bytes]:
-    """The two files of our own folder; `folder` is for the sentences that speak of it."""
+def _our_files(tokenizer: Tokenizer, folder: Path, shared: bool = False) -> dict[str, bytes]:
+    """The two files of our own folder, `shared` with other programs also where ours are simpler; `folder` is for the
+    sentences that speak of it."""
+    from fledge.tokenizer.spelled import write_spelled
     from fledge.tokenizer.spelling import SpellingTokenizer
 
     configuration: dict[str, Any] = {
@@ -56,8 +58,10 @@ def _our_files(tokenizer: Tokenizer, folder: Path) -> dict[str, bytes]:
         "kind": tokenizer.kind,
         "roles": tokenizer.roles._asdict(),
     }
-    if isinstance(tokenizer, SpellingTokenizer):
-        document: dict[str, Any] = {
+    if isinstance(tokenizer, SpellingTokenizer) and shared:
+        document = write_spelled(tokenizer)
+    elif isinstance(tokenizer, SpellingTokenizer):
+        document = {
             "format": FORMAT,
             "kind": tokenizer.kind,
             "special_tokens": dict(tokenizer.special_tokens),
@@ -69,15 +73,16 @@ def _our_files(tokenizer: Tokenizer, folder: Path) -> dict[str, bytes]:
         from fledge.tokenizer.huggingface import write_document
 
         parts = _parts(tokenizer)
-        document = write_document(parts, str(folder))
-        texts = {token: text for text, token in parts.special_tokens.items()}
+        document, shared = write_document(parts, str(folder)), True
+        configuration |= {"pattern": parts.pattern}
+    if shared:
+        texts = {token: text for text, token in tokenizer.special_tokens.items()}
         names = {
             ROLE_NAMES[role]: texts[token]
             for role, token in tokenizer.roles._asdict().items()
             if role in ROLE_NAMES and token in texts
         }
         configuration |= {
-            "pattern": parts.pattern,
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
             **names,
@@ -87,16 +92,17 @@ def _our_files(tokenizer: Tokenizer, folder: Path) -> dict[str, bytes]:
 
 
 def export_tokenizer(tokenizer: Tokenizer, path: str | PathLike[str], format: str = "huggingface") -> list[Path]:
-    """Write a BPE tokenizer for another program; the files that were written.
+    """Write a tokenizer for another program; the files that were written.
 
-    `huggingface` makes our own folder, which `transformers` reads; `gpt2` a folder with `vocab.json` and
-    `merges.txt`; `tiktoken` a rank file, and beside it a JSON file with the pattern and the special tokens.
+    `huggingface` makes a folder that `transformers` reads. The others are for BPE: `gpt2` makes a folder with
+    `vocab.json` and `merges.txt`; `tiktoken` a rank file, and beside it a JSON file with the pattern and the special
+    tokens.
     """
     place = as_path(path)
     if format not in FORMATS:
         raise FledgeError(f"{format} is not a format to export to. {nearest(str(format), FORMATS)}")
     if format == "huggingface":
-        save_tokenizer(tokenizer, place)
+        _write_folder(place, _our_files(tokenizer, place, shared=True))
         return [place / VOCABULARY, place / CONFIGURATION]
     parts = _parts(tokenizer)
     if parts.always:
