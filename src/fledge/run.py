@@ -1,22 +1,20 @@
 """`Run`: the handle that ties the parts together, in Python as on the command line. It holds no logic of its own.
 
-A run's folder: `config.json`, `origin.json` where it began with a bundle's weights, `tokenizer/`, `tokens/`,
-`metrics.csv`, `samples.txt`, `loss.svg`, `report.html`, and `checkpoints/step-XXXXXXXX/`, each of them a whole bundle.
+What lies in a run's folder is in `fledge/runs/layout.py`.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fledge.config import RunConfig, changed, load_recipe, override_config, parse
+from fledge.config import RunConfig, load_recipe, override_config, parse
 from fledge.errors import FledgeError, command, note
-from fledge.files import did_you_mean, finished_name, read_json, require_utf8, write_json
+from fledge.files import did_you_mean, read_json, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -24,13 +22,13 @@ if TYPE_CHECKING:
     import torch
 
     from fledge.bundle import Bundle
-    from fledge.bundle.checkpoints import At
     from fledge.corpus import Corpus
     from fledge.evaluation import Evaluation
     from fledge.generation import Generation
     from fledge.model import Model
+    from fledge.runs.checkpoints import At
     from fledge.tokenizer import Tokenizer
-    from fledge.tokens import TokenSplit, TokenStore, Windows
+    from fledge.tokens import TokenStore, Windows
     from fledge.training import TrainingResult
 
 CONFIG = "config.json"
@@ -98,6 +96,8 @@ class Run:
             raise FledgeError(f"{folder} is not a run: there is nothing at that path.{hint}")
         if not kept.is_file():
             raise FledgeError(f"{folder} is not a run: there is no {CONFIG} in it.{BEGIN}")
+        from fledge.runs.folder import kept_settings
+
         config = parse(RunConfig, kept_settings(kept), where=str(kept))
         return cls(config, folder, overrides=overrides, quiet=quiet)
 
@@ -159,6 +159,7 @@ class Run:
     @cached_property
     def tokens(self) -> TokenStore:
         """The store that the settings name, or the one in the folder, written now if it is not whole."""
+        from fledge.runs.folder import is_bundle, store_of
         from fledge.tokens import TokenStore, store_on_the_fly
         from fledge.tokens.writer import OtherText
 
@@ -193,6 +194,7 @@ class Run:
 
     def _kept_tokens(self) -> TokenStore | None:
         """The whole store in the folder, where the settings of the text are those that it was written with."""
+        from fledge.runs.folder import kept_settings, with_new_settings
         from fledge.tokens import TokenStore
 
         kept, path = self.folder / CONFIG, self.folder / "tokens"
@@ -217,10 +219,11 @@ class Run:
         """The bundle's, or a new one whose weights follow from the seed; after training, the best checkpoint's."""
         from fledge.bundle import load_bundle
         from fledge.model import build_model
+        from fledge.runs import find_bundle
         from fledge.training.device import reseed
 
         if self._trained_on is not None:
-            return load_bundle(self.folder, self._trained_on).model
+            return load_bundle(find_bundle(self.folder), self._trained_on).model
         if self.bundle is not None:
             return self.bundle.model
         reseed(self.config.training.seed, "weights")
@@ -240,11 +243,11 @@ class Run:
 
         With `leave`, a second Ctrl-C ends the process at once; else it raises KeyboardInterrupt after the operation.
         """
-        from fledge.bundle.checkpoints import checkpoints
+        from fledge.runs.branches import SETTINGS
+        from fledge.runs.checkpoints import checkpoints
         from fledge.tokens.writer import alone
         from fledge.training import train
         from fledge.training.pairs import require_pairs, start_from_pairs
-        from fledge.training.timeline import SETTINGS
 
         began = time.monotonic()
         if resume is not None and resume is not self.bundle:
@@ -337,53 +340,13 @@ class Run:
         return save_bundle(folder, self.config, self.tokenizer, self.model, metrics=metrics)
 
     def claim(self) -> None:
-        """Make the folder this run's: new, or begun before with the same settings; anything else is refused.
-
-        One that goes on from a checkpoint of its own may have changed settings, kept when its training begins.
-        """
-        from fledge.bundle.checkpoints import checkpoints
-        from fledge.bundle.origin import begin_again, keep_origin, other_origin
+        """Make the folder this run's: new, or begun before with the same settings; anything else is refused."""
         from fledge.model.registry import find_architecture
-        from fledge.training.timeline import settings_file
+        from fledge.runs.folder import claim
 
-        if self.bundle is not None and self.folder.absolute() in self.bundle.path.absolute().parents:
-            return
         self._pin()
         find_architecture(self.config.model.architecture)  # a mistyped one is refused before there is a folder
-        require_utf8(self.folder, "a bundle")
-        kept, values = self.folder / CONFIG, self.config.model_dump(mode="json")
-        if kept.is_file():
-            origin = other_origin(self.folder, self.bundle)
-            kept_values = with_new_settings(kept_settings(settings_file(self.folder)))
-            differing = [*origin, *differences(kept_values, values)]
-            if not differing:
-                return
-            if self._spoils(differing):
-                again = command("train", "--resume", self.folder)
-                go_on = f"Go on with it ({again}), c" if checkpoints(self.folder) else "C"
-                raise FledgeError(
-                    f"{self.folder} holds a run with other settings ({'; '.join(differing[:4])}). {go_on}hoose another "
-                    "folder with --out, or remove that one."
-                )
-            if origin and self.bundle is None:
-                raise FledgeError(
-                    f"{self.folder} was begun from a bundle's weights. Begin it again from them "
-                    f"({begin_again(self.folder, kept)}), or choose another folder with --out."
-                )
-            if not (self.folder / "tokens" / "store.json").exists():
-                shutil.rmtree(self.folder / "tokens", ignore_errors=True)  # of a source that was then corrected
-        elif self.folder.exists() and (not self.folder.is_dir() or any(map(_is_foreign, os.listdir(self.folder)))):
-            raise FledgeError(f"{self.folder} exists already and is not a run. Choose another folder with --out.")
-        keep_origin(self.folder, self.bundle)
-        write_json(kept, values)
-
-    def _spoils(self, differing: list[str]) -> bool:
-        """Whether the folder holds work that does not fit the changed settings: tokens depend on text and tokenizer
-        alone, checkpoints on everything."""
-        if (self.folder / "checkpoints").exists():
-            return True
-        made = any((self.folder / name).exists() for name in ("tokenizer", "tokens/store.json"))
-        return made and any(line.startswith(("corpus.", "tokenizer.")) for line in differing)
+        claim(self.folder, self.config, self.bundle)
 
 
 def load(path: Path | str, device: str = "cpu", *, at: At = None) -> Run:
@@ -393,106 +356,11 @@ def load(path: Path | str, device: str = "cpu", *, at: At = None) -> Run:
     Hugging Face's hub is named `hf://owner/name`, with `@REVISION` for a branch, a tag or a commit of it.
     """
     from fledge.bundle import load_bundle
-    from fledge.bundle.checkpoints import place_of
+    from fledge.bundle.hub import place_of
+    from fledge.runs import find_bundle
+    from fledge.runs.folder import of_run, require_checkpoint
 
     path = place_of(path)
     require_checkpoint(path)
-    bundle = load_bundle(path, device=device, at=at)
+    bundle = load_bundle(find_bundle(path, at), device=device)
     return Run(of_run(bundle.config, path), path, bundle=bundle)
-
-
-def of_run(config: RunConfig, folder: Path) -> RunConfig:
-    """A checkpoint's settings with the places that its run keeps; the bundle itself names none."""
-    if not folder.is_dir() or not is_run(folder):
-        return config
-    kept = parse(RunConfig, with_new_settings(read_json(folder / CONFIG)), where=str(folder / CONFIG))
-    return config.model_copy(
-        update={
-            "corpus": kept.corpus,
-            "tokenizer": config.tokenizer.model_copy(update={"path": kept.tokenizer.path}),
-            "tokens": config.tokens.model_copy(update={"store": kept.tokens.store}),
-            "imports": kept.imports,
-        }
-    )
-
-
-def require_checkpoint(path: Path | str) -> None:
-    """Refuse a run that has no model to use yet, and say how it gets one. What is not a run is not looked at."""
-    from fledge.bundle.checkpoints import checkpoints, place_of
-    from fledge.bundle.origin import begin_again
-
-    folder = place_of(path)
-    if is_run(folder) and not checkpoints(folder) and not (folder / "bundle.json").is_file():
-        raise FledgeError(
-            f"{folder} is a run that has no checkpoint yet. Wait for its first one, or go on with the command that "
-            f"began it: {begin_again(folder, folder / CONFIG)}"
-        )
-
-
-def held_out(path: Path) -> TokenSplit | None:
-    """The held-out part of the text that the run at `path`, or around it, was trained on; None where there is none."""
-    from fledge.tokens import TokenStore
-
-    store = store_of(path)
-    split = None if store is None else TokenStore.open(store).split("validation")
-    return split if split is not None and len(split.tokens) else None
-
-
-def store_of(path: Path) -> Path | None:
-    """The token store of the run at `path`, or around a checkpoint there; None where there is none."""
-    if (path / "tokens" / "store.json").is_file():
-        return path / "tokens"
-    for folder in (path, *path.absolute().parents[:3]):  # a branch's checkpoints lie one folder deeper
-        if is_run(folder):
-            config = parse(RunConfig, with_new_settings(read_json(folder / CONFIG)), where=str(folder / CONFIG))
-            for store in (config.tokens.store, folder / "tokens"):
-                if store is not None and (Path(store) / "store.json").is_file():
-                    return Path(store)
-            return None
-    return None
-
-
-def _is_foreign(name: str) -> bool:
-    """Whether a file is none of those that a run begins with, half written ones included."""
-    from fledge.bundle.origin import ORIGIN
-
-    return finished_name(name) not in (CONFIG, ORIGIN)
-
-
-def is_bundle(path: Path) -> bool:
-    """Whether a bundle itself lies there, a folder or packed, and not a run that has some."""
-    from fledge.bundle.manifest import MANIFEST
-
-    return path.is_file() or (path / MANIFEST).is_file()
-
-
-def is_run(folder: Path) -> bool:
-    """Whether a run was begun there; another program's config.json has other keys."""
-    kept = folder / CONFIG
-    values = read_json(kept) if kept.is_file() else None
-    return isinstance(values, dict) and {"corpus", "training"} <= values.keys()
-
-
-def kept_settings(path: Path) -> dict[str, Any]:
-    """The settings that a run keeps; where they were written before near-copies were kept together, they say so."""
-    values: dict[str, Any] = read_json(path)
-    if isinstance(values, dict) and isinstance(values.get("corpus"), dict):
-        values["corpus"].setdefault("split", "document")
-    return values
-
-
-def with_new_settings(kept: Any) -> Any:
-    """The settings that a run has kept, with the defaults of those that were added to fledge since."""
-    try:
-        return RunConfig.model_validate(kept).model_dump(mode="json")
-    except ValueError:  # they are shown as they are
-        return kept
-
-
-def differences(old: Any, new: Any) -> list[str]:
-    """The settings in which two configurations differ, as `model.layers = 4 there, 6 here`.
-
-    >>> differences({"model": {"layers": 4, "width": 8}}, {"model": {"layers": 6, "width": 8}})
-    ['model.layers = 4 there, 6 here']
-    """
-    return [f"{name} = {first!r} there, {second!r} here" for name, (first, second) in changed(old, new).items()]

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import fledge.cli
-from fledge.bundle import find_bundle, load_bundle, save_bundle
+from fledge.bundle import load_bundle, save_bundle
 from fledge.bundle.archive import pack
 from fledge.bundle.gguf import rounded
 from fledge.bundle.manifest import describe_file
@@ -28,6 +28,7 @@ from fledge.corpus import Corpus
 from fledge.evaluation import evaluate, evaluate_texts
 from fledge.generation import Session, generate
 from fledge.model import build_model
+from fledge.runs.checkpoints import find_bundle
 from fledge.tokenizer import train_bpe
 from fledge.tokens import TokenStore, write_store
 from tests.bundle.conftest import forge

@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from fledge.bundle import find_bundle
-from fledge.bundle.checkpoints import step_of
 from fledge.bundle.describe import describe
 from fledge.bundle.manifest import describe_file
 from fledge.cli import build
 from fledge.errors import FledgeError
 from fledge.files import read_json
 from fledge.run import Run, load
+from fledge.runs.checkpoints import find_bundle, step_of
 from fledge.training import load_checkpoint, read_metrics
 from fledge.training.continuity import notable_changes
 from tests.bundle.conftest import forge

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fledge.accounting import Account
-from fledge.bundle.checkpoints import checkpoints
 from fledge.config import ModelConfig, RunConfig, load_recipe, parse, parse_value
 from fledge.config.writing import Choice, config_of, recipe_text
 from fledge.corpus import Corpus
@@ -20,6 +19,7 @@ from fledge.evaluation import baselines
 from fledge.files import read_json, write_json
 from fledge.reports.run import openings, report_folder
 from fledge.run import Run
+from fledge.runs.checkpoints import checkpoints
 from fledge.start import choose, start
 from fledge.start.choose import LADDER, Look, choose_size, model_of
 from fledge.training.pairs import require_pairs

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from fledge.bundle import find_bundle, load_bundle
-from fledge.bundle.checkpoints import checkpoint_steps
+from fledge.bundle import load_bundle
 from fledge.errors import FledgeError
 from fledge.files import read_json
+from fledge.runs.branches import settings_file
+from fledge.runs.checkpoints import checkpoint_steps, find_bundle
+from fledge.runs.metrics import course
 from fledge.training import TrainingResult, find_checkpoint, load_checkpoint, read_metrics
-from fledge.training.metrics import course
 from fledge.training.session import Session
-from fledge.training.timeline import settings_file
 
 from .support import run, settings
 
@@ -44,8 +44,8 @@ def test_a_run_named_as_a_model_is_its_best_checkpoint(
     assert find_bundle(folder) == overfitted.best == folder / "checkpoints" / "step-00000004"
     assert find_bundle(folder, "best") == find_bundle(folder, 4) == find_bundle(folder, "4") == overfitted.best
     assert find_bundle(folder, "last") == find_bundle(folder, 12) == overfitted.checkpoint
-    assert load_bundle(folder).metrics["step"] == 4
-    assert load_bundle(folder, at="last").metrics["step"] == 12
+    assert load_bundle(find_bundle(folder)).metrics["step"] == 4
+    assert load_bundle(find_bundle(folder, "last")).metrics["step"] == 12
     said = capsys.readouterr().err
     assert said.count("rising since step 4: 2.0000 there, 2.3000 now") == 1
 

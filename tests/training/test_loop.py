@@ -18,12 +18,12 @@ import torch
 
 from fledge.bundle import load_bundle, read_manifest
 from fledge.errors import FledgeError
+from fledge.runs.samples import Samples
 from fledge.tokens import Batch
 from fledge.training import load_checkpoint, read_metrics
 from fledge.training.device import choose_precision
 from fledge.training.progress import Progress
 from fledge.training.ranks import Ranks
-from fledge.training.samples import Samples
 from fledge.training.session import SETBACKS, Session
 from fledge.training.skipping import Skipping
 from fledge.training.stepper import Stepper

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from fledge.bundle import load_bundle
+from fledge.runs.metrics import COLUMNS
 from fledge.tokens import Batch
 from fledge.training import read_metrics
-from fledge.training.metrics import COLUMNS
 from fledge.web.runs import read_metrics as metrics_of_the_page
 
 from .support import TextWindows, run, settings, weights

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 import torch
 
-from fledge.bundle import find_bundle
 from fledge.errors import FledgeError
+from fledge.runs.checkpoints import find_bundle
+from fledge.runs.metrics import TIME_COLUMNS
+from fledge.runs.pruning import sweep
 from fledge.training import find_checkpoint, load_checkpoint, read_metrics
 from fledge.training.continuity import notable_changes
-from fledge.training.metrics import TIME_COLUMNS
 from fledge.training.session import Session
-from fledge.training.timeline import sweep
 
 from .support import TextWindows, run, settings
 
@@ -136,15 +136,15 @@ def test_a_takeover_that_was_killed_is_finished(
     unbroken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed after any of its moves, the next start ends it the same way."""
-    from fledge.training import timeline
+    from fledge.runs import branches
 
     for stop_after in range(9):
         folder = tmp_path / f"run{stop_after}"
         shutil.copytree(unbroken, folder)
-        place = timeline.open_place(folder, folder / "checkpoints" / "step-00000004", 4)
+        place = branches.open_place(folder, folder / "checkpoints" / "step-00000004", 4)
         shutil.copytree(folder / "checkpoints" / "step-00000012", place / "checkpoints" / "step-00000016")
-        timeline.write_json(place / timeline.NOTE, {"from": 4, "takes_over": True})
-        timeline.write_json(place / timeline.SETTINGS, {"name": "tried"})
+        branches.write_json(place / branches.NOTE, {"from": 4, "takes_over": True})
+        branches.write_json(place / branches.SETTINGS, {"name": "tried"})
         moves = count(1)
 
         def counted(move, *arguments, moves=moves, limit=stop_after, **options):  # type: ignore[no-untyped-def]
@@ -154,37 +154,37 @@ def test_a_takeover_that_was_killed_is_finished(
 
         with monkeypatch.context() as patch:
             for module, name in (
-                (timeline.os, "rename"),
-                (timeline.os, "replace"),
-                (timeline.shutil, "rmtree"),
+                (branches.os, "rename"),
+                (branches.os, "replace"),
+                (branches.shutil, "rmtree"),
             ):
                 patch.setattr(module, name, partial(counted, getattr(module, name)))
             with contextlib.suppress(KeyboardInterrupt):
-                timeline.finish_takeover(folder)
+                branches.finish_takeover(folder)
         assert find_bundle(folder).name in ("step-00000012", "step-00000016")  # at no moment there is none to use
         assert find_checkpoint(folder).name == "step-00000016"
-        assert sorted(timeline.checkpoint_steps(folder)) == [4, 16]
+        assert sorted(branches.checkpoint_steps(folder)) == [4, 16]
         assert (folder / "config.json").read_text() == '{\n  "name": "tried"\n}\n'
         assert not list(folder.glob("branch*"))
 
 
 def test_going_back_inside_a_branch_puts_it_aside(unbroken: Path, tmp_path: Path) -> None:
     """What it had after that step is kept, and is not gone on with."""
-    from fledge.training import timeline
+    from fledge.runs import branches
 
     folder = tmp_path / "run"
     shutil.copytree(unbroken, folder)
     changed = settings(model={"dropout": 0.1}, training={"save_every": 2}, optimizer={"learning_rate": 1e-3})
     with stopped_at(9):
         run(changed, folder, resume=True, at=4)
-    saved, rows = timeline.checkpoint_steps(folder / "branch"), untimed(folder / "branch" / "metrics.csv")
+    saved, rows = branches.checkpoint_steps(folder / "branch"), untimed(folder / "branch" / "metrics.csv")
     assert max(saved) > 6
     with stopped_at(7):
         assert run(changed, folder, resume=True, at=6).stopped
-    assert set(timeline.checkpoint_steps(folder / "branch-1")) == set(saved)
+    assert set(branches.checkpoint_steps(folder / "branch-1")) == set(saved)
     assert untimed(folder / "branch-1" / "metrics.csv") == rows
     assert find_checkpoint(folder).parent.parent == folder / "branch"
-    assert max(timeline.checkpoint_steps(folder / "branch")) < max(saved)
+    assert max(branches.checkpoint_steps(folder / "branch")) < max(saved)
     run(changed, folder, resume=True)
     assert not (folder / "branch").exists()
     steps = [int(row["step"]) for row in read_metrics(folder / "metrics.csv") if row["validation_loss"]]
@@ -193,34 +193,34 @@ def test_going_back_inside_a_branch_puts_it_aside(unbroken: Path, tmp_path: Path
 
 def test_going_on_with_the_main_line_leaves_the_branch(unbroken: Path, tmp_path: Path) -> None:
     """Later resumes go on with what was trained last, and the branch is kept aside."""
-    from fledge.training import timeline
+    from fledge.runs import branches
 
     folder = tmp_path / "run"
     shutil.copytree(unbroken, folder)
     kept = settings(model={"dropout": 0.1}, training={"save_every": 2})
     with stopped_at(8):
         run(kept, folder, resume=True, at=4)
-    branched = set(timeline.checkpoint_steps(folder / "branch"))
+    branched = set(branches.checkpoint_steps(folder / "branch"))
     assert branched
     run(settings(model={"dropout": 0.1}, training={"steps": 14}), folder, resume=True, at=12)
     assert find_checkpoint(folder) == folder / "checkpoints" / "step-00000014"
-    assert set(timeline.checkpoint_steps(folder / "branch-1")) == branched
+    assert set(branches.checkpoint_steps(folder / "branch-1")) == branched
     assert run(settings(model={"dropout": 0.1}, training={"steps": 15}), folder, resume=True).step == 15
 
 
 def test_a_branch_killed_before_it_took_over_does_so_at_the_next_start(
     unbroken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fledge.training import timeline
+    from fledge.runs import branches
 
     folder = tmp_path / "run"
     shutil.copytree(unbroken, folder)
     changed = settings(model={"dropout": 0.1}, optimizer={"learning_rate": 1e-3})
     with monkeypatch.context() as patch:
-        patch.setattr(timeline, "take_over", lambda folder: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(branches, "take_over", lambda folder: (_ for _ in ()).throw(KeyboardInterrupt))
         with contextlib.suppress(KeyboardInterrupt):
             run(changed, folder, resume=True, at=8)
-    assert max(timeline.checkpoint_steps(folder / "branch")) == 12
+    assert max(branches.checkpoint_steps(folder / "branch")) == 12
     (folder / "branch" / "tensorboard").mkdir()
     (folder / "branch" / "tensorboard" / "events.1").write_text("points")
     ours = load_checkpoint(folder).model.state_dict()

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from fledge.bundle import load_bundle
-from fledge.bundle.checkpoints import checkpoints
 from fledge.config import ModelConfig, load_recipe, override_config
 from fledge.errors import FledgeError, notes_kept
 from fledge.loss import MASKED, cross_entropy
 from fledge.model import build_model
 from fledge.run import Run
+from fledge.runs.checkpoints import checkpoints
 from fledge.start.distill import distillation
 from fledge.training import load_checkpoint, teachers
 from fledge.training.device import choose_precision

@@ -12,7 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from fledge.files import read_json
-from fledge.training.metrics import Metrics
+from fledge.runs.metrics import Metrics
 from fledge.web import runs
 from fledge.web.runs import flatten, read_metrics, read_settings, summarise
 from tests.web.world import write_metrics

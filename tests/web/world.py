@@ -13,10 +13,10 @@ from fledge.config import RunConfig, SamplingConfig, load_recipe
 from fledge.corpus import Corpus
 from fledge.generation import generate
 from fledge.model import build_model
+from fledge.runs.metrics import COLUMNS
 from fledge.tokenizer import CharacterTokenizer, Tokenizer, WordTokenizer, train_bpe
 from fledge.tokens import write_store
 from fledge.tokens.index import PassageIndex
-from fledge.training.metrics import COLUMNS
 from fledge.web.library import Library
 from fledge.web.shelf import Shelf
 

@@ -1,6 +1,5 @@
 """The self-contained folder: save, load, check, migrate, export, import."""
 
-from fledge.bundle.checkpoints import find_bundle
 from fledge.bundle.load import Bundle, load_bundle
 from fledge.bundle.manifest import Manifest, read_manifest
 from fledge.bundle.save import TrainingState, save_bundle
@@ -9,7 +8,6 @@ __all__ = [
     "Bundle",
     "Manifest",
     "TrainingState",
-    "find_bundle",
     "load_bundle",
     "read_manifest",
     "save_bundle",

@@ -16,7 +16,7 @@ from fledge.bundle.card import (
     readable,
     training_rows,
 )
-from fledge.bundle.checkpoints import At, find_bundle
+from fledge.bundle.hub import place_of
 from fledge.bundle.manifest import MODEL, TRAINING, Manifest, read_manifest, verify_files
 from fledge.config import RunConfig, changed, parse
 from fledge.errors import FledgeError
@@ -35,9 +35,9 @@ class Difference(NamedTuple):
     second: str
 
 
-def describe(path: Path | str, at: At = None) -> dict[str, Rows]:
+def describe(path: Path | str) -> dict[str, Rows]:
     """The sections of `fledge bundle show`, from the manifest and the files' sizes: no weight is read."""
-    folder, manifest = open_manifest(path, at)
+    folder, manifest = open_manifest(path)
     config = parse(RunConfig, manifest.config, where=str(folder))
     wrong = wrong_files(folder, manifest)
     return {
@@ -78,9 +78,9 @@ def require_sizes(place: Path, manifest: Manifest) -> None:
         )
 
 
-def open_manifest(path: Path | str, at: At = None) -> tuple[Path, Manifest]:
-    """The manifest of a bundle, a run or a packed bundle, and where it lies."""
-    folder = find_bundle(path, at)
+def open_manifest(path: Path | str) -> tuple[Path, Manifest]:
+    """The manifest of a bundle, packed or not, and where it lies."""
+    folder = place_of(path)
     return folder, packed_manifest(folder) if is_archive(folder) else read_manifest(folder)
 
 
@@ -122,9 +122,9 @@ def _costs(manifest: Manifest, config: RunConfig) -> Rows:
     return rows
 
 
-def differences(first: Path | str, second: Path | str, at: At = None) -> list[Difference]:
+def differences(first: Path | str, second: Path | str) -> list[Difference]:
     """Every setting, fact and metric in which two bundles differ, weights by the checksums in their manifests."""
-    opened = [open_manifest(path, at) for path in (first, second)]
+    opened = [open_manifest(path) for path in (first, second)]
     for place, manifest in opened:
         require_sizes(place, manifest)
     imported = any(imported_from(manifest) is not None for _, manifest in opened)

@@ -6,6 +6,7 @@ repository only texts and safetensors are fetched: no code, nothing pickled, no 
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from os import PathLike
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from fledge.bundle.card import CARD, HubCard, model_card
 from fledge.bundle.manifest import MANIFEST
-from fledge.corpus.hub import Snapshot, fetch_files, hub_api, hub_sentences, look_up, parse
+from fledge.corpus.hub import Snapshot, fetch_files, hub_api, hub_sentences, is_hub, look_up, parse
 from fledge.errors import FledgeError
 from fledge.files import require_space, temporary_folder, write_json
 
@@ -28,6 +29,19 @@ WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt")
 TEXTS = (MANIFEST, "config.json", "generation_config.json", *TOKENIZER)
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
+
+def place_of(path: object) -> Path:
+    """The path of a bundle or a run as it was given; what can't be one is refused with a sentence.
+
+    One on the hub (`hf://owner/name`) is fetched, unless it was before.
+    """
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        raise FledgeError(
+            f"{path!r:.40} is no place to load a bundle from. Give the path of a bundle, a run or a packed bundle, "
+            "such as 'runs/akjv'."
+        )
+    return local_bundle(path) if is_hub(path) else Path(path)
 
 
 def local_bundle(place: str | PathLike[str], progress: bool = True) -> Path:

@@ -1,4 +1,4 @@
-"""Reading a bundle: checked first, then built. `load_bundle` takes a folder, a run, or a packed bundle."""
+"""Reading a bundle: checked first, then built. `load_bundle` takes a folder or a packed bundle."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch.overrides import TorchFunctionMode
 
 from fledge import devices
 from fledge.bundle.archive import UNPACKED, is_archive, named_as, unpack
-from fledge.bundle.checkpoints import At, find_bundle, place_of
 from fledge.bundle.fit import require_fit
+from fledge.bundle.hub import place_of
 from fledge.bundle.manifest import MANIFEST, MODEL, STATE, TRAINING, Manifest, read_manifest, verify_files
 from fledge.bundle.save import TrainingState
 from fledge.bundle.weights import Shape, check_shapes, read_headers, read_tensors, tensor_files, total_bytes
@@ -64,21 +64,18 @@ def load_bundle(
     device: str | torch.device = "cpu",
     dtype: torch.dtype | None = None,
     verify: bool = True,
-    at: At = None,
 ) -> Bundle:
-    """The bundle at `path`: its folder, the folder of a run, or a .zip or .tar.zst of it.
+    """The bundle at `path`: its folder, or a .zip or .tar.zst of it; of a run, `fledge.runs.find_bundle` names one.
 
-    Of a run, the checkpoint with the lowest held-out loss, or the one that `at` names: "last", or a step.
     Weights are memory-mapped. `verify=False` skips the checksums' pass over them; sizes and shapes are always checked.
     """
-    device, archive = usable(device), place_of(path)
-    folder = find_bundle(archive, at)
-    if not is_archive(archive):
-        return _load(folder, device, dtype, verify)
+    device, place = usable(device), place_of(path)
+    if not is_archive(place):
+        return _load(place.parent if place.name == MANIFEST else place, device, dtype, verify)
     home = temporary_folder(UNPACKED)
-    folder = unpack(archive, Path(home.name) / "bundle")
-    with named_as(archive, folder):
-        return replace(_load(folder, device, dtype, verify), _archive=archive, _home=home)
+    folder = unpack(place, Path(home.name) / "bundle")
+    with named_as(place, folder):
+        return replace(_load(folder, device, dtype, verify), _archive=place, _home=home)
 
 
 def usable(device: str | torch.device) -> torch.device:

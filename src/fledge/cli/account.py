@@ -217,17 +217,17 @@ def bundle_manifest(target: str) -> Manifest | None:
     if not path.exists():  # most are names of recipes, and need none of what follows
         return None
     from fledge.bundle.archive import is_archive
-    from fledge.bundle.checkpoints import find_bundle
     from fledge.bundle.describe import open_manifest
     from fledge.bundle.manifest import MANIFEST
     from fledge.config import recipe_names
-    from fledge.run import require_checkpoint
+    from fledge.runs.checkpoints import find_bundle
+    from fledge.runs.folder import require_checkpoint
 
     if target in recipe_names() and not (find_bundle(path) / MANIFEST).is_file():
         return None
     require_checkpoint(path)
     known = path.is_dir() or is_archive(path) or (path.is_file() and path.name == MANIFEST)
-    return open_manifest(path)[1] if known else None
+    return open_manifest(find_bundle(path))[1] if known else None
 
 
 def bare_name(target: str) -> str:

@@ -40,13 +40,15 @@ def show(bundle: Place, at: At = None, as_json: Json = False) -> None:
 
     from fledge.bundle.archive import is_archive, packed_sizes
     from fledge.bundle.describe import describe, open_manifest, wrong_files
+    from fledge.runs import find_bundle
 
-    folder, manifest = open_manifest(bundle, at)
+    bundle = find_bundle(bundle, at)
+    folder, manifest = open_manifest(bundle)
     wrong = wrong_files(folder, manifest)
     if as_json:
         return print_json({"path": folder, **manifest.model_dump(mode="json"), "wrong_files": wrong})
     console = Console()
-    for title, rows in describe(bundle, at).items():
+    for title, rows in describe(bundle).items():
         table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
         for row in rows:
             table.add_row(*(escape(harmless(text)) for text in row))
@@ -63,10 +65,11 @@ def show(bundle: Place, at: At = None, as_json: Json = False) -> None:
 def check(bundle: Place, at: At = None) -> None:
     """Verify every checksum, then load the model, the tokenizer and the training state."""
     from fledge.bundle import load_bundle
+    from fledge.runs import find_bundle
     from fledge.training.continuity import check_training_state
     from fledge.training.progress import Incomplete
 
-    loaded = load_bundle(bundle, at=at)
+    loaded = load_bundle(find_bundle(bundle, at))
     state = "without training state"
     if loaded.training is not None:
         try:
@@ -91,8 +94,9 @@ def diff(first: Place, second: Place, at: At = None, as_json: Json = False) -> N
     from rich.table import Table
 
     from fledge.bundle.describe import differences
+    from fledge.runs import find_bundle
 
-    found = differences(first, second, at)
+    found = differences(find_bundle(first, at), find_bundle(second, at))
     if as_json:
         return print_json([dict(zip(("name", str(first), str(second)), row, strict=True)) for row in found])
     if not found:
@@ -118,9 +122,9 @@ def pack(
     training: Annotated[bool, typer.Option(help="Keep what is needed to go on training.")] = True,
 ) -> None:
     """Put a bundle into one file, which loads as it is."""
-    from fledge.bundle import find_bundle
     from fledge.bundle.archive import pack as pack_bundle
     from fledge.files import readable_bytes
+    from fledge.runs.checkpoints import find_bundle
 
     file = destination(target, out, "fledge bundle pack")
     pack_bundle(find_bundle(bundle, at), file, training)
@@ -153,12 +157,13 @@ def export_(
     from fledge.bundle import load_bundle
     from fledge.bundle.exchange import export_bundle
     from fledge.bundle.gguf import MODELFILE, QUANTISED
+    from fledge.runs import find_bundle
 
     place = destination(target, out, "fledge bundle export")
     quantised = (dtype or "").lower() in QUANTISED
     if text is not None and not quantised:
         raise FledgeError("--text measures what a quantised type costs: give one with --type, such as q8_0.")
-    loaded = load_bundle(bundle, at=at)
+    loaded = load_bundle(find_bundle(bundle, at))
     export_bundle(loaded, place, format, dtype)
     print(f"{place} is written.")
     modelfile = place.with_suffix(MODELFILE)
@@ -172,7 +177,7 @@ def _print_cost(loaded: Bundle, place: Path, kind: str, text: Path | None) -> No
     """The loss on held-out text as the weights are, and as the file has them."""
     from fledge.bundle.gguf import rounded
     from fledge.evaluation import Evaluation, evaluate, evaluate_texts
-    from fledge.run import held_out
+    from fledge.runs.folder import held_out
 
     split = None if text is not None else held_out(place)
     if text is None and split is None:
@@ -210,8 +215,9 @@ def push(
     """Share a model on Hugging Face's hub, with a card, its settings and its curve. First sign in: hf auth login"""
     from fledge.bundle import load_bundle
     from fledge.bundle.hub import CURVE, push_bundle
+    from fledge.runs import find_bundle
 
-    loaded = load_bundle(bundle, at=at)
+    loaded = load_bundle(find_bundle(bundle, at))
     curve = next(
         (place / CURVE for place in (bundle, *bundle.absolute().parents[:2]) if (place / CURVE).is_file()), None
     )
@@ -228,7 +234,7 @@ def import_(
 ) -> None:
     """Make a bundle of a model that another program saved. Pickled weights are refused."""
     from fledge.bundle.exchange import import_bundle
-    from fledge.run import is_run
+    from fledge.runs.folder import is_run
 
     if is_run(source) or (source / "bundle.json").is_file():
         raise FledgeError(f"{source} is fledge's own: use it as it is, such as with {command('generate', source)}")

@@ -60,6 +60,7 @@ def evaluate(
     """Measure how well bundles predict a text, a token store, or (a run's own) held-out part."""
     from fledge.bundle import load_bundle
     from fledge.evaluation.compare import compare_on_store, compare_on_texts, position_plot
+    from fledge.runs import find_bundle
     from fledge.tokens import TokenStore
 
     about_text = {
@@ -81,7 +82,7 @@ def evaluate(
     if text:
         refuse({"--max-tokens": max_tokens, "--split": split}, "goes with --tokens: a text is evaluated whole")
     chosen = device_named(device)
-    loaded = {str(path): load_bundle(path, device=chosen, at=at) for path in bundles}
+    loaded = {str(path): load_bundle(find_bundle(path, at), device=chosen) for path in bundles}
     if tasks:
         from fledge.evaluation.harness import run_tasks
 
@@ -112,7 +113,7 @@ def evaluate(
 
 def own_tokens(place: Path, bundle: Bundle) -> Path:
     """The token store of a run, or of the run around a checkpoint; or where a bundle's settings name one."""
-    from fledge.run import store_of
+    from fledge.runs.folder import store_of
 
     given = bundle.config.tokens.store
     if (own := store_of(place)) is not None:

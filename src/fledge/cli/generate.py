@@ -66,6 +66,7 @@ def generate(
     from fledge.bundle import load_bundle
     from fledge.config import SamplingConfig, parse
     from fledge.generation import prepare, widen
+    from fledge.runs import find_bundle
 
     options = {
         "temperature": temperature,
@@ -99,7 +100,7 @@ def generate(
         refuse(
             for_prompts, "is not for --interactive, which asks for one prompt after the other and shows one text each"
         )
-    loaded = load_bundle(bundle, device=device_named(device), at=at)
+    loaded = load_bundle(find_bundle(bundle, at), device=device_named(device))
     index = passage_index(loaded, store) if sources else None  # refused before anything is written
     prepare(widen(loaded.model))
     settings = parse(SamplingConfig, {**loaded.config.sampling.model_dump(), **given})
@@ -114,7 +115,7 @@ def generate(
 
 def passage_index(loaded: Bundle, store: Path | None) -> PassageIndex:
     from fledge.evaluation.memorised import training_store
-    from fledge.run import store_of
+    from fledge.runs.folder import store_of
     from fledge.tokens import TokenStore
     from fledge.tokens.index import PassageIndex
 

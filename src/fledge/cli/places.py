@@ -13,7 +13,7 @@ from fledge.errors import FledgeError
 
 def _named(at: str | None) -> str | None:
     """As it is, unless it names no checkpoint, which is said before anything is loaded."""
-    from fledge.bundle.checkpoints import named
+    from fledge.runs.checkpoints import named
 
     named(at)
     return at
@@ -42,8 +42,8 @@ def trained(place: Path | list[Path] | None) -> Path | list[Path] | None:
 
     A model on the hub is fetched, and its place on this machine goes on in its stead.
     """
-    from fledge.bundle.checkpoints import place_of
-    from fledge.run import require_checkpoint
+    from fledge.bundle.hub import place_of
+    from fledge.runs.folder import require_checkpoint
 
     def ready(path: Path) -> Path:
         found = place_of(path)

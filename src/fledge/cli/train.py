@@ -129,11 +129,11 @@ TUNING = "finetune"
 
 def resumed(folder: Path, at: str | None, overrides: list[str], quiet: bool) -> tuple[Run, Bundle]:
     """The run in a folder, with the checkpoint to go on from. Changed settings are kept when training begins."""
-    from fledge.bundle.checkpoints import LAST
     from fledge.run import Run
+    from fledge.runs.branches import settings_file
+    from fledge.runs.checkpoints import LAST
     from fledge.training import load_checkpoint
     from fledge.training.continuity import check_same_model, notable_changes
-    from fledge.training.timeline import settings_file
 
     run = Run.open(folder, overrides, settings=settings_file(folder, at), quiet=quiet)
     checkpoint = load_checkpoint(folder, at)
@@ -162,7 +162,7 @@ def complete(run: Run, checkpoint: Bundle) -> str:
 
 def begun(run: Run) -> Bundle | None:
     """The checkpoint to go on from, where the same command was stopped before; other settings are refused."""
-    from fledge.bundle.checkpoints import checkpoints, step_of
+    from fledge.runs.checkpoints import checkpoints, step_of
     from fledge.training import load_checkpoint
 
     if not checkpoints(run.folder):
@@ -185,9 +185,11 @@ def fine_tuned(
     """A new run that starts from a bundle's weights: its model and tokenizer, and the recipe's everything else."""
     from fledge.bundle import load_bundle
     from fledge.config import load_recipe
-    from fledge.run import Run, of_run
+    from fledge.run import Run
+    from fledge.runs import find_bundle
+    from fledge.runs.folder import of_run
 
-    bundle = load_bundle(source, at=at)
+    bundle = load_bundle(find_bundle(source, at))
     if recipe is not None:
         config = load_recipe(recipe)
     else:
@@ -227,7 +229,7 @@ def fine_tuned(
 
 def summarise(result: TrainingResult) -> None:
     """The end of a run in a few lines, with what to do next."""
-    from fledge.bundle.checkpoints import held_out_losses
+    from fledge.runs.checkpoints import held_out_losses
 
     parts = [f"step {result.step} of {result.steps}", f"{result.tokens:,} tokens"]
     if result.loss is not None:

@@ -344,7 +344,7 @@ def add_curves(page: Page, plan: Plan, outcomes: Sequence[Outcome], folder: Path
 
 
 def read_curve(run: Path, x: str) -> Curve:
-    from fledge.bundle.checkpoints import read_metrics
+    from fledge.runs.metrics import read_metrics
 
     rows = [row for row in read_metrics(run / "metrics.csv") if row["validation_loss"] and row.get(x)]
     return [float(row[x]) for row in rows], [float(row["validation_loss"]) for row in rows]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fledge.config import RunConfig, load_recipe, override_config, recipe_names
 from fledge.errors import FledgeError
 from fledge.files import read_json, write_json
-from fledge.run import differences
+from fledge.runs.folder import differences
 
 if TYPE_CHECKING:
     from fledge.experiments.timing import Pace

@@ -29,6 +29,7 @@ from fledge.errors import FledgeError, note, notes_kept
 from fledge.experiments.plan import Arm, Plan, key_of, with_length, with_shared_data
 from fledge.experiments.watch import OUTCOME, GivenUp, Watch
 from fledge.files import read_json, write_json
+from fledge.runs.layout import METRICS
 from fledge.tokens.store import MANIFEST, TokenStore
 
 if TYPE_CHECKING:
@@ -200,8 +201,8 @@ def with_rivals(trials: Sequence[Trial], before: Sequence[Trial] = ()) -> list[T
 def run_trial(trial: Trial, folder: Path) -> Outcome:
     """One run to its end, or its outcome where it has been run before."""
     from fledge.accounting import Account
-    from fledge.bundle.checkpoints import checkpoints
     from fledge.run import Run
+    from fledge.runs.checkpoints import checkpoints
     from fledge.training import Diverged, load_checkpoint
     from fledge.training.stops import Stops
 
@@ -311,7 +312,7 @@ def measured(run: Path) -> dict[str, Any]:
     """A finished run's last evaluation, its speed and its peak memory, as its metrics have them."""
     from fledge.training import read_metrics
 
-    rows = read_metrics(run / "metrics.csv")
+    rows = read_metrics(run / METRICS)
 
     def column(name: str) -> list[float]:
         return [float(row[name]) for row in rows if row[name]]

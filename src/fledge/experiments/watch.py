@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from fledge.files import read_json
+from fledge.runs.layout import CONFIG, METRICS
 
 OUTCOME = "outcome.json"
 STOPPING = "stopping"
@@ -63,7 +64,7 @@ class Watch:
             return None
         from fledge.training import read_metrics
 
-        rows = read_metrics(self.place / "metrics.csv")
+        rows = read_metrics(self.place / METRICS)
         start = next((float(row["loss"]) for row in rows if row["loss"]), math.inf)
         if loss > start + ABOVE_START:
             return f"after warm-up the validation loss was {loss:.3f}, above the {start:.3f} that training began with"
@@ -108,8 +109,8 @@ def evaluations(run: Path) -> list[tuple[float, float]]:
     """The share of the steps done, and the validation loss, at each evaluation so far."""
     from fledge.training import read_metrics
 
-    if not (run / "config.json").is_file() or not (run / "metrics.csv").is_file():
+    if not (run / CONFIG).is_file() or not (run / METRICS).is_file():
         return []
-    steps = read_json(run / "config.json")["training"]["steps"]
-    rows = read_metrics(run / "metrics.csv")
+    steps = read_json(run / CONFIG)["training"]["steps"]
+    rows = read_metrics(run / METRICS)
     return [(int(row["step"]) / steps, float(row["validation_loss"])) for row in rows if row["validation_loss"]]

@@ -22,7 +22,7 @@ def take_up(name: str, inputs: Path, working: Path) -> tuple[Path, int]:
 
     A run of an earlier version lies in a folder that cannot be written; it is copied into `working`, with its tokens.
     """
-    from fledge.bundle.checkpoints import checkpoints
+    from fledge.runs.checkpoints import checkpoints
 
     place = working / "runs" / name
     steps = {place: _step(place)}
@@ -46,7 +46,7 @@ def _copy(folder: Path, target: Path) -> None:
 
 
 def _step(folder: Path) -> int:
-    from fledge.bundle.checkpoints import checkpoints
+    from fledge.runs.checkpoints import checkpoints
 
     return max((int(path.name.rpartition("-")[2]) for path in checkpoints(folder)), default=0)
 
@@ -55,7 +55,8 @@ def changed(recipe: Path, folder: Path) -> list[str]:
     """Settings in which a run that was taken up differs from the recipe; its length and its tokens' place may."""
     from fledge.config import load_recipe
     from fledge.files import read_json
-    from fledge.run import CONFIG, differences
+    from fledge.runs.folder import differences
+    from fledge.runs.layout import CONFIG
 
     if not (folder / CONFIG).is_file():
         return []
@@ -110,10 +111,11 @@ def collect(folder: Path, working: Path) -> list[Path]:
     from fledge.reports.finished import result_of
     from fledge.reports.run import PROMPTS, report_run
     from fledge.run import Run
+    from fledge.runs import find_bundle
     from fledge.training.device import choose_device
 
     run = Run.open(folder)
-    run.bundle = load_bundle(folder)
+    run.bundle = load_bundle(find_bundle(folder))
     target = working / f"{slug_of(run.config.name).removeprefix('fledge-')}.zip"
     target.unlink(missing_ok=True)
     found = [pack_bundle(run.bundle.path, target, training=False)]

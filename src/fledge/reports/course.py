@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fledge.bundle.checkpoints import step_of
 from fledge.plot import curves
 from fledge.reports.page import Page
+from fledge.runs.checkpoints import step_of
+from fledge.runs.layout import METRICS
 
 if TYPE_CHECKING:
     from fledge.run import Run
@@ -17,10 +18,10 @@ def add_curves(
     page: Page, run: Run, baselines: dict[str, float], model: tuple[TrainingResult, float] | None = None
 ) -> None:
     """The losses by tokens, and where the `model` lies that came of the training, with its loss."""
-    from fledge.bundle.checkpoints import read_metrics
+    from fledge.runs.metrics import read_metrics
 
     page.heading("How it learned")
-    rows = read_metrics(run.folder / "metrics.csv")
+    rows = read_metrics(run.folder / METRICS)
     lines = {}
     for name, column in (("training", "loss"), ("validation", "validation_loss")):
         points = [(float(row["tokens"]), float(row[column])) for row in rows if row[column]]
@@ -57,8 +58,7 @@ def why_below(run: Run) -> str:
 
 def add_course(page: Page, run: Run, result: TrainingResult) -> None:
     """Which step is handed over, whether the run overfitted, and what to change."""
-    from fledge.bundle.checkpoints import evaluations
-    from fledge.training.metrics import course
+    from fledge.runs.metrics import course, evaluations
 
     found = course(evaluations(run.folder))
     if found is None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fledge.errors import FledgeError
 from fledge.files import read_json
+from fledge.runs.layout import METRICS
 
 if TYPE_CHECKING:
     from fledge.run import Run
@@ -19,16 +20,16 @@ def result_of(run: Run) -> TrainingResult:
 
     Tokens and steps are the checkpoint's own: the batch size may have changed when the run was resumed.
     """
-    from fledge.bundle.checkpoints import best_of, checkpoints, evaluations
     from fledge.bundle.manifest import STATE, TRAINING
+    from fledge.runs.checkpoints import best_of, checkpoints
+    from fledge.runs.metrics import course, evaluations
     from fledge.training import TrainingResult, read_metrics
-    from fledge.training.metrics import course
     from fledge.training.progress import Progress, total_steps
 
     kept = checkpoints(run.folder)
     if not kept:
         raise FledgeError(f"{run.folder} holds no checkpoint: nothing has been trained there yet.")
-    rows = read_metrics(run.folder / "metrics.csv")
+    rows = read_metrics(run.folder / METRICS)
 
     def column(name: str) -> list[float]:
         return [float(row[name]) for row in rows if row[name]]
@@ -42,7 +43,7 @@ def result_of(run: Run) -> TrainingResult:
         folder=run.folder,
         checkpoint=kept[-1],
         best=best_of(kept) or kept[-1],
-        metrics=run.folder / "metrics.csv",
+        metrics=run.folder / METRICS,
         step=progress.step,
         steps=steps,
         tokens=progress.tokens,

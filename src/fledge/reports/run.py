@@ -18,6 +18,7 @@ from fledge.plot import in_words
 from fledge.reports.course import add_course, add_curves
 from fledge.reports.page import Page
 from fledge.reports.quality import FINAL, add_answer, add_compression, add_meaning, add_memorised, run_baselines
+from fledge.runs.layout import REPORT, START
 
 if TYPE_CHECKING:
     from fledge.evaluation import Evaluation
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 PROMPTS = ("", "In the beginning", "And he said unto them,")
 REPORTED_TOKENS = 1_000_000
-START = "start.json"  # of a run that `fledge start` began: what it chose
 
 
 class RunReport(NamedTuple):
@@ -70,19 +70,21 @@ def report_run(
     add_choices(page, choices)
     add_costs(page, run, result)
     add_settings(page, run)
-    return RunReport(page.write(run.folder / "report.html"), evaluation, baselines, samples)
+    return RunReport(page.write(run.folder / REPORT), evaluation, baselines, samples)
 
 
 def report_folder(folder: Path) -> RunReport:
     """The report of the run in a folder, finished or not, from what lies there."""
     from fledge.bundle import load_bundle
     from fledge.reports.finished import result_of
-    from fledge.run import Run, require_checkpoint
-    from fledge.training.timeline import settings_file
+    from fledge.run import Run
+    from fledge.runs import find_bundle
+    from fledge.runs.branches import settings_file
+    from fledge.runs.folder import require_checkpoint
 
     run = Run.open(folder, settings=settings_file(folder) if folder.is_dir() else None)
     require_checkpoint(folder)
-    run.bundle = load_bundle(folder)
+    run.bundle = load_bundle(find_bundle(folder))
     validation = run.tokens.split("validation")
     if not len(validation.tokens):
         raise FledgeError(

@@ -24,13 +24,14 @@ def distillation(
     The text is that of the first teacher that is a run, with its split, so that what was held out from it stays so.
     """
     from fledge.bundle import load_bundle
-    from fledge.run import of_run, store_of
+    from fledge.runs import find_bundle
+    from fledge.runs.folder import of_run, store_of
     from fledge.training.teachers import require_teachers
 
     if not teachers:
         raise FledgeError("Name at least one teacher: a run, or a bundle.")
     paths = [Path(teacher).absolute() for teacher in teachers]
-    bundles = [load_bundle(path) for path in paths]
+    bundles = [load_bundle(find_bundle(path)) for path in paths]
     first = bundles[0]
     settings: dict[str, object] = {"teachers": tuple(map(str, paths))}
     if share is not None:

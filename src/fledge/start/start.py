@@ -32,8 +32,9 @@ from fledge.config.writing import Choice, config_of, recipe_text, with_given, wr
 from fledge.corpus import Corpus
 from fledge.errors import FledgeError
 from fledge.files import PARTIAL, read_json, readable_bytes, write_json
-from fledge.reports.run import REPORTED_TOKENS, START, openings
-from fledge.run import CONFIG, is_run
+from fledge.reports.run import REPORTED_TOKENS, openings
+from fledge.runs.folder import is_run
+from fledge.runs.layout import CONFIG, START, TOKENIZER
 from fledge.start import choose
 from fledge.start.choose import Look, Size
 
@@ -419,15 +420,16 @@ class Start:
     def train(self, run: Run) -> TrainingResult:
         """To the planned end, within the time; a run begun before goes on, and takes what its steps take."""
         from fledge.bundle import load_bundle
-        from fledge.bundle.checkpoints import checkpoints
         from fledge.reports.finished import result_of
+        from fledge.runs import find_bundle
+        from fledge.runs.checkpoints import checkpoints
         from fledge.training import load_checkpoint
 
         if checkpoints(self.folder):
             checkpoint = load_checkpoint(self.folder)
             values = checkpoint.training.values if checkpoint.training is not None else {}
             if values.get("step") == run.config.steps:
-                run.bundle = load_bundle(self.folder)
+                run.bundle = load_bundle(find_bundle(self.folder))
                 return result_of(run)
             return run.train(resume=checkpoint, leave=True)
         self.write_tokens(run)
@@ -553,7 +555,7 @@ def begun(folder: Path, texts: Sequence[str]) -> bool:
         return names == {CONFIG} and is_run(folder) and read_json(folder / CONFIG)["corpus"]["source"] == list(texts)
     kept = read_json(folder / START)
     ours = isinstance(kept, dict) and kept.get("texts") == list(texts) and "choices" not in kept
-    return ours and names <= {CONFIG, START, "tokenizer", RECIPE}
+    return ours and names <= {CONFIG, START, TOKENIZER, RECIPE}
 
 
 def bytes_per_token(corpus: Corpus, tokenizer: Tokenizer) -> float:

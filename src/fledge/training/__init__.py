@@ -6,14 +6,14 @@
 the validation split (source bytes / tokens) turns its loss into bits per byte.
 """
 
-from fledge.bundle.checkpoints import read_metrics
+from fledge.runs.branches import find_checkpoint, load_checkpoint
+from fledge.runs.metrics import read_metrics
 from fledge.training.loop import TrainingResult, train
 from fledge.training.optimizers import SGD, AdamW, Muon, Optimizer, build_optimizer
 from fledge.training.progress import Diverged
 from fledge.training.ranks import Ranks, join_ranks
 from fledge.training.schedules import schedule
 from fledge.training.stops import parse_duration
-from fledge.training.timeline import find_checkpoint, load_checkpoint
 
 __all__ = [
     "SGD",

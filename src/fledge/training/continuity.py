@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from fledge.bundle.checkpoints import step_of
 from fledge.bundle.save import without_places
 from fledge.config import RunConfig, changed
 from fledge.errors import FledgeError
+from fledge.runs.checkpoints import step_of
 from fledge.training.averaging import Average
 from fledge.training.optimizers import build_optimizer
 from fledge.training.progress import Progress

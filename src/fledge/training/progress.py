@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fledge.bundle.checkpoints import step_of
 from fledge.config import RunConfig
 from fledge.errors import FledgeError
+from fledge.runs.checkpoints import step_of
 
 if TYPE_CHECKING:
     from fledge.bundle import Bundle

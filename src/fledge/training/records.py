@@ -6,12 +6,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fledge.bundle.checkpoints import METRICS
 from fledge.config import RunConfig
 from fledge.files import atomic_write
-from fledge.training.metrics import Metrics
-from fledge.training.samples import Samples
-from fledge.training.timeline import SAMPLES
+from fledge.runs.layout import CURVES, METRICS, SAMPLES
+from fledge.runs.metrics import Metrics
+from fledge.runs.samples import Samples
 from fledge.training.trackers import open_trackers
 
 PLOT_EVERY = 60.0  # seconds between refreshes of loss.svg; drawing takes about half a second
@@ -67,7 +66,7 @@ class Records:
         if lines:
             timed = [(int(row["step"]), float(row["seconds"])) for row in self.metrics.rows if row["seconds"]]
             times = ([step for step, _ in timed], [seconds for _, seconds in timed])
-            with atomic_write(self.place / "loss.svg") as file:
+            with atomic_write(self.place / CURVES) as file:
                 file.write(curves(lines, "step", "loss (nats per token)", times=times).encode())
         self._drawn = time.monotonic()
 

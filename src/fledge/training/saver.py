@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from fledge.bundle import TrainingState, save_bundle
-from fledge.bundle.checkpoints import checkpoint_steps, step_of
 from fledge.bundle.save import record_metrics
 from fledge.config import RunConfig
 from fledge.errors import FledgeError, command
 from fledge.files import finished_name
-from fledge.training.home import Home
+from fledge.runs.checkpoints import checkpoint_steps, step_of
+from fledge.runs.home import Home
 
 if TYPE_CHECKING:
     from fledge.model import Model

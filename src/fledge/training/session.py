@@ -14,18 +14,19 @@ from torch import Tensor
 from fledge import memory
 from fledge.accounting import usual_speed
 from fledge.bundle.card import TUNED
-from fledge.bundle.checkpoints import BRANCH, METRICS, checkpoint_name, checkpoint_steps, find_bundle
-from fledge.bundle.origin import read_origin
 from fledge.config import RunConfig
 from fledge.errors import FledgeError, command
+from fledge.runs import branches, pruning
+from fledge.runs.checkpoints import checkpoint_name, checkpoint_steps, find_bundle
+from fledge.runs.home import Home
+from fledge.runs.layout import BRANCH, METRICS
+from fledge.runs.metrics import RISING, Course, course
+from fledge.runs.origin import read_origin
 from fledge.tokens import Batch, Loader
-from fledge.training import timeline
 from fledge.training.announce import expect, flops_per_token, grown_memory, opening
 from fledge.training.clock import Clock
 from fledge.training.continuity import check_same_model
 from fledge.training.device import choose_precision, peak, prepare, used_memory
-from fledge.training.home import Home
-from fledge.training.metrics import RISING, Course, course
 from fledge.training.norms import Norms
 from fledge.training.profiling import StepProfile
 from fledge.training.progress import Diverged, Outcome, Progress, Trouble, judge, total_steps
@@ -88,7 +89,7 @@ class Session:
         self.place = self._open(resume)  # what can be refused without touching the folder has been
         if ranks.main:
             left = self.steps - self.progress.step
-            timeline.require_room(self.place, settings, left, self.stepper.checkpoint_bytes())
+            pruning.require_room(self.place, settings, left, self.stepper.checkpoint_bytes())
         self.peak = peak(self.device, self.precision)
         self.flops_per_token = flops_per_token(config, self.model.vocabulary_size)
         self.view = View(config.name, self.steps, quiet, ranks.main)
@@ -174,7 +175,7 @@ class Session:
             again = " It kept happening after going back." if give_up else ""
             raise Diverged(f"At step {trouble.step} {trouble.what}.{again} {advice}{good}", trouble.step)
         self._require_home()
-        bundle = timeline.load_checkpoint(last[1])
+        bundle = branches.load_checkpoint(last[1])
         kept = {
             "skipped": [*self.progress.skipped, (trouble.first, trouble.after)],
             "seconds": self.progress.seconds,  # those of this session are counted from its own start
@@ -263,12 +264,12 @@ class Session:
         """After a checkpoint is whole: a branch may take over, and older ones may go."""
         assert self.records is not None
         newest = max(checkpoint_steps(self.place), default=0)
-        if self.place != self.folder and timeline.overtaken(self.folder, newest):
-            timeline.take_over(self.folder)
+        if self.place != self.folder and branches.overtaken(self.folder, newest):
+            branches.take_over(self.folder)
             self.place = self.folder
             self.records.move(self.place, self.progress.step)
             self.view.note("The new branch has overtaken the old one and takes its place.")
-        timeline.prune(self.place, self.config.training)
+        pruning.prune(self.place, self.config.training)
 
     def _shard_bytes(self) -> int:
         """One file of weights per process, so that none has to be read whole to be spread again."""
@@ -500,7 +501,7 @@ class Session:
         branch, branched = self.folder / BRANCH, False
         if self.ranks.main:
             settings = self.config.model_dump(mode="json")
-            place = timeline.open_place(self.folder.absolute(), origin, self.progress.step, settings)
-            timeline.sweep(place)
+            place = branches.open_place(self.folder.absolute(), origin, self.progress.step, settings)
+            pruning.sweep(place)
             branched = place == branch.absolute()
         return branch if self.ranks.total(float(branched))[0] else self.folder

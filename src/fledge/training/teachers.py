@@ -9,7 +9,6 @@ a run with teachers goes on after a kill like any other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -84,11 +83,12 @@ def open_teachers(
 ) -> Teachers | None:
     """The teachers that a run names, checked against it; None where it names none."""
     from fledge.bundle import load_bundle
+    from fledge.runs import find_bundle
 
     settings = config.training
     if not settings.teachers:
         return None
-    bundles = [load_bundle(Path(teacher)) for teacher in settings.teachers]
+    bundles = [load_bundle(find_bundle(teacher)) for teacher in settings.teachers]
     require_teachers(config, tokenizer, bundles)
     return Teachers([bundle.model for bundle in bundles], settings.teachers_share, precision, device)
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from fledge.config import RunConfig
 from fledge.errors import FledgeError
-from fledge.training.timeline import EVENTS
+from fledge.runs.layout import EVENTS
 
 PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "trackio": "trackio"}
 

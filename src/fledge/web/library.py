@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
-from fledge.bundle.checkpoints import best_of
 from fledge.errors import FledgeError, nearest
 from fledge.files import PARTIAL, did_you_mean
+from fledge.runs.checkpoints import best_of
+from fledge.runs.layout import CHECKPOINTS, CONFIG, METRICS, TOKENS
 from fledge.tokenizer import load_tokenizer
 
 DEPTH = 6
@@ -51,7 +52,7 @@ class Catalogue:
         """The best checkpoint of each run that has one of its own; a run inside another is not the other's."""
         kept: dict[Path, list[Path]] = {}
         for path in self.bundles.values():
-            if path.parent.name == "checkpoints":
+            if path.parent.name == CHECKPOINTS:
                 kept.setdefault(path.parent.parent, []).append(path)
         found = {name: best_of(sorted(kept[run])) for name, run in self.runs.items() if run in kept}
         return {name: path for name, path in found.items() if path is not None}
@@ -115,8 +116,8 @@ class Library:
 
     def tokens(self, bundle: Path) -> Path | None:
         """The store of the run that a checkpoint belongs to, where it lies below a served folder as a whole."""
-        folder = bundle.parent.parent / "tokens"
-        if bundle.parent.name != "checkpoints" or not readable_file(folder.parent, "tokens/store.json"):
+        folder = bundle.parent.parent / TOKENS
+        if bundle.parent.name != CHECKPOINTS or not readable_file(folder.parent, f"{TOKENS}/store.json"):
             return None
         real = folder.resolve()
         if not any(real.is_relative_to(source.resolve()) for source in self.sources):
@@ -203,10 +204,10 @@ def _leads_out(folder: Path, root: Path) -> bool:
 
 def _is_run(names: set[str]) -> bool:
     """A run that has begun to train, or one that prepares: then only its settings are there, and no model's files."""
-    if "metrics.csv" in names or "checkpoints" in names:
+    if METRICS in names or CHECKPOINTS in names:
         return True
     foreign = "tokenizer.json" in names or any(name.endswith(".safetensors") for name in names)
-    return "config.json" in names and not foreign
+    return CONFIG in names and not foreign
 
 
 def _names(folder: Path) -> set[str]:

@@ -14,6 +14,7 @@ from pydantic import Field
 from fledge.config import load_recipe, recipe_names
 from fledge.errors import FledgeError, nearest
 from fledge.files import PARTIAL, read_json
+from fledge.runs.layout import CONFIG, START, TOKENIZER
 from fledge.start.start import RECIPE, given, name_of
 from fledge.training.stops import parse_duration
 from fledge.web.jobs import Job, Jobs
@@ -22,7 +23,6 @@ from fledge.web.schemas import NUMBER, Name, Request
 from fledge.web.uploads import FOLDER as TEXTS
 from fledge.web.uploads import Texts
 
-START, CONFIG = "start.json", "config.json"
 # They name files, or run code: the page sets them itself, or not at all.
 OURS = ("name", "imports", "corpus.source", "corpus.validation_source", "tokenizer.path", "tokens.store")
 OUTSIDE = ("training.trackers",)  # sends what is measured elsewhere
@@ -205,7 +205,7 @@ def is_untrained(folder: Path) -> bool:
         names = {name for name in os.listdir(folder) if not name.endswith(PARTIAL)}
     except FileNotFoundError:
         return True
-    return names <= {CONFIG, START, RECIPE, "tokenizer"}
+    return names <= {CONFIG, START, RECIPE, TOKENIZER}
 
 
 def device_of(changes: dict[str, Any]) -> str:

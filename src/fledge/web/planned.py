@@ -7,13 +7,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from fledge.bundle.checkpoints import evaluations
 from fledge.config import RunConfig, load_recipe, parse, setting_paths
 from fledge.errors import FledgeError
 from fledge.files import read_json
+from fledge.runs.layout import CONFIG, START, TOKENIZER
+from fledge.runs.metrics import evaluations
 from fledge.web.schemas import Answer
-
-START, CONFIG, TOKENIZER = "start.json", "config.json", "tokenizer"
 
 
 class PlannedChoice(Answer):
@@ -98,7 +97,7 @@ def _vocabulary_size(folder: Path, _changed: int) -> int:
 
 def verdict_of(folder: Path) -> str | None:
     """Whether a run overfits, by its evaluations so far."""
-    from fledge.training.metrics import course
+    from fledge.runs.metrics import course
 
     found = course(evaluations(folder))
     if found is None:

@@ -13,23 +13,21 @@ from typing import Any
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import HTMLResponse
 
-from fledge.bundle.checkpoints import best_of
 from fledge.config import RunConfig, parse
 from fledge.errors import FledgeError
 from fledge.experiments.plan import PLAN
 from fledge.files import read_json
+from fledge.runs.checkpoints import best_of
+from fledge.runs.layout import CONFIG, METRICS, REPORT, SAMPLES
 from fledge.web.library import Library, NotFound, readable_file
 from fledge.web.metrics import last_facts, parse_rows, read_lines, tail
 from fledge.web.schemas import ExperimentEntry, MetricsAnswer, RunsAnswer, RunSummary, SamplesAnswer, SettingsAnswer
 
-METRICS = "metrics.csv"
-SAMPLES = "samples.txt"
 TRIALS = "trials"
 LONGEST_HEADER = 2000
 SAMPLES_TAIL = 200_000
 LARGEST_JSON = 4 << 20
 LARGEST_REPORT = 32 << 20
-REPORT = "report.html"
 # A report has its styles and drawings in itself, needs no script, and may have been written by anybody.
 REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'"
 LIVE_SECONDS = 120.0
@@ -214,7 +212,7 @@ def _json(path: str, modified: int, size: int) -> Any:
 
 def read_settings(folder: Path) -> dict[str, Any]:
     """The run's configuration as it was written; empty where there is none yet."""
-    if (path := readable_file(folder, "config.json")) is not None:
+    if (path := readable_file(folder, CONFIG)) is not None:
         return _read_object(path)
     config = newest_manifest(folder).get("config", {})
     return config if isinstance(config, dict) else {}

@@ -10,10 +10,10 @@ from fastapi import APIRouter, Query
 from fledge.config import recipe_names
 from fledge.errors import FledgeError, nearest
 from fledge.files import read_json
+from fledge.runs.layout import CONFIG
 from fledge.web.jobs import Job
 from fledge.web.library import Library, NotFound
 from fledge.web.orders import (
-    CONFIG,
     OURS,
     OUTSIDE,
     GoOnRequest,

@@ -111,10 +111,10 @@ def main_folder(book: Book, name: str) -> Path:
 
 
 def ask_main(book: Book) -> Facts:
-    from fledge.bundle.checkpoints import checkpoints
     from fledge.reports.finished import result_of
     from fledge.reports.run import report_run
     from fledge.run import Run
+    from fledge.runs.checkpoints import checkpoints
     from fledge.training import Diverged, load_checkpoint
 
     found: Facts = {}

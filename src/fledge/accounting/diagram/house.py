@@ -14,7 +14,7 @@ GROUND = ("devices", "errors", "extras", "files", "memory", "progress", "plot", 
 LONGEST = 84  # letters of a room's purpose
 ORDER = (
     *GROUND,
-    *("corpus", "tokenizer", "tokens", "model", "loss", "accounting", "bundle", "generation"),
+    *("corpus", "tokenizer", "tokens", "model", "loss", "accounting", "bundle", "runs", "generation"),
     *("evaluation", "training", "run", "reports", "start", "experiments", "workbook", "kaggle", "web", "cli"),
 )
 """Data flows along it; a room may import those before it, never those after it."""

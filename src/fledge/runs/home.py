@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from fledge.bundle.checkpoints import METRICS
 from fledge.errors import FledgeError
-from fledge.training.timeline import CONFIG
+from fledge.runs.layout import CONFIG, METRICS
 
 
 class Home:

@@ -1,10 +1,9 @@
-"""A run's folder over time: which checkpoint to go on from, which to keep, and how a rolled-back branch takes over.
+"""Going back to an older step, and the checkpoint to go on from.
 
-Going back to an older step starts a branch beside the main line (`branch/`, with checkpoints, metrics and settings of
-its own).
-The main line stays as it is until the branch has a checkpoint beyond the main line's last one; then the branch
-becomes the main line. Going on from the main line's last step leaves the branch, which is put aside. Every move
-survives a kill at any moment: what was begun is finished at the next start.
+Going back to an older step starts a branch in `branch/`, with checkpoints, metrics and settings of its own. The main line
+stays as it is until the branch has a checkpoint beyond the main line's last one; then the branch becomes the main line.
+Going on from the main line's last step leaves the branch, which is put aside as `branch-1`. Every move survives a kill:
+what was begun is finished at the next start.
 """
 
 from __future__ import annotations
@@ -16,30 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from fledge.bundle import Bundle, load_bundle
-from fledge.bundle.checkpoints import (
-    BRANCH,
-    LAST,
-    METRICS,
-    At,
-    best_of,
-    checkpoint_steps,
-    find_bundle,
-    named,
-    read_metrics,
-    step_of,
-)
 from fledge.bundle.manifest import MANIFEST
-from fledge.bundle.origin import begin_again
-from fledge.config import TrainingConfig
 from fledge.errors import FledgeError, command
-from fledge.files import PARTIAL, read_json, require_space, write_json
+from fledge.files import PARTIAL, read_json, write_json
+from fledge.runs.checkpoints import LAST, At, checkpoint_steps, find_bundle, named, step_of
+from fledge.runs.layout import BRANCH, CHECKPOINTS, CONFIG, EVENTS, METRICS, SAMPLES
+from fledge.runs.metrics import read_metrics
+from fledge.runs.origin import begin_again
 
 LEFT = f"{BRANCH}-left{PARTIAL}"  # a branch that is being removed
 NOTE = "branch.json"
-SAMPLES = "samples.txt"
-CONFIG = "config.json"
 SETTINGS = "settings.json"  # of a branch: it is no run of its own, which a config.json would make of it
-EVENTS = "tensorboard"
 
 
 def find_checkpoint(folder: Path | str, at: At = None) -> Path:
@@ -146,7 +132,7 @@ def open_place(folder: Path, origin: Path | None, step: int = 0, settings: Mappi
     if home == place:
         for saved, path in checkpoint_steps(place).items():
             if saved <= step:
-                shutil.copytree(path, fresh / "checkpoints" / path.name)
+                shutil.copytree(path, fresh / CHECKPOINTS / path.name)
     put_aside(folder)
     os.rename(fresh, place)
     return place
@@ -194,7 +180,7 @@ def finish_takeover(folder: Path) -> None:
     note = read_note(folder)
     if not note.get("takes_over"):
         return
-    main, mine, former = folder / "checkpoints", place / "checkpoints", place / "former"
+    main, mine, former = folder / CHECKPOINTS, place / CHECKPOINTS, place / "former"
     if mine.is_dir():
         if main.is_dir():
             for step, path in checkpoint_steps(folder).items():
@@ -209,50 +195,3 @@ def finish_takeover(folder: Path) -> None:
         (folder / EVENTS).mkdir(exist_ok=True)
         os.replace(events, folder / EVENTS / events.name)
     remove_branch(folder)
-
-
-def require_room(place: Path, config: TrainingConfig, steps: int, size: int) -> None:
-    """Refuse to begin `steps` steps whose checkpoints, of `size` bytes each, would fill the disk before they end.
-
-    A new checkpoint is whole before the oldest goes, so there is one more for a while than the rules keep.
-    """
-    regular = steps // config.keep_every if config.keep_every else 0
-    kept = config.keep_last + config.keep_best + regular
-    planned = 1 + (steps - 1) // config.save_every if config.save_every else 1
-    if config.keep_best and config.evaluate_every % (config.save_every or config.evaluate_every + 1):
-        planned += (steps - 1) // config.evaluate_every
-    count = max(1, min(planned, kept + 1 - len(checkpoint_steps(place))))
-    if steps > 0:
-        rules = [f"training.keep_every={config.keep_every}"] if regular else []
-        rules += [f"training.keep_last={config.keep_last}"] if config.keep_last >= regular else []
-        several = f"Training keeps {count} checkpoints at a time ({', '.join(rules)}), and"
-        require_space(place, count * (size + 1_000_000), several if count > 1 else "A checkpoint")
-
-
-def prune(place: Path, config: TrainingConfig) -> None:
-    """Remove the checkpoints that no rule keeps. The manifest goes first, so that none half removed looks whole."""
-    saved = checkpoint_steps(place)
-    kept = set(sorted(saved)[-config.keep_last :])
-    if config.keep_every:
-        kept |= {step for step in saved if step % config.keep_every == 0}
-    best = best_of(saved.values()) if config.keep_best else None
-    for step, path in saved.items():
-        if step not in kept and path != best:
-            remove(path)
-
-
-def remove(checkpoint: Path) -> None:
-    (checkpoint / MANIFEST).unlink(missing_ok=True)
-    shutil.rmtree(checkpoint, ignore_errors=True)
-
-
-def sweep(place: Path) -> None:
-    """Clear what a killed process left half written, half replaced or half removed."""
-    folder = place / "checkpoints"
-    for path in folder.glob(f"step-*{PARTIAL}"):
-        home = path.with_suffix("")
-        if step_of(home) is not None and not home.exists() and (path / MANIFEST).is_file():
-            os.rename(path, home)  # it was about to take the place of an older one
-    for path in folder.glob("step-*"):
-        if path.suffix == PARTIAL or not (path / MANIFEST).is_file():
-            shutil.rmtree(path, ignore_errors=True)

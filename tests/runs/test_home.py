@@ -21,7 +21,7 @@ from fledge.training.saver import Saver
 from fledge.training.session import Session
 from fledge.training.stepper import Stepper
 
-from .support import run, settings
+from tests.training.support import run, settings
 
 GONE = (
     r"is not this run's folder any more: its config\.json is gone.*nothing more is written there.*begin the run again"
@@ -131,7 +131,7 @@ from pathlib import Path
 from fledge.errors import FledgeError
 from fledge.training import join_ranks
 from tests.training.support import run, settings
-from tests.training.test_home import after_step
+from tests.runs.test_home import after_step
 
 folder = Path(sys.argv[1])
 with join_ranks("cpu") as ranks:

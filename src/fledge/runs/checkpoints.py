@@ -1,26 +1,21 @@
-"""Which checkpoint of a run is which: that of a step, the last, and the best by held-out loss, which is its model.
-
-A run's checkpoints lie in `checkpoints/step-XXXXXXXX/`, those of a branch under way in `branch/checkpoints/` (see
-training/timeline.py). Whatever needs one of them asks here.
-"""
+"""Which checkpoint of a run is which: that of a step, the last, and the best by held-out loss, which is its model."""
 
 from __future__ import annotations
 
-import math
-import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from fledge.bundle.archive import is_archive
+from fledge.bundle.hub import place_of
 from fledge.bundle.manifest import LARGEST_MANIFEST, MANIFEST
-from fledge.corpus.hub import is_hub
 from fledge.errors import FledgeError
 from fledge.files import read_json
+from fledge.runs.layout import BRANCH, CHECKPOINTS
+from fledge.runs.metrics import evaluations, finite
 
-BRANCH, METRICS = "branch", "metrics.csv"
 BEST, LAST = "best", "last"
 At = int | str | None
 "A checkpoint of a run: `best` (also None), `last`, or a step."
@@ -46,9 +41,9 @@ def step_of(path: Path) -> int | None:
 
 def checkpoint_steps(place: Path) -> dict[int, Path]:
     """The whole checkpoints of a run, or of a branch, by step, oldest first."""
-    folder = place / "checkpoints"
+    folder = place / CHECKPOINTS
     if not folder.is_dir():
-        folder = place / BRANCH / "checkpoints"  # a kill came while a branch took their place
+        folder = place / BRANCH / CHECKPOINTS  # a kill came while a branch took their place
     if not folder.is_dir():
         return {}
     named = {step: path for path in folder.iterdir() if (step := step_of(path)) is not None}
@@ -58,23 +53,6 @@ def checkpoint_steps(place: Path) -> dict[int, Path]:
 def checkpoints(run: Path) -> list[Path]:
     """The whole checkpoints of a run, oldest first."""
     return list(checkpoint_steps(run).values())
-
-
-def place_of(path: object) -> Path:
-    """The path of a bundle as it was given; what can't be one is refused with a sentence.
-
-    One on the hub (`hf://owner/name`) is fetched, unless it was before.
-    """
-    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
-        raise FledgeError(
-            f"{path!r:.40} is no place to load a bundle from. Give the path of a bundle, a run or a packed bundle, "
-            "such as 'runs/akjv'."
-        )
-    if is_hub(path):
-        from fledge.bundle.hub import local_bundle
-
-        return local_bundle(path)
-    return Path(path)
 
 
 def find_bundle(path: Path | str, at: At = None) -> Path:
@@ -138,22 +116,6 @@ def held_out_losses(checkpoints: Iterable[Path]) -> dict[Path, float]:
     return found
 
 
-def evaluations(place: Path) -> dict[int, float]:
-    """The held-out loss by step, as the rows of a run's or a branch's metrics.csv have it."""
-    path = place / METRICS
-    try:
-        facts = path.stat()
-    except OSError:
-        return {}
-    return dict(_evaluations(path, facts.st_mtime_ns, facts.st_size))
-
-
-@lru_cache(maxsize=64)
-def _evaluations(path: Path, _changed: int, _size: int) -> Mapping[int, float]:
-    losses = ((int(row["step"]), finite(row["validation_loss"])) for row in _rows(path, "validation_loss"))
-    return {step: loss for step, loss in losses if loss is not None}
-
-
 def metrics_of(checkpoint: Path) -> dict[str, Any]:
     """What was measured of a checkpoint, by its manifest: for choosing among several, of which one is then read with
     every check. What can't be read says nothing."""
@@ -170,43 +132,3 @@ def _metrics(path: Path, _changed: int) -> dict[str, Any]:
     values = read_json(path)
     metrics = values.get("metrics") if isinstance(values, dict) else None
     return metrics if isinstance(metrics, dict) else {}
-
-
-def finite(value: Any) -> float | None:
-    """A number, written as one or as text; None for anything else, infinities and NaN included."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) and not isinstance(value, bool) else None
-
-
-Row = dict[str, str]
-
-
-def read_metrics(path: Path | str) -> list[Row]:
-    """The rows of a `metrics.csv`, as text by column; a torn or damaged line, or no file, counts for nothing."""
-    return [row for row in _rows(Path(path), "step") if all(_is_number(row[name]) for name in row if name != "time")]
-
-
-def _rows(path: Path, column: str) -> Iterator[Row]:
-    """Every line with a step, a value in `column`, and as many fields as the header has."""
-    if not path.is_file():
-        return
-    text = path.read_bytes().decode("utf-8", "replace")
-    header, *lines = text[: text.rfind("\n") + 1].splitlines() or [""]
-    names = header.split(",")
-    if "step" not in names or column not in names:
-        return
-    step, place = names.index("step"), names.index(column)
-    for line in lines:
-        fields = line.split(",")  # numbers and times: nothing is quoted
-        if len(fields) == len(names) and fields[place] and fields[step].isdecimal():
-            yield dict(zip(names, fields, strict=True))
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return not text or float(text) is not None
-    except ValueError:
-        return False

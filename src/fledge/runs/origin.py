@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from fledge.bundle.card import TUNED, imported_from
-from fledge.bundle.checkpoints import step_of
 from fledge.bundle.load import Bundle
 from fledge.config import Settings, parse
 from fledge.corpus.hub import address_of
 from fledge.errors import command
 from fledge.files import read_json, write_json
-
-ORIGIN = "origin.json"
+from fledge.runs.checkpoints import step_of
+from fledge.runs.layout import ORIGIN
 
 
 class Origin(Settings):

@@ -6,13 +6,14 @@ import csv
 import io
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
+from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from fledge.bundle.checkpoints import Row, read_metrics
 from fledge.files import atomic_write
+from fledge.runs.layout import METRICS
 
 COLUMNS = (
     "step",
@@ -35,6 +36,7 @@ COLUMNS = (
 TIME_COLUMNS = ("tokens_per_second", "mfu", "memory", "seconds", "time")
 "Columns that differ between two runs of the same settings; all others are equal to the bit on one machine."
 
+Row = dict[str, str]
 
 RISING = 3  # evaluations above the lowest, after which it is worth a word
 NOTABLY = 0.005  # of a loss: less above the lowest is noise
@@ -115,3 +117,56 @@ class Metrics:
         text = io.StringIO()
         csv.DictWriter(text, self.columns, lineterminator="\n").writerows(rows)
         return text.getvalue().encode()
+
+
+def evaluations(place: Path) -> dict[int, float]:
+    """The held-out loss by step, as the rows of a run's or a branch's metrics.csv have it."""
+    path = place / METRICS
+    try:
+        facts = path.stat()
+    except OSError:
+        return {}
+    return dict(_evaluations(path, facts.st_mtime_ns, facts.st_size))
+
+
+@lru_cache(maxsize=64)
+def _evaluations(path: Path, _changed: int, _size: int) -> Mapping[int, float]:
+    losses = ((int(row["step"]), finite(row["validation_loss"])) for row in _rows(path, "validation_loss"))
+    return {step: loss for step, loss in losses if loss is not None}
+
+
+def finite(value: Any) -> float | None:
+    """A number, written as one or as text; None for anything else, infinities and NaN included."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) and not isinstance(value, bool) else None
+
+
+def read_metrics(path: Path | str) -> list[Row]:
+    """The rows of a `metrics.csv`, as text by column; a torn or damaged line, or no file, counts for nothing."""
+    return [row for row in _rows(Path(path), "step") if all(_is_number(row[name]) for name in row if name != "time")]
+
+
+def _rows(path: Path, column: str) -> Iterator[Row]:
+    """Every line with a step, a value in `column`, and as many fields as the header has."""
+    if not path.is_file():
+        return
+    text = path.read_bytes().decode("utf-8", "replace")
+    header, *lines = text[: text.rfind("\n") + 1].splitlines() or [""]
+    names = header.split(",")
+    if "step" not in names or column not in names:
+        return
+    step, place = names.index("step"), names.index(column)
+    for line in lines:
+        fields = line.split(",")  # numbers and times: nothing is quoted
+        if len(fields) == len(names) and fields[place] and fields[step].isdecimal():
+            yield dict(zip(names, fields, strict=True))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return not text or float(text) is not None
+    except ValueError:
+        return False
