@@ -18,7 +18,7 @@ constexpr std::size_t part_bytes = std::size_t{1} << 15;
 constexpr std::uint64_t remembered = std::uint64_t{1} << 30;  // bytes; of more text the anchors are found twice
 constexpr std::size_t deepest = 512;    // bytes by which places are put in order
 constexpr std::size_t longest = 4096;   // bytes that one anchor looks ahead; the next ones see further
-constexpr std::size_t tried = 256;        // places on either side in the order
+constexpr std::size_t tried = 512;      // places in the order for one anchor, in the hope of a longer stretch
 
 std::uint64_t mixed(std::uint64_t value) {
     value = (value ^ (value >> 32)) * 0xD6E8FEB86659FD93ull;
@@ -121,6 +121,34 @@ struct Anchor {
     std::uint32_t document;
 };
 
+// A place in the order, and what all from there to here have in common.
+struct Neighbour {
+    std::size_t place, common;
+};
+
+// For each of some places in order the nearest on either side that may be its source: one before `queries` or, where that
+// is 0, one earlier in the text. `common[i]` is what place i has in common with the one before it. Where there is none,
+// the place is -1 or the end.
+void nearest(const std::vector<std::uint64_t>& places, const std::vector<std::size_t>& common, std::uint64_t queries,
+             std::vector<Neighbour>& above, std::vector<Neighbour>& below) {
+    const std::size_t count = places.size();
+    above.resize(count);
+    below.resize(count);
+    std::vector<Neighbour> open;  // candidates from near to far, and what each has in common with those after it
+    const auto sweep = [&](std::size_t i, std::size_t shared, std::size_t none) {
+        while (!open.empty() && (queries > 0 ? places[open.back().place] >= queries : places[open.back().place] > places[i])) {
+            shared = std::min(shared, open.back().common);
+            open.pop_back();
+        }
+        const Neighbour found = open.empty() ? Neighbour{none, 0} : Neighbour{open.back().place, shared};
+        open.push_back({i, shared});
+        return found;
+    };
+    for (std::size_t i = 0; i < count; ++i) above[i] = sweep(i, common[i], ~std::size_t{0});
+    open.clear();
+    for (std::size_t i = count; i-- > 0;) below[i] = sweep(i, common[i + 1], count);
+}
+
 }  // namespace
 
 std::vector<Stretch> find_stretches(std::span<const Byte> text, std::span<const std::uint64_t> bounds,
@@ -208,7 +236,8 @@ std::vector<Stretch> find_stretches(std::span<const Byte> text, std::span<const 
     std::vector<std::vector<Stretch>> found(groups.size() / together + 1);
     run_parallel((groups.size() + together - 1) / together, threads, [&] {
         return [&, sorter = SuffixSorter<Byte, std::uint64_t>(symbols, deepest), places = std::vector<std::uint64_t>(),
-                common = std::vector<std::size_t>(), best = std::vector<std::pair<std::size_t, std::size_t>>()](std::size_t part) mutable {
+                common = std::vector<std::size_t>(), above_each = std::vector<Neighbour>(), below_each = std::vector<Neighbour>(),
+                best = std::vector<std::pair<std::size_t, std::size_t>>()](std::size_t part) mutable {
             for (std::size_t g = part * together; g < std::min(groups.size(), (part + 1) * together); ++g) {
                 const auto [first, end] = groups[g];
                 const std::size_t count = end - first;
@@ -216,7 +245,14 @@ std::vector<Stretch> find_stretches(std::span<const Byte> text, std::span<const 
                 for (std::size_t i = 0; i < count; ++i) places[i] = anchors[order[first + i]].place;
                 sorter.sort(places, 0);
                 common.assign(count + 1, 0);  // of each with the one before it
-                for (std::size_t i = 1; i < count; ++i) common[i] = symbols.common(places[i - 1], places[i], longest);
+                for (std::size_t i = 1; i < count; ++i) {
+                    // Of text that repeats itself, places equally far apart have nearly as much in common as those before.
+                    const std::uint64_t apart = places[i] - places[i - 1];
+                    const bool again = i > 1 && apart == places[i - 1] - places[i - 2] && apart < common[i - 1];
+                    const std::size_t known = again ? common[i - 1] - apart : 0;
+                    common[i] = known + symbols.common(places[i - 1] + known, places[i] + known, longest - known);
+                }
+                nearest(places, common, sides ? queries : 0, above_each, below_each);
                 const auto anchor_at = [&](std::uint64_t place) -> const Anchor& {
                     return *std::lower_bound(anchors.begin(), anchors.end(), place,
                                              [](const Anchor& anchor, std::uint64_t at) { return anchor.place < at; });
@@ -233,11 +269,17 @@ std::vector<Stretch> find_stretches(std::span<const Byte> text, std::span<const 
                         return std::any_of(best.begin(), best.end(),
                                            [&](const auto& one) { return one.first >= left && one.second >= ahead; });
                     };
-                    const auto look = [&](std::uint64_t source, std::size_t ahead) {
+                    std::size_t effort = 0;
+                    const auto look = [&](std::uint64_t source, std::size_t ahead, bool beside) {
+                        ++effort;
                         if (sides ? source >= queries : source >= place) return;
-                        if (ahead >= deepest) ahead = symbols.common(place, source, longest);  // not in order any more
                         const auto document = static_cast<std::size_t>(std::upper_bound(bounds.begin(), bounds.end(), source) - bounds.begin());
-                        ahead = static_cast<std::size_t>(std::min<std::uint64_t>({ahead, room, bounds[document] - source}));
+                        const std::uint64_t most = std::min(room, bounds[document] - source);
+                        if (ahead >= deepest && !beside) {  // not in order any more
+                            ahead = symbols.common(place, source, std::min<std::uint64_t>(most, longest));
+                            effort += ahead / 128;
+                        }
+                        ahead = static_cast<std::size_t>(std::min<std::uint64_t>(ahead, most));
                         const auto back = static_cast<std::size_t>(std::min<std::uint64_t>(anchor.back, source - bounds[document - 1]));
                         std::size_t left = 0;
                         while (left < back && text[place - left - 1] == text[source - left - 1]) ++left;
@@ -245,19 +287,23 @@ std::vector<Stretch> find_stretches(std::span<const Byte> text, std::span<const 
                         best.emplace_back(left, ahead);
                         found[part].push_back({place - left, source - left, left + ahead});
                     };
-                    std::size_t up = i, down = i + 1, above = ~std::size_t{0}, below = ~std::size_t{0};
-                    for (std::size_t steps = 0; steps < 2 * tried; ++steps) {
+                    // The nearest that may be a source on either side; from there on one after the other.
+                    std::size_t up = above_each[i].place + 1, down = below_each[i].place;
+                    std::size_t above = above_each[i].common, below = below_each[i].common;
+                    while (effort < tried) {
                         const std::size_t next_above = up > 0 ? std::min(above, common[up]) : 0;
                         const std::size_t next_below = down < count ? std::min(below, common[down]) : 0;
-                        const std::size_t ahead = std::max(next_above, next_below);
+                        const std::size_t ahead = std::min<std::size_t>(std::max(next_above, next_below), room);
                         // None further out is long enough, or better than what was found.
                         if (ahead + anchor.back < minimum || ahead == 0 || bettered(anchor.back, ahead)) break;
                         if (next_above >= next_below) {
                             above = next_above;
-                            look(places[--up], above);
+                            --up;
+                            look(places[up], above, up + 1 == i);
                         } else {
                             below = next_below;
-                            look(places[down++], below);
+                            look(places[down], below, down == i + 1);
+                            ++down;
                         }
                     }
                 }

@@ -124,7 +124,8 @@ private:
             if (i + 16 < count) __builtin_prefetch(text_.data() + places[first + i + 16] + depth);
             entries_[i] = {text_.key(places[first + i] + depth), places[first + i]};
         }
-        std::sort(entries_.begin(), entries_.end());
+        // What repeats one letter stays in order, round for round.
+        if (!std::is_sorted(entries_.begin(), entries_.end())) std::sort(entries_.begin(), entries_.end());
         for (std::size_t i = 0, same; i < count; i = same) {
             for (same = i; same < count && entries_[same].key == entries_[i].key; ++same) places[first + same] = entries_[same].place;
             // Of a suffix that ends here no other can be equal.

@@ -98,6 +98,16 @@ def test_copies_of_one_letter_and_many_copies_of_one_passage_take_no_time():
     assert len({np.searchsorted(bounds, start, "right") for start, _, length in found if length >= 300}) == 2999
 
 
+def test_what_stands_hundreds_of_times_on_both_sides_is_found_on_both():
+    """The nearest places in the order are of one's own side: the nearest of the other side lies beyond all of them."""
+    footer = b"This page may be copied by everybody who wants to, all rights reserved and none given."
+    train = [b"a%d on one side %s" % (i, footer) for i in range(1500)]
+    held = [b"z%d on the other: %s" % (i, footer) for i in range(1500)]
+    found, bounds = stretches([*train, *held], queries=len(train), minimum=50)
+    documents = {int(np.searchsorted(bounds, start, "right")) - 1 for start, _, length in found if length >= len(footer)}
+    assert documents == set(range(1500, 3000))
+
+
 @pytest.mark.parametrize(
     ("bounds", "minimum", "queries", "threads"),
     [([0, 9], 4, 0, 1), ([0, 5, 2], 4, 0, 1), ([], 4, 0, 1), ([0, 8], 3, 0, 1), ([0, 8], 4, 3, 1), ([0, 8], 4, 0, 0)],
