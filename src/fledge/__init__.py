@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fledge.model import build_model
     from fledge.run import Run, load
     from fledge.tokenizer import BPETokenizer, CharacterTokenizer, WordTokenizer, load_tokenizer, train_bpe
+    from fledge.tokenizer.display import show
     from fledge.tokens import TokenStore
 
 __version__ = "0.1.0"
@@ -27,6 +28,7 @@ _HOMES = {
     "CharacterTokenizer": "fledge.tokenizer",
     "train_bpe": "fledge.tokenizer",
     "load_tokenizer": "fledge.tokenizer",
+    "show": "fledge.tokenizer.display",
     "TokenStore": "fledge.tokens",
     "build_model": "fledge.model",
     "account": "fledge.accounting",
@@ -49,6 +51,7 @@ __all__ = [
     "load",
     "load_recipe",
     "load_tokenizer",
+    "show",
     "train_bpe",
 ]
 

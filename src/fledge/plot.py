@@ -96,6 +96,7 @@ def curves(
     log_y: bool = False,
     times: Curve | None = None,
     point: tuple[str, float, float] | None = None,
+    height: float = 4,
 ) -> str:
     """Named curves over one pair of axes; `levels` are drawn as labelled horizontal lines, and `point` as a labelled
     dot.
@@ -107,7 +108,7 @@ def curves(
 
     # Text stays text (searchable, small), and a fixed salt makes equal plots equal bytes.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "fledge", "font.family": "sans-serif"}):
-        figure = Figure(figsize=(8, 4), layout="constrained")
+        figure = Figure(figsize=(8, height), layout="constrained")
         axes = figure.subplots()
         figure.patch.set_alpha(0)
         axes.patch.set_alpha(0)

@@ -1,10 +1,11 @@
-"""Long work shows how far it is: a bar with rate and ETA on a terminal, plain lines every few seconds elsewhere.
+"""Long work shows how far it is: a bar with rate and ETA on a terminal or in a notebook's cell, plain lines elsewhere.
 
 Text that is written as it comes is shown here too, so that a notice does not land in the middle of a line of it.
 """
 
 from __future__ import annotations
 
+import html
 import logging
 import sys
 import time
@@ -16,6 +17,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.text import Text
 
 from fledge.errors import is_quiet
+from fledge.notebook import FONT, SMALL, Cell, element, running_cell
 
 LINE_EVERY = 5.0  # seconds between plain lines where there is no terminal
 
@@ -84,6 +86,26 @@ class _TerminalBar(Bar):
         self._progress.advance(self._task, amount)
 
 
+class _CellBar(Bar):
+    """One line in a notebook's cell, at most once a second; the last one stays."""
+
+    def __init__(self, title: str, total: float | None, unit: str, scale: float, cell: Cell) -> None:
+        super().__init__(title, total, unit, scale)
+        self._cell = cell
+
+    def advance(self, amount: float) -> None:
+        self.done += amount
+        now = time.monotonic()
+        if now - self._printed >= 1.0:
+            self.show(now)
+
+    def show(self, now: float) -> None:
+        self._printed, line = now, self.line(now)
+        known = {"value": f"{self.done:.0f}", "max": f"{max(self.total, 1):.0f}"} if self.total else {}
+        bar = element("progress", "", "width:100%;max-width:56em", **known)
+        self._cell.show(element("div", bar + element("div", html.escape(line), SMALL), FONT), line)
+
+
 class _Rate(ProgressColumn):
     def __init__(self, unit: str, scale: float) -> None:
         super().__init__()
@@ -110,6 +132,11 @@ def progress_bar(
         columns = (name, BarColumn(), _Rate(unit, scale), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as progress:
             yield _TerminalBar(title, total, unit, scale, progress)
+    elif (cell := running_cell()) is not None:
+        shown_bar = _CellBar(title, total, unit, scale, cell)
+        yield shown_bar
+        if shown_bar._printed > shown_bar.started:  # work of less than a second shows nothing
+            shown_bar.show(time.monotonic())
     else:
         yield Bar(title, total, unit, scale)
 

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from fledge.bundle import Bundle
     from fledge.corpus import Corpus
     from fledge.evaluation import Evaluation
-    from fledge.generation import Generation
+    from fledge.evaluation.look import Look
+    from fledge.generation.results import Generations
     from fledge.model import Model
+    from fledge.notebook import Html
     from fledge.runs.checkpoints import At
     from fledge.tokenizer import Tokenizer
     from fledge.tokens import TokenStore, Windows
@@ -319,15 +321,33 @@ class Run:
             return evaluate_texts(self.model, self.tokenizer, texts, **options)
         return evaluate(self.model, self.tokens.split(split or "validation"), tokenizer=self.tokenizer, **options)
 
-    def generate(self, prompts: Sequence[str | bytes] | None = None, **sampling: Any) -> list[Generation]:
+    def generate(self, prompts: Sequence[str | bytes] | None = None, **sampling: Any) -> Generations:
         """Texts that go on from the prompts; keywords change the run's sampling settings."""
         from fledge.config import SamplingConfig
         from fledge.generation import generate, prepare
+        from fledge.generation.results import Generations
 
         settings = parse(SamplingConfig, {**self.config.sampling.model_dump(), **sampling})
         if not self.model.training:
             prepare(self.model)
-        return generate(self.model, self.tokenizer, [settings.prompt] if prompts is None else prompts, settings)
+        prompts = [settings.prompt] if prompts is None else prompts
+        return Generations(generate(self.model, self.tokenizer, prompts, settings), self.tokenizer)
+
+    def inside(self, text: str, *, paragraphs: bool = False) -> Look:
+        """What happens in the model as it reads a text; in a notebook, the last line of a cell shows it.
+
+        With `paragraphs`, each paragraph is a document of its own, which sees no other.
+        """
+        from fledge.evaluation.look import look
+
+        return look(self.model, self.tokenizer, text, paragraphs)
+
+    def attention(self, text: str, layer: int | None = None, head: int = 1, token: int | None = None) -> Html:
+        """Where the model looks as it reads a text, for a notebook: all heads, and one of them enlarged.
+
+        Layers, heads and tokens count from 1; the last layer and the last token, unless given.
+        """
+        return self.inside(text).attention(layer, head, token)
 
     def save(self, folder: Path | str) -> Path:
         """The model as it is now, as a bundle of its own."""

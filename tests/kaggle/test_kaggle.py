@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tarfile
 import venv
 import zipfile
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from fledge.config import ModelConfig, load_recipe, override_config
 from fledge.errors import FledgeError
-from fledge.kaggle import distribution
+from fledge.kaggle import distribution, kernel
 from fledge.kaggle.kernel import changed, lengths, take_up, tokenize
 from fledge.kaggle.pack import pack, slug_of
+from fledge.runs.metrics import Metrics
 
 TEXT = Path(__file__).parents[2] / "CONTRIBUTING.md"
 SMALL = [
@@ -67,8 +70,8 @@ def elsewhere(tmp_path: Path) -> Path:
     return python
 
 
-def execute(notebook: Path, python: Path, environment: dict[str, str]) -> str:
-    """Run a notebook with another Python's kernel; everything that its cells printed."""
+def execute(notebook: Path, python: Path, environment: dict[str, str]) -> tuple[str, list[str]]:
+    """Run a notebook with another Python's kernel; everything that its cells printed, and what they showed."""
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     manager = pytest.importorskip("jupyter_client").KernelManager()
     manager.kernel_spec.argv = [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
@@ -79,9 +82,9 @@ def execute(notebook: Path, python: Path, environment: dict[str, str]) -> str:
         for name, value in environment.items():
             patch.setenv(name, value)
         client.execute()
-    return "".join(
-        output.get("text", "") for cell in cells.cells if cell.cell_type == "code" for output in cell.outputs
-    )
+    outputs = [output for cell in cells.cells if cell.cell_type == "code" for output in cell.outputs]
+    shown = [output["data"].get("text/html", "") for output in outputs if "data" in output]
+    return "".join(output.get("text", "") for output in outputs), shown
 
 
 @pytest.mark.slow
@@ -97,9 +100,12 @@ def test_the_notebook_installs_offline_trains_and_goes_on_in_the_next_version(te
         "PIP_FIND_LINKS": "",
     }
     notebook = packed.folder / "notebook" / "fledge-small.ipynb"
-    printed = execute(notebook, elsewhere, environment)
+    printed, shown = execute(notebook, elsewhere, environment)
     assert f"from {elsewhere.parents[1]}" in printed
     assert "step 4 of 4" in printed
+    assert "step 4/4" not in printed  # the chart shows steps, in place
+    assert [body for body in shown if "step 4 of 4" in body and "validation loss" in body and "tokens/s" in body]
+    assert "How it learned" in shown[-1]
     results = tmp_path / "working-1"
     assert {"small.zip", "metrics.csv", "report.html"} <= {path.name for path in results.iterdir()}
     assert "a new run" in printed
@@ -108,12 +114,39 @@ def test_the_notebook_installs_offline_trains_and_goes_on_in_the_next_version(te
     shutil.copytree(packed.folder / "dataset", second / "small-data")
     shutil.copytree(results, second / "small" / "output")
     environment |= {"FLEDGE_INPUT": str(second), "FLEDGE_WORKING": str(tmp_path / "working-2")}
-    printed = execute(notebook, elsewhere, environment)
+    printed, _ = execute(notebook, elsewhere, environment)
     assert "going on from step 4" in printed
     assert "step 6 of 6" in printed
     rows = (tmp_path / "working-2" / "metrics.csv").read_text()
     assert rows.startswith((results / "metrics.csv").read_text().splitlines()[0])
     assert (tmp_path / "working-2" / "small.zip").is_file()
+
+
+def test_hours_of_lines_are_one_chart_in_a_notebook(tmp_path, monkeypatch, capsys) -> None:
+    """The process's own notes are printed; its steps are drawn from the run's folder. Elsewhere all is printed."""
+    metrics = Metrics(tmp_path / "metrics.csv")
+    for step in range(1, 9):
+        metrics.add(step=step, loss=5 - step / 10, seconds=step)
+    metrics.close()
+    (tmp_path / "samples.txt").write_text("──────── step 8 ────────\nand the hen said\n\n")
+    program = "print('Training a hen.'); [print(f'step {n}/8, loss 4.2') for n in range(1, 9)]; print('done')"
+    kernel.train([sys.executable, "-c", program], tmp_path)
+    assert capsys.readouterr().out.count("step ") == 8
+
+    class Shown:
+        bodies: ClassVar[list[str]] = []
+
+        def show(self, body: str, text: str) -> None:
+            self.bodies.append(body)
+
+    monkeypatch.setattr("fledge.notebook.running_cell", Shown)
+    kernel.train([sys.executable, "-c", program], tmp_path)
+    assert capsys.readouterr().out == "Training a hen.\ndone\n"
+    assert "step 8 of 8" in Shown.bodies[-1]
+    assert "and the hen said" in Shown.bodies[-1]
+    assert "image/svg+xml" in Shown.bodies[-1]
+    with pytest.raises(RuntimeError, match="ended with code 3"):
+        kernel.train([sys.executable, "-c", "raise SystemExit(3)"], tmp_path)
 
 
 def test_requirements_are_as_pip_reads_them() -> None:

@@ -42,7 +42,7 @@ def test_what_is_shown_can_be_seen(data: bytes) -> None:
 
 
 def test_three_eggs_differ_by_tokenizer(tokenizers: dict[str, Tokenizer]) -> None:
-    view = show(EGGS, tokenizers)
+    view = show(tokenizers, EGGS)
     assert view.names == ["bpe", "word"]
     assert [[plain(cell) for cell in row] for row in view.rows] == [
         ["egg", "egg"],
@@ -66,7 +66,7 @@ def printed(view: object, colour: bool) -> str:
 
 
 def test_the_terminal_gets_colours_and_a_pipe_gets_bars(tokenizers: dict[str, Tokenizer]) -> None:
-    view = show(" egg egg", tokenizers, ids=True)
+    view = show(tokenizers, " egg egg", ids=True)
     colourful, colourless = printed(view, True), printed(view, False)
     assert "\x1b[" in colourful
     assert "\x1b[" not in colourless
@@ -76,18 +76,18 @@ def test_the_terminal_gets_colours_and_a_pipe_gets_bars(tokenizers: dict[str, To
 
 
 def test_markup_in_the_text_stays_text(tokenizers: dict[str, Tokenizer]) -> None:
-    assert "[¦b¦o¦l¦d¦]" in printed(show("[bold]", {"c": CharacterTokenizer([])}), False)
+    assert "[¦b¦o¦l¦d¦]" in printed(show({"c": CharacterTokenizer([])}, "[bold]"), False)
 
 
 def test_markup_in_a_name_stays_text() -> None:
-    view = show("a", {"tok[new]": CharacterTokenizer([]), "[/x]": CharacterTokenizer([])})
+    view = show({"tok[new]": CharacterTokenizer([]), "[/x]": CharacterTokenizer([])}, "a")
     assert "tok[new]" in printed(view, False)
     assert "[/x]" in printed(view, True)
 
 
 def test_html_holds_the_tokens_and_their_ids(tokenizers: dict[str, Tokenizer]) -> None:
     text = "<script>alert('egg')</script>&\n"
-    page = show(text, tokenizers)._repr_html_()
+    page = show(tokenizers, text)._repr_html_()
     assert "<script" not in page
     first_cell = page.split("<td")[1]
     spans = re.findall(r'<span style="[^"]*" title="id (\d+): ([0-9A-F ]+)">(.*?)</span>', first_cell, re.S)
@@ -97,12 +97,12 @@ def test_html_holds_the_tokens_and_their_ids(tokenizers: dict[str, Tokenizer]) -
 
 
 def test_a_page_stands_alone(tokenizers: dict[str, Tokenizer]) -> None:
-    page = show(EGGS, tokenizers).page()
+    page = show(tokenizers, EGGS).page()
     assert page.startswith("<!doctype html>")
     assert "http" not in page
 
 
 def test_one_tokenizer_needs_no_name() -> None:
-    view = show("a", CharacterTokenizer([]))
+    view = show(CharacterTokenizer([]), "a")
     assert view.names == ["character"]
-    assert show("", CharacterTokenizer([])).rows[0][0].summary == "0 tokens"
+    assert show(CharacterTokenizer([]), "").rows[0][0].summary == "0 tokens"

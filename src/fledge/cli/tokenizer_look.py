@@ -48,7 +48,7 @@ def show(
     if html is not None:
         require_new(html)
     rows = [text.encode("utf-8", "surrogateescape") for text in texts] if texts else [sys.stdin.buffer.read()]
-    view = make_view(rows, _load_named(tokenizer), special, ids)
+    view = make_view(_load_named(tokenizer), rows, special, ids)
     if as_json:
         cells = [
             {

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fledge.bundle.fit import require_fit
 from fledge.errors import FledgeError
 from fledge.evaluation.losses import TokenLosses, token_losses, windows_over
+from fledge.notebook import table
 from fledge.tokens.store import end_token, layout_of
 
 if TYPE_CHECKING:
@@ -63,6 +64,12 @@ class Evaluation:
             "mean_context": self.mean_context,
         }
         return {name: value for name, value in values.items() if value is not None}
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        numbers = self.summary()
+        shown = [f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" for value in numbers.values()]
+        return table([name.replace("_", " ") for name in numbers], [shown])
 
 
 def evaluate(

@@ -11,6 +11,7 @@ from fledge.config import RunConfig, override_config, parse
 from fledge.errors import FledgeError, nearest
 from fledge.experiments import findings
 from fledge.experiments.engines import ONE_BY_ONE, Engine, alone_in, run_trials
+from fledge.experiments.findings import Experiment
 from fledge.experiments.plan import (
     Arm,
     Plan,
@@ -143,7 +144,7 @@ def ablate(
     command: str = "",
     budget_text: str = "",
     engine: Engine = ONE_BY_ONE,
-) -> tuple[Plan, list[Outcome], Path]:
+) -> Experiment:
     """Run every arm with every seed and write the report; `budget` is seconds for all of it."""
     began = time.monotonic()
     every = [Arm(BASE), *(arm for group in groups for arm in group_arms(group, config)), *arms]
@@ -184,7 +185,7 @@ def ablate(
         findings.add_given_up(page, outcomes)
         findings.add_samples(page, plan, outcomes, folder, config.sampling.prompt)
         findings.add_setup(page, plan, command, outcomes, engine.parallel, folder)
-        return plan, outcomes, findings.write(page, outcomes, folder)
+        return Experiment(plan, outcomes, findings.write(page, outcomes, folder))
 
 
 def add_policies(page: Page, plan: Plan, config: RunConfig) -> None:

@@ -17,6 +17,7 @@ from fledge.config import RunConfig, load_recipe, override_config, parse, recipe
 from fledge.errors import FledgeError, nearest
 from fledge.experiments import findings, ranking
 from fledge.experiments.engines import ONE_BY_ONE, Engine, alone_in, run_trials
+from fledge.experiments.findings import Experiment
 from fledge.experiments.match import Match, same_parameters, same_work
 from fledge.experiments.plan import EVALUATIONS, NOTES, Arm, Plan, check_folder, key_of, make_plan, with_shared_data
 from fledge.experiments.timing import Clock, Cost, pacer
@@ -77,7 +78,7 @@ def compare(
     budget_text: str = "",
     prompt: str = "",
     engine: Engine = ONE_BY_ONE,
-) -> tuple[Plan, list[Outcome], Path]:
+) -> Experiment:
     """Tune every arm over the same small grid with the first seed, then run its best rate with the others."""
     began = time.monotonic()
     if len(names) < 2 or len(set(names)) < len(names):
@@ -135,7 +136,7 @@ def compare(
             varied.add("training.steps")
         ranking.add_arms(page, plan, chosen, steps, notes)
         findings.add_setup(page, plan, command, outcomes, engine.parallel, folder, varied)
-        return plan, outcomes, findings.write(page, outcomes, folder)
+        return Experiment(plan, outcomes, findings.write(page, outcomes, folder))
 
 
 def shared_vocabulary(base: RunConfig, folder: Path) -> int:

@@ -8,7 +8,7 @@ import math
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fledge.config import RunConfig, changed, load_recipe, parse, recipe_names
 from fledge.config.writing import settings_text
@@ -19,7 +19,7 @@ from fledge.experiments.statistics import Estimate, apart, estimate, paired_diff
 from fledge.experiments.trials import LENGTH, Outcome, by_arm, without_context_notes
 from fledge.files import atomic_write, readable_bytes
 from fledge.plot import COLOURS, Curve, curves
-from fledge.reports.page import Page
+from fledge.reports.page import Page, cell
 
 MOST_CURVES = len(COLOURS)
 SAMPLE = 60
@@ -375,6 +375,17 @@ def add_samples(page: Page, plan: Plan, outcomes: Sequence[Outcome], folder: Pat
         page.quote(
             f"{outcome.arm}: {prompt}▸{text if text.strip() else ' (it ended at once, or wrote only white space)'}"
         )
+
+
+class Experiment(NamedTuple):
+    """What was planned, what came of each trial, and the report on it, which a notebook shows."""
+
+    plan: Plan
+    outcomes: list[Outcome]
+    report: Path
+
+    def _repr_html_(self) -> str:
+        return cell(self.report).body
 
 
 def write(page: Page, outcomes: Sequence[Outcome], folder: Path) -> Path:

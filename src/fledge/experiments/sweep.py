@@ -17,6 +17,7 @@ from fledge.config import RunConfig, override_config, parse
 from fledge.errors import FledgeError
 from fledge.experiments import findings, landscape
 from fledge.experiments.engines import ONE_BY_ONE, Engine, alone_in, run_trials
+from fledge.experiments.findings import Experiment
 from fledge.experiments.largest import FEWEST_STEPS, KEPT, Largest, largest_batch
 from fledge.experiments.plan import (
     DATA,
@@ -69,7 +70,7 @@ def sweep(
     engine: Engine = ONE_BY_ONE,
     prune: bool = True,
     fewest_steps: int = 1,
-) -> tuple[Plan, list[Outcome], Path]:
+) -> Experiment:
     """Run the points that the method chooses, every seed of each, and write the report.
 
     With `equal_samples` a larger batch takes fewer steps, so that every point sees the same number of windows; one that
@@ -163,7 +164,7 @@ def sweep(
         findings.add_setup(page, plan, command, outcomes, engine.parallel, folder, [axis.key for axis in axes])
         if equal_samples:
             page.paragraph(samples_sentence(outcomes))
-        return plan, outcomes, findings.write(page, outcomes, folder)
+        return Experiment(plan, outcomes, findings.write(page, outcomes, folder))
 
 
 def first_look(

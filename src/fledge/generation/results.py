@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from html import escape
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from fledge.notebook import FONT, SMALL, SURPRISE, TEXT, element, shaded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fledge.tokenizer import Tokenizer
 
 Stopped = Literal["end", "stop", "length"]
 
@@ -28,6 +37,30 @@ class Generation:
     alternatives: list[list[Alternative]] = field(default_factory=list)
     "For each id the likeliest tokens at its place, where they were asked for."
     stopped: Stopped = "length"
+
+
+class Generations(list[Generation]):
+    """Generated texts. A notebook shows each with its prompt, every token the deeper, the less likely it was."""
+
+    def __init__(self, texts: Iterable[Generation], tokenizer: Tokenizer) -> None:
+        super().__init__(texts)
+        self.tokenizer = tokenizer
+
+    def _repr_html_(self) -> str:
+        note = "The deeper a shade, the less likely the model found the token."
+        texts = [element("div", element("b", escape(one.prompt)) + self._shaded(one), TEXT) for one in self]
+        return element("div", "<hr>".join(texts) + element("div", note, SMALL), f"{FONT};max-width:60em")
+
+    def _shaded(self, one: Generation) -> str:
+        """Its tokens, as much of each as stands in the text."""
+        decoder, left, parts = self.tokenizer.decoder(), one.text, []
+        for token, logprob in zip(one.ids, one.logprobs, strict=False):
+            piece = decoder.push(token)[: len(left)]
+            if not left.startswith(piece):  # a text that is not just its tokens
+                return escape(one.text)
+            left = left[len(piece) :]
+            parts.append(shaded(piece, -logprob / SURPRISE, title=f"{math.exp(logprob):.1%}"))
+        return "".join(parts) + escape(left)
 
 
 class Piece(NamedTuple):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from fledge.training import TrainingResult
 
 TOKENS = "tokens"
+STEP_LINE = re.compile(r"step \d+/(\d+), ")
 LARGE = 30_000_000  # training tokens beyond which the report leaves out the n-gram baselines, which take much memory
 
 
@@ -102,6 +105,40 @@ def tokenize(recipe: Path, working: Path) -> list[str]:
         split = store.split(name)
         print(f"{name}: {len(split.tokens):,} tokens of {split.source_bytes:,} bytes")
     return [f"--set=tokens.store={place}"]
+
+
+def train(command: list[str], folder: Path) -> None:
+    """Run a training in processes of its own and show it: in a notebook as one chart, elsewhere line by line.
+
+    Of a notebook's lines, those of single steps are left out: hours of them would fill its file.
+    """
+    from fledge.notebook import running_cell
+    from fledge.runs.layout import METRICS, SAMPLES
+    from fledge.runs.metrics import read_metrics
+    from fledge.runs.samples import newest
+    from fledge.training.chart import Chart
+
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", bufsize=1
+    )
+    assert process.stdout is not None
+    chart, cell, last = None, running_cell(), ""
+    for line in process.stdout:
+        step = STEP_LINE.match(line)
+        if step is None or cell is None:
+            print(line, end="", flush=True)
+            continue
+        if chart is None:
+            chart = Chart(folder.name, int(step[1]), cell)
+            chart.rows = lambda: read_metrics(folder / METRICS)
+        chart.sample, last = newest(folder / SAMPLES), line.rstrip()
+        chart.update(last)
+    code = process.wait()
+    if chart is not None:
+        chart.sample = newest(folder / SAMPLES)
+        chart.close(last)
+    if code:
+        raise RuntimeError(f"Training ended with code {code}; what was saved is in {folder}.")
 
 
 def collect(folder: Path, working: Path) -> list[Path]:

@@ -90,6 +90,7 @@ STORE = tokenize(DATASET / "recipe.json", WORKING)
 TRAIN = """\
 import torch
 
+from fledge.kaggle.kernel import train
 from fledge.training import parse_duration
 
 left = max(1, int(parse_duration(TIME) - (time.monotonic() - STARTED)))
@@ -101,22 +102,15 @@ arguments += [*STORE, "--time-limit", f"{left}s"]
 devices = torch.cuda.device_count()
 several = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={devices}"] if devices > 1 else []
 print("$ fledge", shlex.join(arguments), flush=True)
-process = subprocess.Popen(
-    [sys.executable, *several, "-m", "fledge", *arguments],
-    stdout=subprocess.PIPE,
-    stderr=subprocess.STDOUT,
-    text=True,
-    errors="replace",
-)
-for line in process.stdout:
-    print(line, end="", flush=True)
-if process.wait():
-    raise RuntimeError(f"Training ended with code {process.returncode}; what was saved is in {RUN}.")
+train([sys.executable, *several, "-m", "fledge", *arguments], RUN)
 """
 
 COLLECT = """\
+from fledge.reports.page import cell
+
 for path in collect(RUN, WORKING):
     print(path, f"{path.stat().st_size / 1e6:.1f} MB")
+cell(RUN / "report.html")
 """
 
 

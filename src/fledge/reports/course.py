@@ -18,17 +18,11 @@ def add_curves(
     page: Page, run: Run, baselines: dict[str, float], model: tuple[TrainingResult, float] | None = None
 ) -> None:
     """The losses by tokens, and where the `model` lies that came of the training, with its loss."""
-    from fledge.runs.metrics import read_metrics
+    from fledge.runs.metrics import learning_curves, read_metrics
 
     page.heading("How it learned")
     rows = read_metrics(run.folder / METRICS)
-    lines = {}
-    for name, column in (("training", "loss"), ("validation", "validation_loss")):
-        points = [(float(row["tokens"]), float(row[column])) for row in rows if row[column]]
-        if points:
-            lines[name] = ([x for x, _ in points], [y for _, y in points])
-    timed = [(float(row["tokens"]), float(row["seconds"])) for row in rows if row["tokens"] and row["seconds"]]
-    times = ([tokens for tokens, _ in timed], [seconds for _, seconds in timed])
+    lines, times = learning_curves(rows, "tokens")
     point, caption = None, "Loss against tokens seen, and above them the time."
     if baselines:
         caption += " The dashed lines are the n-gram baselines."

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import html
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fledge.files import atomic_write
+from fledge.notebook import FONT, Html, drawing, element
 from fledge.plot import GREY
 
 STYLE = """
@@ -87,11 +89,11 @@ class Page:
 
     def figure(self, svg: str, caption: str) -> None:
         """An SVG drawing: set inline in HTML, so that the page stays one file, and a file beside the Markdown."""
-        drawing = svg[svg.index("<svg") :].replace(GREY, "var(--soft)")  # the page's own, for light and for dark
+        inline = svg[svg.index("<svg") :].replace(GREY, "var(--soft)")  # the page's own, for light and for dark
         self.drawings.append(svg)
         self.parts.append(
             (
-                f'<figure role="img" aria-label="{html.escape(caption, quote=True)}">{drawing}'
+                f'<figure role="img" aria-label="{html.escape(caption, quote=True)}">{inline}'
                 f"<figcaption>{html.escape(caption)}</figcaption></figure>",
                 f"![{caption}]({FIGURE.format(number=len(self.drawings))})\n\n*{caption}*",
             )
@@ -121,12 +123,25 @@ class Page:
 
     def write(self, path: Path) -> Path:
         """As HTML or, where the name ends in `.md`, as Markdown with its figures beside it."""
-        for number, drawing in enumerate(self.drawings if path.suffix == ".md" else [], 1):
+        for number, figure in enumerate(self.drawings if path.suffix == ".md" else [], 1):
             with atomic_write(path.parent / FIGURE.format(number=number)) as file:
-                file.write(drawing.encode())
+                file.write(figure.encode())
         with atomic_write(path) as file:
             file.write((self.markdown() if path.suffix == ".md" else self.html()).encode())
         return path
+
+
+def cell(path: Path) -> Html:
+    """A report that was written, for a notebook: its text and tables as they stand, its drawings as pictures."""
+    text = path.read_text(encoding="utf-8")
+    title, body = re.findall(r"<title>(.*?)</title>.*<body>(.*)</body>", text, re.DOTALL)[0]
+
+    def figure(found: re.Match[str]) -> str:
+        return f"<figure>{drawing(found[2].replace('var(--soft)', GREY), html.unescape(found[1]))}"
+
+    body = re.sub(r'<figure[^>]*aria-label="([^"]*)"[^>]*>(<svg.*?</svg>)', figure, body, flags=re.DOTALL)
+    body = re.sub(r"(</?h)([12])\b", lambda found: f"{found[1]}{int(found[2]) + 2}", body)
+    return Html(element("div", body, f"{FONT};max-width:56em"), f"{html.unescape(title)}: {path}")
 
 
 def _cell(value: object) -> str:

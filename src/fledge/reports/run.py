@@ -16,7 +16,7 @@ from fledge.errors import FledgeError, notes_kept
 from fledge.files import read_json
 from fledge.plot import in_words
 from fledge.reports.course import add_course, add_curves
-from fledge.reports.page import Page
+from fledge.reports.page import Page, cell
 from fledge.reports.quality import FINAL, add_answer, add_compression, add_meaning, add_memorised, run_baselines
 from fledge.runs.layout import REPORT, START
 
@@ -36,6 +36,10 @@ class RunReport(NamedTuple):
     evaluation: Evaluation
     baselines: dict[str, float]
     samples: list[tuple[str, str]]
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return cell(self.path).body
 
 
 def report_run(

@@ -6,13 +6,14 @@ import csv
 import io
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fledge.files import atomic_write
+from fledge.plot import Curve
 from fledge.runs.layout import METRICS
 
 COLUMNS = (
@@ -73,6 +74,25 @@ def course(evaluations: Mapping[int, float]) -> Course | None:
     best = min(steps, key=lambda step: (evaluations[step], step))
     since = sum(step > best for step in steps)
     return Course(best, evaluations[best], steps[-1], evaluations[steps[-1]], since)
+
+
+def curve(rows: Iterable[Row], x: str, y: str, most: int | None = None) -> Curve:
+    """The values of one column against those of another; of many points, about `most`, evenly spread.
+
+    >>> curve([{"step": "1", "loss": "3.5"}, {"step": "2", "loss": ""}, {"step": "3", "loss": "3.1"}], "step", "loss")
+    ([1.0, 3.0], [3.5, 3.1])
+    """
+    found = [(row[x], row[y]) for row in rows if row[x] and row[y]]
+    if most is not None and len(found) > most:
+        found = [*found[:: -(-len(found) // most)], found[-1]]
+    return [float(place) for place, _ in found], [float(value) for _, value in found]
+
+
+def learning_curves(rows: Sequence[Row], x: str = "step", most: int | None = None) -> tuple[dict[str, Curve], Curve]:
+    """Both losses by name against a column, and the seconds at its values: what `plot.curves` draws."""
+    columns = {"training": "loss", "validation": "validation_loss"}
+    lines = {name: curve(rows, x, column, most) for name, column in columns.items()}
+    return {name: line for name, line in lines.items() if len(line[0])}, curve(rows, x, "seconds", most)
 
 
 class Metrics:

@@ -33,6 +33,12 @@ class Samples:
         self.steps.add(step)
 
 
+def newest(path: Path) -> tuple[int, str] | None:
+    """The last step that has a sample, and what the model wrote there."""
+    step, part = next(reversed(_parts(path)), (0, ""))
+    return (step, part.partition("\n")[2].strip()) if part else None
+
+
 def _parts(path: Path) -> list[tuple[int, str]]:
     """Each step with its header and what follows it; what a kill or a full disk cut short is left out."""
     if not path.is_file():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -98,6 +99,13 @@ class TokenView:
             text.append("\n" + " ".join(str(shown.token) for shown in cell.tokens), style="dim")
         return text
 
+    def __repr__(self) -> str:
+        return "\n".join(
+            f"{name}: {plain(cell)} ({cell.summary})"
+            for row in self.rows
+            for name, cell in zip(self.names, row, strict=True)
+        )
+
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         head = "".join(f"<th style='text-align:left'>{html.escape(name)}</th>" for name in self.names)
@@ -134,24 +142,37 @@ class TokenView:
 
 
 def show(
+    tokenizers: Tokenizer | Mapping[str, Tokenizer] | Sequence[Tokenizer],
     texts: str | bytes | Iterable[str | bytes],
-    tokenizers: Tokenizer | Mapping[str, Tokenizer],
     special: Special = "recognise",
     ids: bool = False,
 ) -> TokenView:
     """Texts in rows, tokenizers in columns, every token in its own colour.
 
     >>> from fledge.tokenizer import CharacterTokenizer
-    >>> view = show(["egg", " egg"], CharacterTokenizer([]))
+    >>> view = show(CharacterTokenizer([]), ["egg", " egg"])
     >>> [plain(row[0]) for row in view.rows]
     ['e¦g¦g', ' ¦e¦g¦g']
     """
-    named = {tokenizers.kind: tokenizers} if isinstance(tokenizers, Tokenizer) else dict(tokenizers)
+    named = _named(tokenizers)
     rows = [
         [Cell(_readable(text), shown_tokens(tokenizer, text, special)) for tokenizer in named.values()]
         for text in ([texts] if isinstance(texts, (str, bytes)) else texts)
     ]
     return TokenView(list(named), rows, ids)
+
+
+def _named(tokenizers: Tokenizer | Mapping[str, Tokenizer] | Sequence[Tokenizer]) -> dict[str, Tokenizer]:
+    """Tokenizers without names go by their kind and, where two are of one kind, their number of ids."""
+    if isinstance(tokenizers, Mapping):
+        return dict(tokenizers)
+    several = [tokenizers] if isinstance(tokenizers, Tokenizer) else list(tokenizers)
+    kinds = Counter(tokenizer.kind for tokenizer in several)
+    names = [f"{one.kind}, {one.vocab_size:,} ids" if kinds[one.kind] > 1 else one.kind for one in several]
+    return {
+        f"{name} ({number})" if names.count(name) > 1 else name: one
+        for number, (name, one) in enumerate(zip(names, several, strict=True), 1)
+    }
 
 
 def _readable(text: str | bytes) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import html
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from fledge.config import RunConfig
 from fledge.loss import MASKED
+from fledge.notebook import table
+from fledge.progress import readable_time
 from fledge.training.ranks import join_ranks
 from fledge.training.schedules import decay_share, schedule
 from fledge.training.session import Session
@@ -46,6 +49,20 @@ class TrainingResult:
     stopped: str | None
     """Why it was stopped before its end: a signal's name or the time limit; None when it came to its last step, or when
     `training.patience` ended it."""
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        numbers = {
+            "step": f"{self.step:,} of {self.steps:,}" + (f", stopped by {self.stopped}" if self.stopped else ""),
+            "tokens": f"{self.tokens:,}",
+            "loss": "" if self.loss is None else f"{self.loss:.4f}",
+            "validation loss": "" if self.validation_loss is None else f"{self.validation_loss:.4f}",
+            "bits per byte": "" if self.bits_per_byte is None else f"{self.bits_per_byte:.4f}",
+            "tokens/s": f"{self.tokens_per_second:,.0f}",
+            "time": readable_time(self.seconds),
+            "model": str(self.best),
+        }
+        return table(list(numbers), [[html.escape(text) for text in numbers.values()]])
 
 
 def train(

@@ -9,7 +9,7 @@ from typing import Any
 from fledge.config import RunConfig
 from fledge.files import atomic_write
 from fledge.runs.layout import CURVES, METRICS, SAMPLES
-from fledge.runs.metrics import Metrics
+from fledge.runs.metrics import Metrics, learning_curves
 from fledge.runs.samples import Samples
 from fledge.training.trackers import open_trackers
 
@@ -58,14 +58,8 @@ class Records:
         """The loss curves so far, as loss.svg."""
         from fledge.plot import curves
 
-        lines = {}
-        for name, column in (("training", "loss"), ("validation", "validation_loss")):
-            points = [(int(row["step"]), float(row[column])) for row in self.metrics.rows if row[column]]
-            if points:
-                lines[name] = ([step for step, _ in points], [value for _, value in points])
+        lines, times = learning_curves(self.metrics.rows)
         if lines:
-            timed = [(int(row["step"]), float(row["seconds"])) for row in self.metrics.rows if row["seconds"]]
-            times = ([step for step, _ in timed], [seconds for _, seconds in timed])
             with atomic_write(self.place / CURVES) as file:
                 file.write(curves(lines, "step", "loss (nats per token)", times=times).encode())
         self._drawn = time.monotonic()

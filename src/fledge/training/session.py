@@ -112,7 +112,7 @@ class Session:
         heard = ranks.total(float(not quiet))[0]  # all processes take part in the forecast, or none
         self.forecast = expect(self.stepper) if heard else None
         self.view.note(opening(self.stepper, self.steps, self.peak, self.forecast))
-        self.view.start()  # last: what fails before it leaves the terminal as it was
+        self.view.start(self.records)  # last: what fails before it leaves the terminal as it was
 
     def batches(self, windows: Skipping) -> Generator[tuple[int, Batch], None, None]:
         """This process's share of each batch from the next sample on, made ahead of time by a thread."""
@@ -380,7 +380,7 @@ class Session:
             model.train()
         texts = [each.prompt + each.text for each in found]
         self.records.samples.add(self.progress.step, texts)
-        self.view.note(f"step {self.progress.step} wrote: {texts[0].strip()[:300]}")
+        self.view.sample(self.progress.step, texts[0].strip()[:300])
 
     # -- beginning and end ----------------------------------------------------------------------------------------
 

@@ -1,10 +1,13 @@
-"""What the person sees while training: a live table on a terminal, plain lines elsewhere. Always on standard error."""
+"""What the person sees while training: a live table on a terminal, a chart in a notebook's cell, plain lines elsewhere.
+
+Table and lines go to standard error.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.live import Live
@@ -13,6 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from fledge.files import readable_bytes
+from fledge.notebook import running_cell
+from fledge.training.chart import Chart
+
+if TYPE_CHECKING:
+    from fledge.training.records import Records
 
 LINE_EVERY = 5.0  # seconds between plain lines, evaluations aside
 
@@ -24,12 +32,17 @@ class View:
         self.title, self.steps, self.shown, self.main = title, steps, main and not quiet, main
         self.console = Console(stderr=True)
         self._live: Live | None = None
+        cell = running_cell() if self.shown else None
+        self._chart = None if cell is None else Chart(title, steps, cell)
         self._last_line = 0.0
+        self._line_shown = ""
         self._values: dict[str, Any] = {}
 
-    def start(self) -> None:
+    def start(self, records: Records | None) -> None:
         """Show the live table, where there is a terminal for it; whoever starts it closes it, or the cursor is lost."""
-        if self.shown and self.console.is_terminal and not self.console.is_dumb_terminal:
+        if self._chart is not None and records is not None:
+            self._chart.rows = lambda: records.metrics.rows
+        elif self.shown and self.console.is_terminal and not self.console.is_dumb_terminal:
             self._live = Live(console=self.console, refresh_per_second=4, transient=False)
             self._live.start()
 
@@ -43,8 +56,17 @@ class View:
         if self.main:
             self._print(text)
 
+    def sample(self, step: int, text: str) -> None:
+        """What the model wrote after a step."""
+        if self._chart is not None:
+            self._chart.sample = (step, text)
+        else:
+            self.note(f"step {step} wrote: {text}")
+
     def _print(self, text: str) -> None:
-        if self._live:
+        if self._chart is not None:
+            self._chart.note(text)
+        elif self._live:
             self.console.print(text, markup=False, highlight=False)
         else:
             print(text, file=sys.stderr, flush=True)
@@ -54,7 +76,10 @@ class View:
         if not self.shown:
             return
         self._values.update({name: value for name, value in values.items() if value is not None})
-        if self._live:
+        if self._chart is not None:
+            self._line_shown = self._line(values, left)
+            self._chart.update(self._line_shown, left)
+        elif self._live:
             self._live.update(self._table(left))
         elif "validation_loss" in values or time.monotonic() - self._last_line >= LINE_EVERY:
             self._last_line = time.monotonic()
@@ -103,6 +128,8 @@ class View:
         return table
 
     def close(self) -> None:
+        if self._chart is not None:
+            self._chart.close(self._line_shown)
         if self._live:
             self._live.stop()
 

@@ -6,10 +6,8 @@ One request looks; later ones ask for a token or a head of what was seen, which 
 from __future__ import annotations
 
 import math
-import re
 import secrets
 from collections import OrderedDict
-from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +15,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from fledge.errors import FledgeError
+from fledge.evaluation.look import TOKENS, Look, gate_shades, read, scaled, see, shades, small
 from fledge.web.library import NotFound
 from fledge.web.schemas import Answer, Name, Request
 from fledge.web.shelf import Shelf
@@ -24,19 +23,16 @@ from fledge.web.worker import Busy
 from fledge.web.writing import as_base64
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
-    from fledge.bundle import Bundle
-    from fledge.model.inside import Inside, Text
-    from fledge.tokenizer import Tokenizer
+    from fledge.model import Model
 
-TOKENS = 1024
-DOCUMENTS = 64
 KEPT = 3
 PATIENCE = 20.0  # seconds that a look waits for the one before it
 MOST_FLOPS = 4e12  # of a forward pass on a CPU: half a minute on two cores
 LENS_FLOPS = 2e10
-PICTURE = 48  # cells on a side of a small picture
 LIKELIEST = 5
 
 
@@ -121,13 +117,6 @@ class TokenAnswer(Answer):
     neurons: list[list[StrongNeuron]]
 
 
-@dataclass
-class Look:
-    bundle: Bundle
-    text: Text
-    inside: Inside
-
-
 def routes(shelf: Shelf) -> APIRouter:
     router = APIRouter(prefix="/api/inside", tags=["inside"])
     kept: OrderedDict[str, Look] = OrderedDict()
@@ -144,12 +133,13 @@ def routes(shelf: Shelf) -> APIRouter:
     def look(request: LookRequest) -> LookAnswer:
         """A text through a bundle's model: loss of each token, and small pictures of everything inside."""
         bundle = shelf.bundle(request.bundle)
-        documents, note = read(bundle, request)
+        documents, note = read(bundle.model, bundle.tokenizer, request.text, request.paragraphs)
+        require_little(bundle.model, sum(map(len, documents)))
         if not looking.acquire(timeout=PATIENCE):
             raise Busy("Another look takes long. Try again in a moment.")
         try:
-            name, seen = secrets.token_hex(8), see(bundle, documents)
-            answer = describe(name, seen, note)
+            name, seen = secrets.token_hex(8), see(bundle.model, bundle.tokenizer, documents, note)
+            answer = describe(name, seen)
         finally:
             looking.release()
         with keeping:
@@ -178,64 +168,31 @@ def routes(shelf: Shelf) -> APIRouter:
                 f"There is no head {head} in layer {layer}: this model has {len(inside.attention)} layers with "
                 f"{inside.heads} heads."
             )
-        return picture(scaled(inside.attention[layer](head)))
+        return picture(shades(scaled(inside.attention[layer](head))))
 
     return router
 
 
-def read(bundle: Bundle, request: LookRequest) -> tuple[list[list[int]], str | None]:
-    """The text's documents as ids, as many as the model sees, and what was left out."""
-    texts = re.split(r"\n\s*\n", request.text) if request.paragraphs else [request.text]
-    texts = [text for text in texts if text.strip()] or [request.text]
-    if len(texts) > DOCUMENTS:
-        raise FledgeError(f"The text has {len(texts)} paragraphs, and at most {DOCUMENTS} are shown at once.")
-    tokenizer, limit = bundle.tokenizer, min(TOKENS, bundle.model.context_length)
-    left, found, cut = limit, [], False
-    for text in texts:
-        ids = ids_of(tokenizer, text, several=len(texts) > 1)
-        cut = cut or len(ids) > left
-        if ids[:left]:
-            found.append(ids[:left])
-        left = max(0, left - len(ids))
-    if not found:
-        raise FledgeError("The text has no tokens. Write something.")
-    length = limit - left
-    flops = 2 * bundle.model.parameters_count() * length
-    if flops > MOST_FLOPS and next(bundle.model.parameters()).device.type == "cpu":
-        fits = int(MOST_FLOPS / flops * length)
-        raise FledgeError(f"{length:,} tokens of this model would take long on a CPU. At most {fits:,} are shown here.")
-    return found, f"These are the first {limit:,} tokens: as many as are shown at once." if cut else None
+def require_little(model: Model, tokens: int) -> None:
+    """Refuse what would keep a processor busy for long."""
+    flops = 2 * model.parameters_count() * tokens
+    if flops > MOST_FLOPS and next(model.parameters()).device.type == "cpu":
+        fits = int(MOST_FLOPS / flops * tokens)
+        raise FledgeError(f"{tokens:,} tokens of this model would take long on a CPU. At most {fits:,} are shown here.")
 
 
-def ids_of(tokenizer: Tokenizer, text: str, several: bool) -> list[int]:
-    """A document as a model meets it: after its start token, or of several before what separates them."""
-    ids: list[int] = tokenizer.encode(text, special="text")
-    start, end = tokenizer.roles.own_start, tokenizer.roles.separator
-    if start is not None:
-        return [start, *ids]
-    return [*ids, end] if several and end is not None else ids
-
-
-def see(bundle: Bundle, documents: list[list[int]]) -> Look:
-    from fledge.model.inside import Text, look_inside
-
-    text = Text.of(documents, next(bundle.model.parameters()).device)
-    return Look(bundle, text, look_inside(bundle.model, text))
-
-
-def describe(name: str, look: Look, note: str | None) -> LookAnswer:
+def describe(name: str, look: Look) -> LookAnswer:
     from fledge.model.inside import speak
 
-    model, tokenizer, text, inside = look.bundle.model, look.bundle.tokenizer, look.text, look.inside
+    model, tokenizer, text, inside = look.model, look.tokenizer, look.text, look.inside
     size = tokenizer.vocab_size
-    ids: list[int] = text.inputs_BT[0].tolist()
-    documents = [0] * len(ids) if text.documents_BT is None else text.documents_BT[0].tolist()
+    ids = look.ids
     last = finite(speak(model, inside.hidden[-1], text, size, 0).next_logprob_T)
     # A token's own probability was told at the one before it.
     before = [None, *last[:-1]]
     tokens = [
         LookedToken(id=token, bytes=as_base64(tokenizer.vocab.get(token, b"")), document=number, logprob=logprob)
-        for token, number, logprob in zip(ids, documents, before, strict=True)
+        for token, number, logprob in zip(ids, look.documents, before, strict=True)
     ]
     lens = None
     if 2 * len(ids) * model.config.width * size * len(inside.hidden) < LENS_FLOPS:
@@ -244,16 +201,10 @@ def describe(name: str, look: Look, note: str | None) -> LookAnswer:
         look=name,
         architecture=model.config.architecture,
         tokens=tokens,
-        heads=[
-            [
-                picture(scaled(pooled(weights(head).abs() if inside.neurons else weights(head))))
-                for head in range(inside.heads)
-            ]
-            for weights in inside.attention
-        ],
+        heads=[[picture(head) for head in small(look, layer)] for layer in range(len(inside.attention))],
         lens=lens,
         gates=[
-            GatePicture(layer=layer, name=gate, picture=gate_picture(gate, values))
+            GatePicture(layer=layer, name=gate, picture=picture(gate_shades(gate, values)))
             for layer, gates in enumerate(inside.gates)
             for gate, values in gates.items()
         ],
@@ -263,14 +214,14 @@ def describe(name: str, look: Look, note: str | None) -> LookAnswer:
             )
             for layer in inside.neurons
         ],
-        note=note,
+        note=look.note,
     )
 
 
 def describe_token(look: Look, place: int, likeliest: int) -> TokenAnswer:
     from fledge.model.inside import speak
 
-    model, tokenizer, text, inside = look.bundle.model, look.bundle.tokenizer, look.text, look.inside
+    model, tokenizer, text, inside = look.model, look.tokenizer, look.text, look.inside
     length = text.inputs_BT.shape[1]
     if place >= length:
         raise NotFound(f"There is no token {place}: the text has {length}, counted from 0.")
@@ -283,7 +234,7 @@ def describe_token(look: Look, place: int, likeliest: int) -> TokenAnswer:
         ]
         layers.append(LayerWords(likeliest=likely, next_logprob=finite(came)[0]))
     rows = [
-        [as_base64(quantised(scaled(weights(head))[place, : place + 1])) for head in range(inside.heads)]
+        [as_base64(shades(scaled(weights(head))[place, : place + 1]).tobytes()) for head in range(inside.heads)]
         for weights in inside.attention
     ]
     strong = []
@@ -300,44 +251,8 @@ def describe_token(look: Look, place: int, likeliest: int) -> TokenAnswer:
     return TokenAnswer(place=place, layers=layers, attention=rows, neurons=strong)
 
 
-def scaled(weights_TT: Tensor) -> Tensor:
-    """Between 0 and 1: attention's weights are so already, and scores without a softmax are shares of the largest."""
-    most = weights_TT.abs().amax().clamp(min=1)
-    return weights_TT.abs() / most
-
-
-def pooled(values_TT: Tensor) -> Tensor:
-    """The largest of each cell of a small picture; a text of few tokens is shown as it is."""
-    from torch.nn import functional
-
-    length = values_TT.shape[0]
-    cell = -(-length // PICTURE)
-    if cell == 1:
-        return values_TT
-    cells = -(-length // cell)
-    padded = functional.pad(values_TT, (0, cells * cell - length, 0, cells * cell - length))
-    return padded.view(cells, cell, cells, cell).amax((1, 3))
-
-
-def gate_picture(name: str, values_TD: Tensor) -> Picture:
-    from torch.nn import functional
-
-    wide = values_TD.T.float()
-    if name in ("hidden", "cell"):
-        wide = (wide.clamp(-1, 1) + 1) / 2
-    rows, columns = min(PICTURE, wide.shape[0]), min(2 * PICTURE, wide.shape[1])
-    return picture(functional.adaptive_avg_pool2d(wide[None], (rows, columns))[0].square())
-
-
-def picture(values: Tensor) -> Picture:
-    return Picture(rows=values.shape[0], columns=values.shape[1], data=as_base64(quantised(values)))
-
-
-def quantised(values: Tensor) -> bytes:
-    """The root spreads small weights apart: of a thousand tokens, each has a thousandth."""
-    import torch
-
-    return (values.float().clamp(0, 1).sqrt() * 255).round().to(torch.uint8).cpu().numpy().tobytes()
+def picture(values: NDArray[np.uint8]) -> Picture:
+    return Picture(rows=values.shape[0], columns=values.shape[1], data=as_base64(values.tobytes()))
 
 
 def finite(values: Tensor) -> list[float | None]:
