@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4
 
 COMPILER = @for compiler in "$$CXX" c++ g++ clang++; do test -n "$$compiler" && command -v $$compiler >/dev/null && exit 0; done; echo "fledge needs a C++ compiler for its native core: install g++ or clang, or set CXX."; exit 1
 
-.PHONY: help demo test test-all lint docs bench sanitize kernels harness exchange clean
+.PHONY: help demo test test-all lint docs bench sanitize kernels windows harness exchange clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -38,6 +38,9 @@ bench: $(VENV)/.bench  ## measure against the peers, and check every claim
 
 sanitize: $(VENV)/.dev  ## the native core's own tests under AddressSanitizer and UBSan, and 30 s of fuzzing as C++ and from Python
 	PYTHON=$(CURDIR)/$(BIN)/python tests/native/run-sanitized.sh
+
+windows:         ## the native core's tests for Windows: mingw-w64 compiles them, Wine runs them
+	tests/native/run-windows.sh
 
 kernels: $(VENV)/.kernels  ## our GPU kernels by Triton's interpreter, without a GPU
 	TRITON_INTERPRET=1 $(PYTEST) -m gpu tests/model/test_kernels.py tests/generation/test_decode_kernels.py

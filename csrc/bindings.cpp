@@ -23,7 +23,6 @@
 #include "encoder.hpp"
 #include "file_parts.hpp"
 #include "gather.hpp"
-#include "mapped.hpp"
 #include "near_copies.hpp"
 #include "parallel.hpp"
 #include "passages.hpp"
@@ -32,6 +31,9 @@
 #include "too_large.hpp"
 #include "trainer.hpp"
 #include "validity.hpp"
+#ifndef _WIN32
+#include "mapped.hpp"  // Windows lets nobody shorten a file that is mapped
+#endif
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -437,6 +439,7 @@ nb::object path_of(const std::string& name) {
     return nb::steal(PyUnicode_DecodeFSDefaultAndSize(name.data(), static_cast<Py_ssize_t>(name.size())));
 }
 
+#ifndef _WIN32
 // Called by Python in its main thread, soon after the read that met the end of the file.
 int refuse_shortened(void* path) {
     try {
@@ -460,6 +463,7 @@ std::size_t watch_mapping(nb::handle array, const nb::bytes& path) {
 }
 
 void forget_mapping(std::size_t number) { fledge::MappedFiles::all().forget(number); }
+#endif
 
 // A hash as Python keeps it: 16 bytes.
 fledge::Hash128 key_of(const nb::bytes& key) {
@@ -615,9 +619,11 @@ NB_MODULE(_core, m) {
     m.def("find_places", &find_places, "numbers"_a, "rungs"_a, "step"_a, "values"_a, "places"_a,
           "For each value the last place of ascending numbers whose number is not greater.");
 
+#ifndef _WIN32
     m.def("watch_mapping", &watch_mapping, "array"_a, "path"_a,
           "Name a mapped file where it becomes shorter while it is read; the number to forget it by.");
     m.def("forget_mapping", &forget_mapping, "number"_a, "Its memory is no longer mapped.");
+#endif
 
     nb::register_exception_translator([](const std::exception_ptr& failure, void*) {
         try {

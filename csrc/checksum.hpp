@@ -5,7 +5,10 @@
 #include <array>
 #include <cstdint>
 #include <span>
-#if defined(__x86_64__)
+
+#include "platform.hpp"
+
+#if defined(FLEDGE_X86_64)
 #include <immintrin.h>
 #endif
 
@@ -47,7 +50,7 @@ inline std::uint32_t by_tables(std::uint32_t value, const unsigned char* p, cons
     return value;
 }
 
-#if defined(__x86_64__)
+#if defined(FLEDGE_X86_64)
 // The power of x by which 64 bits are multiplied when they move `bits` further, as the register holds polynomials: the
 // lowest power in the highest bit. The product of two such numbers lies one bit too low, hence the shift.
 constexpr long long power(int bits) {
@@ -56,14 +59,14 @@ constexpr long long power(int bits) {
     return static_cast<long long>(value) << 1;
 }
 
-__attribute__((target("pclmul"))) inline __m128i fold(__m128i value, __m128i powers, __m128i next) {
+FLEDGE_TARGET("pclmul") inline __m128i fold(__m128i value, __m128i powers, __m128i next) {
     return _mm_xor_si128(next, _mm_xor_si128(_mm_clmulepi64_si128(value, powers, 0x00),
                                              _mm_clmulepi64_si128(value, powers, 0x11)));
 }
 
 // Four registers side by side, each moved over the 64 bytes that follow it; joined at the end into sixteen bytes with
 // the same remainder, which the tables finish together with the rest. At least 64 bytes.
-__attribute__((target("pclmul"))) inline std::uint32_t by_folding(std::uint32_t value, const unsigned char* p,
+FLEDGE_TARGET("pclmul") inline std::uint32_t by_folding(std::uint32_t value, const unsigned char* p,
                                                                   const unsigned char* end) {
     const auto load = [](const unsigned char* from) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); };
     const __m128i far = _mm_set_epi64x(power(512 - 32), power(512 + 32));
@@ -89,8 +92,8 @@ __attribute__((target("pclmul"))) inline std::uint32_t by_folding(std::uint32_t 
 // The CRC-32 of bytes that follow others whose CRC-32 is `before`.
 inline std::uint32_t checksum(std::span<const unsigned char> bytes, std::uint32_t before = 0) {
     const unsigned char *start = bytes.data(), *end = start + bytes.size();
-#if defined(__x86_64__)
-    static const bool can_fold = __builtin_cpu_supports("pclmul") != 0;
+#if defined(FLEDGE_X86_64)
+    static const bool can_fold = has_clmul();
     if (can_fold && bytes.size() >= 64) return ~crc::by_folding(~before, start, end);
 #endif
     return ~crc::by_tables(~before, start, end);

@@ -25,7 +25,7 @@ public:
         }
     }
 
-    void prefetch(std::uint64_t hash) const { __builtin_prefetch(&slots_[hash & mask_], 1); }
+    void prefetch(std::uint64_t hash) const { fledge::prefetch_to_write(&slots_[hash & mask_]); }
 
     void add_short(Key key, std::uint64_t count) { add_short(key, hash_key(key), count); }
     void add_short(Key key, std::uint64_t hash, std::uint64_t count) {

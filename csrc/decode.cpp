@@ -4,42 +4,27 @@
 #include <cmath>
 #include <vector>
 
-#include "processors.hpp"
+#include "lanes.hpp"
 #include "team.hpp"
-
-#define FLEDGE_INLINE inline __attribute__((always_inline))
 
 namespace fledge {
 
 namespace {
 
-constexpr std::size_t lanes = 16;
 constexpr std::size_t whole_lanes(std::size_t count) { return (count + lanes - 1) / lanes * lanes; }
 constexpr std::size_t ahead = 4;  // neurons
 constexpr std::size_t worth_a_thread = std::size_t{1} << 15;  // weights; below, handing out work costs more than it saves
-typedef float Lanes __attribute__((vector_size(4 * lanes), aligned(4)));
-typedef unsigned LaneBits __attribute__((vector_size(4 * lanes), aligned(4), may_alias));
-typedef float Quarter __attribute__((vector_size(lanes)));
-
-FLEDGE_INLINE const Lanes& lanes_at(const float* place) { return *reinterpret_cast<const Lanes*>(place); }
-FLEDGE_INLINE Lanes& lanes_at(float* place) { return *reinterpret_cast<Lanes*>(place); }
-
-// By halves: sixteen additions one after the other would take longer than reading the values.
-FLEDGE_INLINE float sum_of(const Lanes& values) {
-    Quarter sum = {};
-    for (std::size_t i = 0; i < lanes; i += 4) sum += Quarter{values[i], values[i + 1], values[i + 2], values[i + 3]};
-    return (sum[0] + sum[2]) + (sum[1] + sum[3]);
-}
 
 // x ← e^x for numbers that are not above 0; below −87 the result stays at 1.6e-38. Not-a-number stays what it is.
 FLEDGE_INLINE void exponentiate(Lanes& x) {
     constexpr float shift = 12582912.0F;  // 1.5 · 2²³: added, the whole part of a number becomes its lowest bits
-    x = x < -87.0F ? Lanes{} - 87.0F : x;
+    raise_to(x, -87.0F);
     const Lanes shifted = x * 1.44269504F + shift, whole = shifted - shift;
     const Lanes rest = (x - whole * 0.693359375F) + whole * 2.12194440e-4F;  // less whole · ln 2, in two parts
     Lanes sum = rest * (1 / 5040.0F) + 1 / 720.0F;
     for (const float term : {1 / 120.0F, 1 / 24.0F, 1 / 6.0F, 0.5F, 1.0F, 1.0F}) sum = sum * rest + term;
-    x = sum * (Lanes)(((LaneBits)shifted + 127U) << 23U);
+    multiply_by_power(sum, shifted);
+    x = sum;
 }
 
 // One dot product, in four sums so that additions need not wait for one another.
@@ -175,7 +160,7 @@ void find_active(const float* activity, Share share, std::vector<std::size_t>& a
 FLEDGE_INLINE void fetch_ahead(const std::vector<std::size_t>& active, std::size_t place, const float* vectors, std::size_t width) {
     if (place + ahead >= active.size()) return;
     const float* vector = vectors + active[place + ahead] * width;
-    for (std::size_t i = 0; i < width; i += lanes) __builtin_prefetch(vector + i);
+    for (std::size_t i = 0; i < width; i += lanes) prefetch(vector + i);
 }
 
 FLEDGE_INLINE void add_scaled(float* sums, float factor, const float* vector, std::size_t width) {

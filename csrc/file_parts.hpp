@@ -3,10 +3,6 @@
 // where it may end does one wait for another: that takes a few kilobytes of the file.
 #pragma once
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <mutex>
@@ -17,6 +13,7 @@
 #include <vector>
 
 #include "cuts.hpp"
+#include "platform.hpp"
 
 namespace fledge {
 
@@ -33,17 +30,14 @@ struct FileChanged : std::runtime_error {
 class FileParts {
 public:
     FileParts(const std::string& path, std::size_t part_size, const Specials& specials)
-        : path_(path), part_size_(part_size), specials_(specials), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+        : path_(path), part_size_(part_size), specials_(specials), file_(open_to_read(path)) {
         if (file_ < 0) throw FileError(errno, path_);
-        if (const int error = look(found_)) {
-            ::close(file_);
+        if (const int error = look_at(file_, found_)) {
+            close_file(file_);
             throw FileError(error, path_);
         }
-#ifdef POSIX_FADV_SEQUENTIAL
-        ::posix_fadvise(file_, 0, 0, POSIX_FADV_SEQUENTIAL);
-#endif
     }
-    ~FileParts() { ::close(file_); }
+    ~FileParts() { close_file(file_); }
     FileParts(const FileParts&) = delete;
     FileParts& operator=(const FileParts&) = delete;
 
@@ -70,31 +64,14 @@ public:
 
     // After the last part: nobody wrote to the file meanwhile.
     void require_unchanged() const {
-        Facts now;
-        if (const int error = look(now)) throw FileError(error, path_);
-        if (now.size != found_.size || now.seconds != found_.seconds || now.nanoseconds != found_.nanoseconds) {
+        FileFacts now;
+        if (const int error = look_at(file_, now)) throw FileError(error, path_);
+        if (now.size != found_.size || now.changed != found_.changed) {
             throw FileChanged(path_, now.size < found_.size ? "became shorter" : "was changed");
         }
     }
 
 private:
-    struct Facts {
-        std::size_t size = 0;
-        long long seconds = 0, nanoseconds = 0;  // of the last change
-    };
-
-    int look(Facts& facts) const {
-        struct stat found {};
-        if (::fstat(file_, &found) != 0) return errno;
-        if (S_ISDIR(found.st_mode)) return EISDIR;
-#ifdef __APPLE__
-        facts = {static_cast<std::size_t>(found.st_size), found.st_mtimespec.tv_sec, found.st_mtimespec.tv_nsec};
-#else
-        facts = {static_cast<std::size_t>(found.st_size), found.st_mtim.tv_sec, found.st_mtim.tv_nsec};
-#endif
-        return 0;
-    }
-
     // The end of the part that starts at `start`: the first safe cut a part's size on.
     std::size_t find_end(std::size_t start) {
         if (found_.size - start <= part_size_ + part_size_ / 2) return found_.size;
@@ -118,8 +95,7 @@ private:
 
     void read(std::size_t start, std::size_t size, Byte* to) const {
         while (size > 0) {
-            const ssize_t got = ::pread(file_, to, size, static_cast<off_t>(start));
-            if (got < 0 && errno == EINTR) continue;
+            const std::ptrdiff_t got = read_at(file_, to, size, start);
             if (got < 0) throw FileError(errno, path_);
             if (got == 0) throw FileChanged(path_, "became shorter");
             to += got;
@@ -132,7 +108,7 @@ private:
     std::size_t part_size_;
     const Specials& specials_;
     int file_;
-    Facts found_;
+    FileFacts found_;
     std::mutex lock_;
     std::size_t position_ = 0;
     std::vector<Byte> around_;

@@ -1,8 +1,6 @@
-// Fills a batch from a token file. Stretches of the file are read by pread into a small buffer and widened straight
+// Fills a batch from a token file. Stretches of the file are read at their places into a small buffer and widened straight
 // into the batch: nothing is mapped, so memory does not grow with the file, and no page is faulted in one by one.
 #pragma once
-
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,6 +10,8 @@
 #include <stdexcept>
 #include <system_error>
 #include <vector>
+
+#include "platform.hpp"
 
 namespace fledge {
 
@@ -28,8 +28,7 @@ struct Rows {
 
 inline void read_fully(int file, char* out, std::size_t size, std::int64_t offset) {
     while (size > 0) {
-        const ssize_t got = ::pread(file, out, size, static_cast<off_t>(offset));
-        if (got < 0 && errno == EINTR) continue;
+        const std::ptrdiff_t got = read_at(file, out, size, static_cast<std::uint64_t>(offset));
         if (got < 0) throw std::system_error(errno, std::generic_category(), "reading tokens");
         if (got == 0) throw std::runtime_error("the token file ends before a window does");
         out += got;
@@ -43,17 +42,17 @@ void widen_plainly(const Id* from, std::size_t count, std::int64_t* to) {
     for (std::size_t i = 0; i < count; ++i) to[i] = from[i];
 }
 
-#if defined(__x86_64__)
+#if defined(FLEDGE_X86_64)
 template <typename Id>
-__attribute__((target("avx2"))) void widen_in_fours(const Id* from, std::size_t count, std::int64_t* to) {
+FLEDGE_TARGET("avx2") void widen_in_fours(const Id* from, std::size_t count, std::int64_t* to) {
     for (std::size_t i = 0; i < count; ++i) to[i] = from[i];
 }
 #endif
 
 template <typename Id>
 void widen(const Id* from, std::size_t count, std::int64_t* to) {
-#if defined(__x86_64__)
-    static const bool in_fours = __builtin_cpu_supports("avx2") != 0;
+#if defined(FLEDGE_X86_64)
+    static const bool in_fours = has_avx2();
     if (in_fours) return widen_in_fours(from, count, to);
 #endif
     widen_plainly(from, count, to);

@@ -13,6 +13,7 @@
 #include <random>
 #include <string_view>
 
+#include "platform.hpp"
 #include "unicode.hpp"
 
 namespace fledge {
@@ -59,11 +60,7 @@ inline Key make_key_at_end(const Byte* text, std::size_t length) {
 }
 
 // The halves of a 128-bit product, folded: every bit of both factors reaches every bit of the result.
-inline std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
-    __extension__ typedef unsigned __int128 Wide;
-    const Wide product = static_cast<Wide>(a) * b;
-    return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
-}
+inline std::uint64_t mix(std::uint64_t a, std::uint64_t b) { return fold_product(a, b); }
 
 struct Secret {
     std::uint64_t low, high, third;

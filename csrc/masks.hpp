@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__SSE2__)
+#if defined(FLEDGE_X86_64)
 #include <emmintrin.h>
 #endif
 
@@ -45,7 +45,7 @@ struct Masks {
     Mask doubtful;      // what the fast rules do not cover: the exact code decides there
 };
 
-#if defined(__SSE2__)
+#if defined(FLEDGE_X86_64)
 class Block {
 public:
     explicit Block(const Byte* text) {

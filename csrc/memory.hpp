@@ -2,8 +2,6 @@
 // back when the result is cut to its size.
 #pragma once
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -12,21 +10,11 @@
 #include <new>
 #include <utility>
 
+#include "platform.hpp"
+
 namespace fledge {
 
-constexpr std::size_t large_bytes = std::size_t{4} << 20, large_page = std::size_t{2} << 20;
-
-// Asks for large pages: filling fresh memory then costs a hundredth of the interruptions.
-inline void use_large_pages(void* memory, std::size_t bytes) {
-#ifdef MADV_HUGEPAGE
-    constexpr std::uintptr_t page = 4096;
-    const auto start = (reinterpret_cast<std::uintptr_t>(memory) + page - 1) / page * page;
-    const auto end = (reinterpret_cast<std::uintptr_t>(memory) + bytes) / page * page;
-    if (start < end) ::madvise(reinterpret_cast<void*>(start), end - start, MADV_HUGEPAGE);
-#else
-    (void)memory, (void)bytes;
-#endif
-}
+constexpr std::size_t large_bytes = std::size_t{4} << 20;
 
 template <typename T>
 class Buffer {
@@ -89,12 +77,9 @@ private:
         capacity_ = capacity;
     }
 
-    // Large pages are used only where a whole one fits, so the memory starts with one.
     void* large_copy(std::size_t bytes) {
-        const std::size_t rounded = (bytes + large_page - 1) / large_page * large_page;
-        void* memory = std::aligned_alloc(large_page, rounded);
+        void* memory = large_memory(bytes);
         if (!memory) return nullptr;
-        use_large_pages(memory, rounded);
         if (size_ > 0) std::memcpy(memory, data_, size_ * sizeof(T));
         std::free(data_);
         return memory;
@@ -104,17 +89,14 @@ private:
     std::size_t size_ = 0, capacity_ = 0;
 };
 
-// A zeroed array of a table's slots, on large pages where the system has them: a table is read at random, and each of
-// its pages would need its own entry in the processor's map.
+// A zeroed array of a table's slots.
 template <typename T>
 class Slots {
 public:
     Slots() = default;
     explicit Slots(std::size_t size) : size_(size) {
-        void* memory = ::mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (memory == MAP_FAILED) throw std::bad_alloc();
-        data_ = static_cast<T*>(memory);
-        use_large_pages(memory, bytes());
+        data_ = static_cast<T*>(zeroed_memory(bytes()));
+        if (!data_) throw std::bad_alloc();
     }
     Slots(Slots&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
     Slots& operator=(Slots&& other) noexcept {
@@ -123,7 +105,7 @@ public:
         return *this;
     }
     ~Slots() {
-        if (data_) ::munmap(static_cast<void*>(data_), bytes());
+        if (data_) return_zeroed_memory(data_, bytes());
     }
 
     T& operator[](std::size_t i) { return data_[i]; }

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "key.hpp"
-#include "processors.hpp"
+#include "platform.hpp"
 
 namespace fledge {
 
@@ -93,7 +93,7 @@ private:
     };
     Place ask(std::uint32_t left, std::uint32_t right) const {
         const std::uint64_t hash = hash_pair(left, right), bit = hash >> filter_shift_;
-        __builtin_prefetch(&slots_[hash >> shift_]);
+        prefetch(&slots_[hash >> shift_]);
         return {hash >> shift_, (filter_[bit >> 6] >> (bit & 63) & 1) != 0};
     }
 

@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "parallel.hpp"
-#include "processors.hpp"
+#include "platform.hpp"
 
 namespace fledge {
 namespace {
@@ -86,19 +86,16 @@ using Pair = std::pair<std::uint32_t, std::uint32_t>;
 }  // namespace
 
 ScratchFile::ScratchFile() {
-    const char* folder = std::getenv("TMPDIR");
-    std::string name = std::string(folder != nullptr && *folder != '\0' ? folder : "/tmp") + "/fledge-XXXXXX";
-    file_ = ::mkstemp(name.data());
-    if (file_ < 0) throw FileError(errno, name);
-    ::unlink(name.c_str());
+    std::string place;
+    file_ = open_scratch(place);
+    if (file_ < 0) throw FileError(errno, place);
 }
 
 std::uint64_t ScratchFile::append(const void* data, std::size_t bytes) {
     const std::uint64_t place = size_;
     const char* at = static_cast<const char*>(data);
     while (bytes > 0) {
-        const ssize_t done = ::pwrite(file_, at, bytes, static_cast<off_t>(size_));
-        if (done < 0 && errno == EINTR) continue;
+        const std::ptrdiff_t done = write_at(file_, at, bytes, size_);
         if (done <= 0) throw FileError(done < 0 ? errno : ENOSPC, "the temporary folder");
         at += done;
         bytes -= static_cast<std::size_t>(done);
@@ -110,8 +107,7 @@ std::uint64_t ScratchFile::append(const void* data, std::size_t bytes) {
 void ScratchFile::read(std::uint64_t place, void* data, std::size_t bytes) const {
     char* at = static_cast<char*>(data);
     while (bytes > 0) {
-        const ssize_t done = ::pread(file_, at, bytes, static_cast<off_t>(place));
-        if (done < 0 && errno == EINTR) continue;
+        const std::ptrdiff_t done = read_at(file_, at, bytes, place);
         if (done <= 0) throw FileError(done < 0 ? errno : EIO, "the temporary folder");
         at += done;
         bytes -= static_cast<std::size_t>(done);

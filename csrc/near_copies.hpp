@@ -4,8 +4,6 @@
 // their size: the sketches lie in a temporary file.
 #pragma once
 
-#include <unistd.h>
-
 #include <array>
 #include <cstdint>
 #include <cstdio>
@@ -23,7 +21,7 @@ namespace fledge {
 class ScratchFile {
 public:
     ScratchFile();
-    ~ScratchFile() { ::close(file_); }
+    ~ScratchFile() { close_file(file_); }
     ScratchFile(const ScratchFile&) = delete;
     ScratchFile& operator=(const ScratchFile&) = delete;
     std::uint64_t append(const void* data, std::size_t bytes);

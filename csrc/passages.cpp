@@ -92,7 +92,7 @@ public:
         mask_ = words - 1;
         bits_ = std::make_unique<std::atomic<std::uint64_t>[]>(words);
     }
-    void prefetch(std::uint64_t anchor) const { __builtin_prefetch(&bits_[word_of(anchor)], 1); }
+    void prefetch(std::uint64_t anchor) const { prefetch_to_write(&bits_[word_of(anchor)]); }
     void meet(std::uint64_t anchor, bool other_side, bool sides) {
         auto& word = bits_[word_of(anchor)];
         const std::uint64_t one = std::uint64_t{1} << shift_of(anchor), two = one << 1;

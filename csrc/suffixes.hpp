@@ -36,7 +36,7 @@ public:
             if (place + 8 <= size()) {
                 std::uint64_t bytes;
                 std::memcpy(&bytes, text_.data() + place, 8);
-                if constexpr (std::endian::native == std::endian::little) bytes = __builtin_bswap64(bytes);
+                if constexpr (std::endian::native == std::endian::little) bytes = reverse_bytes(bytes);
                 return (bytes & ~std::uint64_t{255}) | per_key;
             }
         }
@@ -121,7 +121,7 @@ private:
         }
         entries_.resize(count);  // of the largest range so far
         for (std::size_t i = 0; i < count; ++i) {
-            if (i + 16 < count) __builtin_prefetch(text_.data() + places[first + i + 16] + depth);
+            if (i + 16 < count) prefetch(text_.data() + places[first + i + 16] + depth);
             entries_[i] = {text_.key(places[first + i] + depth), places[first + i]};
         }
         // What repeats one letter stays in order, round for round.

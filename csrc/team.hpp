@@ -2,8 +2,6 @@
 // sleeping thread takes as long as the piece: so each looks for the next one for a while before it goes to sleep.
 #pragma once
 
-#include <unistd.h>
-
 #include <atomic>
 #include <condition_variable>
 #include <memory>
@@ -12,15 +10,9 @@
 #include <thread>
 #include <vector>
 
-namespace fledge {
+#include "platform.hpp"
 
-inline void rest_briefly() {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    asm volatile("yield");
-#endif
-}
+namespace fledge {
 
 class Team {
   public:
@@ -101,7 +93,7 @@ class Team {
 struct SharedTeam {
     std::mutex one_at_a_time;
     std::unique_ptr<Team> team;
-    pid_t owner = 0;
+    std::uint64_t owner = 0;
 };
 
 inline SharedTeam& shared_team() {
@@ -119,9 +111,9 @@ void run_on_team(unsigned threads, const Work& work) {
         work(0U, 1U);
         return;
     }
-    if (shared.owner != ::getpid()) {
+    if (shared.owner != process_number()) {
         static_cast<void>(shared.team.release());  // its threads stayed behind with the parent
-        shared.owner = ::getpid();
+        shared.owner = process_number();
     }
     if (!shared.team || shared.team->wanted() != threads) shared.team = std::make_unique<Team>(threads);
     shared.team->run([&](unsigned part) { work(part, shared.team->size()); });

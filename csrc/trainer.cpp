@@ -211,7 +211,7 @@ private:
         fresh_.clear();
         const std::uint32_t left_length = lengths_[pair.left], whole = left_length + lengths_[pair.right];
         for (std::uint32_t i = 0; i < pair.size; ++i) {
-            if (i + 12 < pair.size) __builtin_prefetch(&positions_[arena_[pair.places + i + 12]]);
+            if (i + 12 < pair.size) prefetch(&positions_[arena_[pair.places + i + 12]]);
             const std::uint32_t at = arena_[pair.places + i];
             if (positions_[at].pair == best) merge_at(at, symbol, left_length, whole);
         }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "platform.hpp"
 #include "unicode_tables.hpp"
 
 namespace fledge {
@@ -33,7 +34,7 @@ inline Class class_of(std::uint32_t code) {
 inline bool is_continuation(std::uint8_t byte) { return (byte & 0xC0) == 0x80; }
 
 // The character at `text`, which lies before `end`. Overlong forms, surrogates and codes past U+10FFFF are invalid.
-[[gnu::always_inline]] inline Character character_at(const std::uint8_t* text, const std::uint8_t* end) {
+FLEDGE_INLINE Character character_at(const std::uint8_t* text, const std::uint8_t* end) {
     const std::uint8_t first = text[0];
     if (first < 0x80) return {class_of(first), 1, true};
     const std::ptrdiff_t left = end - text;

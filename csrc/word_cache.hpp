@@ -37,14 +37,14 @@ public:
     }
 
     const Slot& home(std::uint64_t hash) const { return slots_[hash & mask()]; }
-    void prefetch(std::uint64_t hash) const { __builtin_prefetch(&slots_[hash & mask()]); }
+    void prefetch(std::uint64_t hash) const { fledge::prefetch(&slots_[hash & mask()]); }
 
     // For a word whose ids, or whose bytes, lie in an arena: asks for these, once its slot is at hand.
     void prefetch_arenas(std::uint64_t hash) const {
         const Slot& slot = slots_[hash & mask()];
         if (slot.high < mark) return;
-        if (holds_long(slot)) __builtin_prefetch(word_arena_.data() + (slot.high & place_bits));
-        if (spills(slot)) __builtin_prefetch(&id_arena_[place_of(slot).start]);
+        if (holds_long(slot)) fledge::prefetch(word_arena_.data() + (slot.high & place_bits));
+        if (spills(slot)) fledge::prefetch(&id_arena_[place_of(slot).start]);
     }
 
     // The slot of a word, or null. A short word whose ids are in the arena has the mark, so that `is` is false for it.
@@ -85,7 +85,7 @@ public:
 
     // Asks for what `admits` reads, while a new word is merged.
     void prefetch_admission(std::uint64_t hash) const {
-        if (!seen_.empty()) __builtin_prefetch(&seen_[hash >> 32 & (seen_.size() - 1)]);
+        if (!seen_.empty()) fledge::prefetch(&seen_[hash >> 32 & (seen_.size() - 1)]);
     }
 
     // Whether a new word should be kept. In a table that can grow no more it has to come twice: most words of endless

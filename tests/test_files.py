@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from fledge import files
+from fledge import files, system
 from fledge.errors import FledgeError
 from fledge.files import alone, atomic_folder, atomic_write, read_json, require_space, sha256, write_json
 
@@ -149,7 +149,7 @@ def test_two_folders_change_their_names(tmp_path, monkeypatch, at_once) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text(name)
     if not at_once:
-        monkeypatch.setattr(files.ctypes, "CDLL", lambda *_, **__: object())
+        monkeypatch.setattr(system.ctypes, "CDLL", lambda *_, **__: object())
     files.exchange(tmp_path / "one", tmp_path / "other")
     assert [(tmp_path / name / "file").read_text() for name in ("one", "other")] == ["other", "one"]
     assert len(list(tmp_path.iterdir())) == 2

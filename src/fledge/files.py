@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import difflib
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -19,10 +17,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from fledge import system
 from fledge.errors import FledgeError
+from fledge.system import Lock, lock, sync_file, sync_folder
 
 PARTIAL = ".partial"
-AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of Linux's renameat2; macOS' flag has the same value
 COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
 DOCUMENTS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
 
@@ -73,15 +72,7 @@ def require_utf8(path: Path, what: str) -> None:
 
 def exchange(one: Path, other: Path) -> None:
     """Let two folders change their names at once; in two steps where the file system can't."""
-    library = ctypes.CDLL(None, use_errno=True)
-    names = os.fsencode(one), os.fsencode(other)
-    if swap := getattr(library, "renameat2", None):  # Linux
-        done = swap(AT_FDCWD, names[0], AT_FDCWD, names[1], ctypes.c_uint(RENAME_EXCHANGE)) == 0
-    elif swap := getattr(library, "renamex_np", None):  # macOS
-        done = swap(*names, ctypes.c_uint(RENAME_EXCHANGE)) == 0
-    else:
-        done = False
-    if not done:
+    if not system.swap(one, other):
         aside = other.with_name(f"{other.name}.old{PARTIAL}")
         shutil.rmtree(aside, ignore_errors=True)
         os.rename(other, aside)
@@ -123,17 +114,22 @@ def _temporary(path: Path, folder: bool) -> Iterator[Path]:
             temporary.mkdir()
         else:
             temporary.touch(exist_ok=False)
-        descriptor = os.open(temporary, os.O_RDONLY if folder else os.O_RDWR)
-        with suppress(OSError):  # some network file systems have no locks: leftovers stay there
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        held = _locked(temporary)
         if temporary.exists():
             break
-        os.close(descriptor)  # another writer took it for a leftover before it was locked
+        held.close()  # another writer took it for a leftover before it was locked
     try:
         yield temporary
     finally:
         _remove(temporary)
-        os.close(descriptor)
+        held.close()
+
+
+def _locked(path: Path | str) -> Lock:
+    """A lock on what was just made; none where the file system has no locks, and then leftovers stay."""
+    with suppress(OSError):
+        return lock(path, wait=True)
+    return Lock(-1)
 
 
 def finished_name(name: str) -> str:
@@ -156,12 +152,11 @@ def _sweep(path: Path) -> None:
 
 def _remove_unlocked(entry: os.DirEntry[str]) -> None:
     with suppress(OSError):
-        descriptor = os.open(entry.path, os.O_RDONLY if entry.is_dir(follow_symlinks=False) else os.O_RDWR)
+        held = lock(entry.path)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _remove(Path(entry.path))
         finally:
-            os.close(descriptor)
+            held.close()
 
 
 def temporary_folder(prefix: str) -> tempfile.TemporaryDirectory[str]:
@@ -171,13 +166,9 @@ def temporary_folder(prefix: str) -> tempfile.TemporaryDirectory[str]:
             _remove_unlocked(entry)
     while True:
         folder = tempfile.TemporaryDirectory(prefix=prefix)
-        with suppress(FileNotFoundError):  # another process may take it for a leftover before it is locked
-            descriptor = os.open(folder.name, os.O_RDONLY)
-            weakref.finalize(folder, os.close, descriptor)
-            with suppress(OSError):  # some file systems have no locks
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if os.path.exists(folder.name):
-                return folder
+        weakref.finalize(folder, _locked(folder.name).close)
+        if os.path.exists(folder.name):  # another process may take it for a leftover before it is locked
+            return folder
 
 
 @contextmanager
@@ -186,17 +177,18 @@ def alone(folder: Path, sentence: str) -> Iterator[None]:
 
     The lock is on the folder itself and goes with the process. Where the file system has no locks, nobody is refused.
     """
-    descriptor = os.open(folder, os.O_RDONLY)
+    held = Lock(-1)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FledgeError(sentence) from None
-        except OSError:
-            pass  # as on some network file systems
+        held = lock(folder)
+    except BlockingIOError:
+        raise FledgeError(sentence) from None
+    except OSError:
+        if not folder.is_dir():
+            raise
+    try:
         yield
     finally:
-        os.close(descriptor)
+        held.close()
 
 
 def _remove(path: Path) -> None:
@@ -232,19 +224,6 @@ def sha256(path: Path | str) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def sync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_folder(path: Path) -> None:
-    """Flush the names in a folder, so that a rename survives a power cut."""
-    sync_file(path)
 
 
 def require_space(

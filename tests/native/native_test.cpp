@@ -1,9 +1,16 @@
 // The native core's own tests, run under AddressSanitizer and UBSan by run-sanitized.sh.
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 
 #include "checks.hpp"
+#include "checksum.hpp"
 #include "decode.hpp"
+#include "file_parts.hpp"
+#include "gather.hpp"
+#include "near_copies.hpp"
 #include "random_text.hpp"
 
 using namespace fledge_test;
@@ -187,6 +194,82 @@ void test_decoding(std::mt19937_64& random) {
     }
 }
 
+std::string name_of(const std::filesystem::path& path) {
+    const std::u8string name = path.u8string();
+    return {name.begin(), name.end()};
+}
+
+int error_of(const std::string& path) {
+    try {
+        FileParts(path, 1 << 20, Specials());
+    } catch (const FileError& error) {
+        return error.code().value();
+    }
+    return 0;
+}
+
+// What the system is asked for: files by any name and at any place, their changes, scratch files, memory.
+void test_system(std::mt19937_64& random) {
+    const std::filesystem::path path = std::filesystem::temp_directory_path() /
+                                       (u8"fledge-\u00E9\u4E2D-" + std::filesystem::path(std::to_string(random())).u8string());
+    std::string text;
+    while (text.size() < (3u << 20)) text += random_text(random, 10000);
+    const auto write = [&](const std::string& what) { std::ofstream(path, std::ios::binary) << what; };
+    write(text);
+    {
+        const Specials none;
+        FileParts parts(name_of(path), 1 << 20, none);
+        std::vector<Byte> room;
+        std::string back;
+        std::size_t count = 0;
+        for (auto part = parts.next(room); !part.empty(); part = parts.next(room), ++count) back.append(part.begin(), part.end());
+        require(back == text && count > 1, "a file in parts is the file", "");
+        parts.require_unchanged();
+        write(text + "more");
+        bool changed = false;
+        try {
+            parts.require_unchanged();
+        } catch (const FileChanged&) {
+            changed = true;
+        }
+        require(changed, "a file that was changed is noticed", "");
+    }
+    require(error_of(name_of(path)) == 0, "a file is opened and closed", "");
+    require(error_of(name_of(path) + ".missing") == ENOENT, "a missing file is said to be missing", "");
+    require(error_of(name_of(path.parent_path())) == EISDIR, "a folder is said to be one", "");
+    {
+        const std::vector<std::uint16_t> ids = {7, 8, 9, 10, 11};
+        std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(ids.data()), 10);
+        const std::int64_t begins[] = {0}, sources[] = {2}, lengths[] = {3};
+        std::int64_t inputs[4], targets[4];
+        const int file = open_to_read(name_of(path));
+        gather<std::uint16_t>(file, {begins, sources, lengths, {}, {}}, 0, 99, {inputs, targets, {}, {}});
+        close_file(file);
+        require(inputs[0] == 8 && inputs[2] == 10 && inputs[3] == 99 && targets[0] == 9 && targets[2] == 11 && targets[3] == -100,
+                "a batch holds what the file does", "");
+    }
+    std::filesystem::remove(path);
+    ScratchFile scratch;
+    const std::uint64_t first = scratch.append(text.data(), text.size()), second = scratch.append("end", 3);
+    std::string back(text.size() + 3, ' ');
+    scratch.read(first, back.data(), back.size());
+    require(back == text + "end" && second == text.size(), "a scratch file keeps what is put there", "");
+    Slots<std::uint64_t> slots(100'000);
+    for (const std::uint64_t slot : slots) require(slot == 0, "fresh memory is zero", "");
+    Buffer<std::uint32_t> buffer;
+    for (std::uint32_t i = 0; i < 3'000'000; ++i) buffer.push_back(i);  // past the size from which it moves to large pages
+    buffer.shrink();
+    for (std::uint32_t i = 0; i < buffer.size(); ++i) require(buffer.data()[i] == i, "memory that grows keeps its values", "");
+    require(reverse_bytes(0x0102030405060708) == 0x0807060504030201, "bytes are turned about", "");
+    require(fold_product(~0ull, ~0ull) == (1 ^ (~0ull - 1)), "a product is folded", "");
+    const auto sum = [&](std::size_t from, std::size_t count, std::uint32_t before) {
+        return checksum(bytes_of(text).subspan(from, count), before);
+    };
+    require(checksum(bytes_of("123456789")) == 0xCBF43926, "the checksum is CRC-32", "");
+    require(sum(0, 1000, 0) == ~crc::by_tables(~0u, bytes_of(text).data(), bytes_of(text).data() + 1000) && sum(500, 500, sum(0, 500, 0)) == sum(0, 1000, 0),
+            "folding and tables give one checksum", "");
+}
+
 int main() {
     std::mt19937_64 random(20260101);
     for (const char* text : {"", " ", "a", "  ", "\n", "'s", "it's", "a  b", "a \n b", "x\n\n  y", "1234567", "\xC2\xA0\xC2\xA0x", "\xE2\x80", "HelloWORLDFoo's"}) {
@@ -201,6 +284,7 @@ int main() {
     test_threads(random);
     test_many_words();
     test_decoding(random);
+    test_system(random);
     require(count_invalid(bytes_of("a\xFF\xE2\x80\x9C\xE2\x80z\xED\xA0\x80")) == 6, "invalid bytes are counted", "");
     std::puts("native tests passed");
 }

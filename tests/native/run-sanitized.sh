@@ -9,7 +9,7 @@ mkdir -p "$build"
 compiler="${CXX:-c++}"
 flags="-std=c++20 -O1 -g -Wall -Wextra -Wpedantic -Werror -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
 python="${PYTHON:-$here/../../.venv/bin/python}"
-sources="$core/count.cpp $core/encoder.cpp $core/trainer.cpp $core/decode.cpp $core/near_copies.cpp $core/passages.cpp"
+sources=$(find "$core" -name "*.cpp" ! -name bindings.cpp)
 # shellcheck disable=SC2086
 "$compiler" $flags -I"$core" "$here/native_test.cpp" $sources -pthread -o "$build/native_test"
 # shellcheck disable=SC2086

@@ -28,3 +28,19 @@ def test_sanitized(tmp_path):
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.count("no fact broken") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_windows(tmp_path):
+    """The core's own tests pass on Windows' calls, as mingw-w64 compiles them and Wine runs them."""
+    if not all(shutil.which(name) for name in ("x86_64-w64-mingw32-g++-posix", "wine")):
+        pytest.skip("no mingw-w64 or no Wine")
+    done = subprocess.run(
+        [SCRIPT.with_name("run-windows.sh")],
+        env={"BUILD": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "native tests passed" in done.stdout

@@ -5,7 +5,6 @@ Peaks are without sparsity and, on consumer cards, with fp32 accumulation, since
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from fledge import devices
 from fledge.errors import FledgeError, nearest
+from fledge.memory import total
 
 if TYPE_CHECKING:
     import torch
@@ -185,7 +185,7 @@ def measured_cpu() -> Device:
         "cpu",
         _cpu_title(),
         {"fp32": measured_peak(torch.device("cpu"), "fp32", CPU_PRODUCT, 0.4)},
-        _cpu_memory(),
+        float(total() or inf),
         2 * source.numel() * source.element_size() / copy,
         f"measured now: a {CPU_PRODUCT}³ matrix product and a 64 MB copy",
         measured=True,
@@ -203,7 +203,7 @@ def training_device(place: torch.device, precision: str) -> Device:
             return device
     else:
         title = _cpu_title() if place.type == "cpu" else place.type
-        device, size = Device(place.type, title, {}, _cpu_memory(), inf, ""), CPU_PRODUCT
+        device, size = Device(place.type, title, {}, float(total() or inf), inf, ""), CPU_PRODUCT
     rate = measured_peak(place, precision, size, 0.05)
     return replace(device, peaks={precision: rate}, source=f"measured now: a {size}³ matrix product", measured=True)
 
@@ -233,10 +233,6 @@ def _cpu_title() -> str:
 
     threads = torch.get_num_threads()
     return f"this CPU ({threads} thread{'s' * (threads > 1)})"
-
-
-def _cpu_memory() -> float:
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def _best(work: Callable[[], object], seconds: float) -> float:

@@ -38,9 +38,9 @@ from fledge.files import (
     exchange,
     require_space,
     require_utf8,
-    sync_folder,
     write_json,
 )
+from fledge.system import sync_folder
 
 if TYPE_CHECKING:
     from fledge.model import Model

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from fledge.errors import FledgeError, harmless, is_quiet, out_of_memory, short
 from fledge.files import finished_name
+from fledge.system import reader_left
 
 if TYPE_CHECKING:
     import typer
@@ -191,12 +192,7 @@ def fail(error: BaseException, sentence: str, debug: bool, code: int = 2) -> NoR
 
 def nobody_reads() -> bool:
     """Whether who read the output is gone, as with `| head`; if so, nothing more is written, not even at the end."""
-    import select
-
-    gone = select.poll()
-    for stream in (sys.stdout, sys.stderr):
-        gone.register(stream.fileno(), 0)  # asks for errors alone
-    if not gone.poll(0):
+    if not reader_left(sys.stdout, sys.stderr):
         return False
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):

@@ -7,7 +7,6 @@ import importlib.util
 import os
 import platform
 import shutil
-import sys
 
 from rich.console import Console
 from rich.markup import escape
@@ -34,8 +33,9 @@ def doctor(as_json: Json = False) -> None:
 
     from fledge import __version__
     from fledge.files import readable_bytes
+    from fledge.memory import total
 
-    size = memory()
+    size = total()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     rows = {
         "fledge": __version__,
@@ -68,13 +68,3 @@ def native_core() -> str:
     except ImportError as error:
         return f"missing ({error}): install fledge again with a C++ compiler present"
     return "present"
-
-
-def memory() -> int | None:
-    """Bytes of memory in all, where the system says."""
-    if sys.platform == "win32":
-        return None
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        return None

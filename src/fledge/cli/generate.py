@@ -150,10 +150,9 @@ def text_or_bytes(data: bytes) -> str | bytes:
 
 def input_waits() -> bool:
     """Whether standard input is a pipe or a file with something in it. Nothing is read, and nothing waited for."""
-    import array
-    import fcntl
     import stat
-    import termios
+
+    from fledge.system import waiting_bytes
 
     try:
         descriptor = sys.stdin.fileno()
@@ -161,9 +160,7 @@ def input_waits() -> bool:
         if stat.S_ISREG(found.st_mode):
             return os.lseek(descriptor, 0, os.SEEK_CUR) < found.st_size
         if stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode):
-            waiting = array.array("i", [0])
-            fcntl.ioctl(descriptor, termios.FIONREAD, waiting)
-            return waiting[0] > 0
+            return waiting_bytes(descriptor) > 0
     except (OSError, ValueError):  # closed, or no file of the system's
         pass
     return False

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from fledge.errors import FledgeError, nearest
-from fledge.files import PARTIAL, atomic_write, readable_bytes, require_space, sha256, sync_file, sync_folder
+from fledge.files import PARTIAL, atomic_write, readable_bytes, require_space, sha256
 from fledge.progress import progress_bar
+from fledge.system import sync_file, sync_folder
 
 ATTEMPTS = 5  # times that a lost connection is taken up again before giving up
 PAUSE = 1.0  # seconds before the second attempt; doubled each time

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any, cast
 
+from fledge import system
 from fledge.errors import FledgeError, changed
 from fledge.extras import missing
 from fledge.files import without_query
@@ -30,7 +31,7 @@ def read_at(file: int, start: int, size: int, name: object) -> bytes:
     """Exactly `size` bytes of an open file from a place that it had; a file that has become shorter is named."""
     parts = []
     while size > 0:
-        part = os.pread(file, size, start)
+        part = system.read_at(file, size, start)
         if not part:
             raise changed(name, "became shorter")
         parts.append(part)

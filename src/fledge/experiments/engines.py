@@ -111,7 +111,7 @@ class Job(NamedTuple):
     """A trial in a process of its own, and the end of the pipe on which it tells what came of it."""
 
     process: Any
-    told: Connection
+    told: Any
     gpu: str | None
 
     def result(self) -> Outcome:

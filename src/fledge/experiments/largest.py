@@ -6,6 +6,7 @@ The steps are taken by a process of their own, so that running out of memory end
 from __future__ import annotations
 
 import multiprocessing
+import sys
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -113,7 +114,7 @@ def _climb(config: RunConfig, folder: Path, windows: int | None, seconds: float 
 def _limit_memory() -> None:
     """On Linux, refuse what the free memory does not hold: the system itself would first end other programs."""
     status, free = Path("/proc/self/statm"), Path("/proc/meminfo")
-    if not status.is_file() or not free.is_file():
+    if sys.platform != "linux" or not status.is_file() or not free.is_file():
         return
     import os
     import resource

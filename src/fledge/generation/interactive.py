@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fledge.config import SamplingConfig, parse, parse_value
 from fledge.errors import FledgeError
@@ -82,7 +83,7 @@ def _obey(command: str, rest: str, settings: SamplingConfig) -> SamplingConfig:
 def _history():  # type: ignore[no-untyped-def]
     """Arrow keys and earlier prompts, where the terminal has them; kept in the user's own state folder."""
     try:
-        import readline
+        readline: Any = importlib.import_module("readline")
     except ImportError:
         yield
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -67,7 +68,7 @@ def large_pages(tensors: Iterable[Tensor]) -> list[Tensor]:
     """Room for tensors like these in one stretch of memory that the system backs with large pages: a processor that
     streams through small ones spends half its time looking up where they are. Empty on a system without them."""
     tensors = list(tensors)
-    if not tensors or not hasattr(mmap, "MADV_HUGEPAGE"):
+    if sys.platform != "linux" or not tensors or not hasattr(mmap, "MADV_HUGEPAGE"):
         return []
     sizes = [-(-tensor.nbytes // LINE) * LINE for tensor in tensors]
     stretch = mmap.mmap(-1, sum(sizes) + LARGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

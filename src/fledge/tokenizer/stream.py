@@ -6,6 +6,7 @@ Blocks end where cutting can't change the ids; the native core knows such places
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from os import PathLike
 from pathlib import Path
@@ -52,7 +53,7 @@ def encode_file(
 
 def _write_back(file: IO[bytes], start: int, length: int) -> None:
     """Let the system begin to write what is new to the disk, so that the end need not wait for all of it."""
-    if hasattr(os, "posix_fadvise"):  # of pages just written this drops none: it begins to write them
+    if sys.platform == "linux":  # of pages just written this drops none: it begins to write them
         os.posix_fadvise(file.fileno(), start, length, os.POSIX_FADV_DONTNEED)
 
 

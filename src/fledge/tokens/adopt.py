@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from fledge.errors import FledgeError
-from fledge.files import PARTIAL, atomic_folder, require_space, sync_folder, write_json
+from fledge.files import PARTIAL, atomic_folder, require_space, write_json
 from fledge.progress import progress_bar
+from fledge.system import sync_folder
 from fledge.tokenizer.base import Ids, Tokenizer
 from fledge.tokens.store import MANIFEST, TOKENIZER, TokenStore, end_token, new_manifest
 from fledge.tokens.work import GrowingFile, SplitFiles

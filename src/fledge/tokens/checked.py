@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import threading
 import weakref
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 from fledge.corpus.native import crc32, native
 from fledge.errors import FledgeError
+from fledge.system import BINARY, give_back, read_at
 
 BLOCK_BYTES = 1 << 20
 KEPT_MAPPED = 64 << 20  # bytes of a file that may stay mapped; pages beyond are given back as reading goes on
@@ -43,7 +43,7 @@ class Checked:
             raise FledgeError(f"{path} {state}: the store was cut or changed. {AGAIN}")
         if len(checksums) != -(-expected // BLOCK_BYTES):
             raise FledgeError(f"The manifest does not list a checksum for every block of {path}. {AGAIN}")
-        self.descriptor = os.open(path, os.O_RDONLY)
+        self.descriptor = os.open(path, os.O_RDONLY | BINARY)
         weakref.finalize(self, os.close, self.descriptor)
         self.array: Ids = np.memmap(path, dtype, "r") if count else np.empty(0, dtype)
         self._mapping = getattr(self.array, "_mmap", None)
@@ -73,7 +73,7 @@ class Checked:
 
     def _check_block(self, block: int) -> None:
         start = block * BLOCK_BYTES
-        data = os.pread(self.descriptor, BLOCK_BYTES, start)  # not through the mapping, which would stay in memory
+        data = read_at(self.descriptor, BLOCK_BYTES, start)  # not through the mapping, which would stay in memory
         if f"{crc32(data):08x}" != self.checksums[block]:
             raise FledgeError(
                 f"{self.path}: bytes {start:,} to {start + len(data):,} do not match their checksum: "
@@ -99,5 +99,5 @@ class Checked:
 
     def release(self) -> None:
         """Give mapped pages back, so that memory does not grow with the file; the system still caches it."""
-        if self._mapping is not None and self.array.nbytes > KEPT_MAPPED and hasattr(self._mapping, "madvise"):
-            self._mapping.madvise(mmap.MADV_DONTNEED)
+        if self._mapping is not None and self.array.nbytes > KEPT_MAPPED:
+            give_back(self._mapping)

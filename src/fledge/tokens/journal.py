@@ -13,7 +13,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from fledge.files import sync_folder
+from fledge.system import BINARY, sync_folder
 
 CUT_SHORT = re.compile(rb"[0-9a-f]{0,7}|[0-9a-f]{8}( (\{.*)?)?")  # a line of a journal without its end
 
@@ -31,7 +31,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.records, whole = read_journal(path)
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | BINARY, 0o644)
         os.ftruncate(self._file, whole)
         os.lseek(self._file, 0, os.SEEK_END)
         sync_folder(path.parent)

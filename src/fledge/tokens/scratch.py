@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fledge.corpus.native import native
+from fledge.system import give_back
 from fledge.tokens.checked import KEPT_MAPPED
 
 SMALL = 1 << 20  # bytes that may as well stay in memory
@@ -44,8 +44,8 @@ def scratch_array(parts: Iterable[npt.NDArray[np.int64]], count: int, folder: Pa
 def release(array: npt.NDArray[Any]) -> None:
     """Give the pages of a mapped array back; they are read again when needed."""
     mapping = getattr(array, "_mmap", None)
-    if mapping is not None and array.nbytes > KEPT_MAPPED and hasattr(mapping, "madvise"):
-        mapping.madvise(mmap.MADV_DONTNEED)
+    if mapping is not None and array.nbytes > KEPT_MAPPED:
+        give_back(mapping)
 
 
 class Ascending:

@@ -19,6 +19,7 @@ from fledge.corpus import Batch, Cursor
 from fledge.corpus.corpus import add_content
 from fledge.corpus.native import crc32
 from fledge.errors import FledgeError
+from fledge.system import BINARY
 from fledge.tokenizer.base import Ids
 from fledge.tokens.checked import BLOCK_BYTES
 from fledge.tokens.encoding import Encoded
@@ -32,7 +33,7 @@ class GrowingFile:
     """An append-only file that keeps a checksum for every megabyte."""
 
     def __init__(self, path: Path, state: dict[str, Any] | None) -> None:
-        self.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        self.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | BINARY, 0o644)
         self.size: int = state["size"] if state else 0
         self.partial: int = state["partial"] if state else 0
         self.checksums: list[str] = []  # whole blocks, of which the first `journaled` are in the journal

@@ -20,8 +20,9 @@ from typing import Any, TypeVar
 from fledge import files
 from fledge.corpus import Batch, Corpus
 from fledge.errors import FledgeError, command, note
-from fledge.files import require_space, sync_file, sync_folder, write_json
+from fledge.files import require_space, write_json
 from fledge.progress import progress_bar
+from fledge.system import sync_file, sync_folder
 from fledge.tokenizer.base import Tokenizer
 from fledge.tokenizer.checks import check_threads
 from fledge.tokens.encoding import Encoded, encode_batches

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 from fledge.errors import FledgeError
+from fledge.system import INTERRUPTS, STOPS
 
 PATIENCE = 1.0  # seconds that a second Ctrl-C gives the step to end in an orderly way
 UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
@@ -59,7 +60,7 @@ class Stops:
 
     def __enter__(self) -> Stops:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in STOPS:
                 self._before[number] = signal.signal(number, self._asked)
             self._listen()
         return self
@@ -74,7 +75,7 @@ class Stops:
             self._listener.join()  # at the end of the process it must not be the last to hold, and free, the model
 
     def _asked(self, number: int, _: FrameType | None) -> None:
-        if self._again or (self.signal is not None and number == signal.SIGINT):
+        if self._again or (self.signal is not None and number in INTERRUPTS):
             self._heeded = True
             raise KeyboardInterrupt(self.parting())
         self.signal = signal.Signals(number).name
@@ -82,7 +83,8 @@ class Stops:
 
     def _listen(self) -> None:
         read, self._ear = os.pipe()
-        os.set_blocking(self._ear, False)
+        if sys.platform != "win32":  # it does not ask for it
+            os.set_blocking(self._ear, False)
         former = signal.set_wakeup_fd(self._ear, warn_on_full_buffer=False)
         if former != -1:  # someone else listens, such as an event loop, and is not disturbed
             signal.set_wakeup_fd(former)
@@ -98,12 +100,12 @@ class Stops:
         first = True
         with open(read, "rb", buffering=0) as signals:
             while heard := signals.read(1):
-                if heard[0] not in (signal.SIGINT, signal.SIGTERM):
+                if heard[0] not in STOPS:
                     continue
                 if first:
                     first = False
                     self.answer()
-                elif heard[0] == signal.SIGINT:
+                elif heard[0] in INTERRUPTS:
                     self._again = True
                     self._hurry()
 

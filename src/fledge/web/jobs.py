@@ -9,7 +9,6 @@ import os
 import secrets
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 from fledge.errors import FledgeError, harmless
 from fledge.files import read_json, write_json
+from fledge.system import apart, interrupt
 from fledge.web.launch import JOB, LOCK, LOG, STATE, is_alive, is_new
 from fledge.web.library import NotFound
 
@@ -107,7 +107,7 @@ class Jobs:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,
+                **apart(),
             )
         )
         return self.one(folder.name)
@@ -128,7 +128,7 @@ class Jobs:
         while time.monotonic() < deadline:
             with suppress(OSError, FledgeError, KeyError, TypeError):
                 if is_alive(folder):  # then its process is the one that is kept, and no other has its number
-                    os.killpg(int(read_json(folder / STATE)["pid"]), signal.SIGINT)
+                    interrupt(int(read_json(folder / STATE)["pid"]))
                     break
             if job.started is not None and not is_alive(folder):
                 break

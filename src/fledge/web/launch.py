@@ -7,7 +7,6 @@ do the commands it runs: whoever finds the folder unlocked knows that nothing of
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fledge.files import read_json, write_json
+from fledge.system import STOPS, Lock, ignore_hangup, inheriting, is_locked, lock
 
 JOB, STATE, LOCK, LOG = "job.json", "state.json", "lock", "log.txt"
 POLL = 0.2
@@ -36,17 +36,18 @@ class Launch:
         self.state: dict[str, Any] = {"state": "waiting", "pid": os.getpid()}
 
     def run(self) -> None:
-        own = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(own, fcntl.LOCK_EX)  # who asks whether it lives holds it for a moment
-        for number in (signal.SIGINT, signal.SIGTERM):
+        own = self.folder / LOCK
+        own.touch(0o600)
+        held = lock(own, wait=True)  # who asks whether it lives holds it for a moment
+        for number in STOPS:
             signal.signal(number, self.stop)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        ignore_hangup()
         self.keep()
         turn = self.wait()
         code = STOPPED
         if turn is not None:
             self.keep(state="running", started=time.time())
-            code = self.work((own, turn))
+            code = self.work((held, turn))
         self.keep(state="ended", ended=time.time(), code=code, stopped=self.stopped)
 
     def stop(self, *_: object) -> None:
@@ -58,14 +59,14 @@ class Launch:
         with suppress(OSError):
             write_json(self.folder / STATE, self.state)
 
-    def wait(self) -> int | None:
+    def wait(self) -> Lock | None:
         """The lock of the device, once those that came before have ended; None where it was stopped meanwhile."""
-        device = os.open(self.folder.parent / f"device-{self.job['device']}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        device = self.folder.parent / f"device-{self.job['device']}.lock"
+        device.touch(0o600)
         while not self.stopped:
             if not any(self.before()):
                 with suppress(BlockingIOError):
-                    fcntl.flock(device, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    return device
+                    return lock(device)
             time.sleep(POLL)
         return None
 
@@ -79,7 +80,7 @@ class Launch:
                 if other["device"] == self.job["device"] and (is_alive(folder) or is_new(folder, other["created"])):
                     yield folder
 
-    def work(self, locks: tuple[int, int]) -> int:
+    def work(self, locks: tuple[Lock, Lock]) -> int:
         """The commands, one after the other, for as long as each does what it should; the exit code of the last."""
         code = 0
         with open(self.folder / LOG, "ab", buffering=0) as log:
@@ -93,7 +94,7 @@ class Launch:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     env={**os.environ, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1", "COLUMNS": "100"},
-                    pass_fds=locks,
+                    **inheriting(locks),
                 )
                 code = process.wait()
                 if code or self.stopped:
@@ -108,17 +109,7 @@ def is_new(folder: Path, created: float) -> bool:
 
 def is_alive(folder: Path) -> bool:
     """Whether a process of the job is left: only then is its folder locked."""
-    try:
-        lock = os.open(folder / LOCK, os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(lock)
-    return False
+    return is_locked(folder / LOCK)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import fledge
 from fledge.accounting.svg import SERIES, Drawing, text_width
 
 SOURCE = Path(__file__).parents[2]
-GROUND = ("devices", "errors", "extras", "files", "memory", "notebook", "progress", "plot", "config")
+GROUND = ("devices", "errors", "extras", "system", "files", "memory", "notebook", "progress", "plot", "config")
 LONGEST = 84  # letters of a room's purpose
 ORDER = (
     *GROUND,
