@@ -14,6 +14,7 @@ from fledge.corpus.clean import clean
 from fledge.corpus.inspect import inspect, leak
 from fledge.corpus.private import find_private, is_card, mask
 from fledge.errors import FledgeError
+from fledge.reports.corpus import corpus_page
 from tests.corpus.test_copies import changed, story
 
 
@@ -67,6 +68,35 @@ def test_clean_drops_what_is_broken_and_masks_what_is_private_on_request(tmp_pat
     kept = read(tmp_path / "clean.jsonl")
     assert not any("Diary" in text for text in kept)
     assert kept[-1].startswith("write to [e-mail] word")
+
+
+def test_show_tells_what_clean_would_leave_out_and_in_which_documents_something_was_found(tmp_path):
+    """With a page that holds all of it; and the bars end with the whole text."""
+    generator = random.Random(4)
+    texts = [story(generator) for _ in range(30)]
+    texts += [texts[0], changed(texts[1], 0.04, generator), " ".join(texts[2].split()[50:120])]
+    texts += ["В начале сотворил Бог небо и землю", "РџСЂРёРІРµС‚, РјРёСЂ", "ここに日本語の文章と漢字があります"]
+    source = written(tmp_path / "text.jsonl", [*texts, *(["a@example.org b@example.org"] * 2)])
+    report = inspect(opened(source))
+    done = clean(opened(source), tmp_path / "clean.jsonl")
+    assert report.left_out == done.left_out == {"copy": 2, "near-copy": 1, "inside another": 1}
+    assert report.left_out_bytes.total() == done.bytes - done.kept_bytes
+    assert report.examples == {"Cyrillic": [33, 34], "mojibake": [34], "Kana": [35], "e-mail": [36, 37]}
+    page = corpus_page("text", report).html()
+    assert page.count("<svg") == 1
+    assert "36, 37" in page
+    assert "<svg" in corpus_page("akjv", inspect(Corpus.from_documents(["one"], validation_fraction=0))).html()
+
+
+def test_every_reading_shows_how_far_it_is(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("fledge.progress.LINE_EVERY", -1)
+    source = written(tmp_path / "text.jsonl", [story(random.Random(seed)) for seed in range(3)])
+    clean(opened(source), tmp_path / "quiet.jsonl")
+    assert not capsys.readouterr().err
+    clean(opened(source), tmp_path / "clean.jsonl", progress=True)
+    lines = capsys.readouterr().err.splitlines()
+    titles = ["finding near-copies", "finding repeated passages", "writing"]
+    assert [line.partition(":")[0] for line in lines if "(100%)" in line] == titles
 
 
 def test_nothing_is_left_behind_where_cleaning_ends_early(tmp_path):

@@ -104,8 +104,8 @@ def test_what_stands_hundreds_of_times_on_both_sides_is_found_on_both():
     train = [b"a%d on one side %s" % (i, footer) for i in range(1500)]
     held = [b"z%d on the other: %s" % (i, footer) for i in range(1500)]
     found, bounds = stretches([*train, *held], queries=len(train), minimum=50)
-    documents = {int(np.searchsorted(bounds, start, "right")) - 1 for start, _, length in found if length >= len(footer)}
-    assert documents == set(range(1500, 3000))
+    whole = [start for start, _, length in found if length >= len(footer)]
+    assert {int(np.searchsorted(bounds, start, "right")) - 1 for start in whole} == set(range(1500, 3000))
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from itertools import islice
+
 import numpy as np
 import pytest
 import torch
 
-from fledge.config import ModelConfig, RunConfig, SamplingConfig
+from fledge.cli import main
+from fledge.config import ModelConfig, RunConfig, SamplingConfig, parse
 from fledge.corpus import Corpus
 from fledge.errors import FledgeError
 from fledge.evaluation.memorised import continued, memorised, training_store, without_leaks
 from fledge.model import build_model
+from fledge.reports.memorised import measured
+from fledge.run import Run
 from fledge.tokens import write_store
+from fledge.tokens.index import PassageIndex
 from tests.tokens.helpers import ByteTokenizer
 
 TEXTS = [f"{i} the quick brown fox jumps over the lazy dog, and number {i * i} of them sleeps on." for i in range(40)]
@@ -72,3 +79,33 @@ def test_the_loss_is_told_without_the_documents_that_leaked(tmp_path):
     share, loss = without_leaks(store, np.array([1.0, 5.0]))
     assert (share, loss) == (0.5, 5.0)
     assert without_leaks(store, np.array([1.0]))[1] is None
+
+
+def test_a_model_that_learned_its_text_by_heart_is_called_that_and_shows_its_source(tmp_path, monkeypatch, capsys):
+    """Trained until it repeats eight verses of Genesis: from the words of one it goes on with that verse."""
+    verses = [verse.decode() for verse in islice(Corpus.open("akjv", validation_fraction=0).documents(), 4, 12)]
+    source = tmp_path / "text.jsonl"
+    source.write_text("".join(json.dumps({"text": verse}) + "\n" for verse in verses))
+    given = {
+        "corpus": {"source": [str(source)], "validation_fraction": 0},
+        "tokenizer": {"kind": "word"},
+        "tokens": {"context_length": 32},
+        "model": {"layers": 1, "width": 64, "heads": 2},
+        "optimizer": {"learning_rate": 1e-2},
+        "schedule": {"warmup_steps": 10},
+        "training": {"steps": 100, "batch_size": 8, "threads": 1},
+    }
+    run = Run(parse(RunConfig, given), tmp_path / "run", quiet=True)
+    run.train()
+    assert measured(run).by_heart
+    (result,) = run.generate(["And God said, Let the waters"], temperature=0, max_tokens=60)
+    index = PassageIndex.of(training_store(tmp_path / "run", run.config))
+    found = max(index.sources(result.ids, run.tokenizer), key=lambda one: one.length)
+    assert found.length >= 20
+    assert found.text in result.text
+    assert found.text.strip(" .,") in verses[found.document]
+    words = "--prompt", "And God said, Let the waters", "--temperature", "0", "--max-tokens", "60", "--sources"
+    monkeypatch.setattr("sys.argv", ["fledge", "generate", str(tmp_path / "run"), *words])
+    with pytest.raises(SystemExit):
+        main()
+    assert f"{found.length} tokens stand in the training text: document {found.document}" in capsys.readouterr().out

@@ -93,7 +93,11 @@ def show(
     skip_bad: SkipBad = False,
     max_document_bytes: Longest = LONGEST,
     samples: Annotated[int, typer.Option(min=0, help="Documents to print the beginning of.")] = 3,
+    page: Annotated[
+        Path | None, typer.Option(help="Write all of it, with figures, into this .html or .md file.")
+    ] = None,
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Print counts, sizes, a few samples, and what looks wrong."""
 
@@ -121,7 +125,11 @@ def show(
         max_document_bytes=max_document_bytes,
     )
     with notes_kept():  # the report says it, too
-        report = inspect(corpus, samples)
+        report = inspect(corpus, samples, progress=not quiet)
+    if page is not None:
+        from fledge.reports.corpus import corpus_page
+
+        corpus_page(corpus.name, report).write(page)
     if as_json:
         return print_json({"name": corpus.name, **plain(report), "warnings": report.warnings})
     console = Console(emoji=False)  # :heart: in a text is no heart
@@ -137,6 +145,8 @@ def show(
     copied(console, report)
     for warning in report.warnings:
         console.print(f"warning: {warning}", markup=False, soft_wrap=True)
+    if page is not None:
+        print(f"Page: {page}")
 
 
 def copied(console: Console, report: Report) -> None:
@@ -166,11 +176,21 @@ def copied(console: Console, report: Report) -> None:
     if any(report.leaked.values()):
         found = [f"{share:.2%} in {length:,} bytes or more" for length, share in report.leaked.items() if share]
         console.print(f"held-out text that stands in the training text: {', '.join(found)}", soft_wrap=True)
+    if report.left_out:
+        reasons = ", ".join(f"{count:,} × {why}" for why, count in report.left_out.most_common())
+        console.print(
+            f"fledge corpus clean would leave out {report.left_out.total():,} of {sum(report.documents.values()):,} "
+            f"documents, {readable_bytes(report.left_out_bytes.total())}: {reasons}",
+            soft_wrap=True,
+        )
     scripts = [f"{name} {count:,}" for name, count in report.scripts.most_common()]
     if len(scripts) > 1:
         console.print(f"documents by script: {', '.join(scripts)}", soft_wrap=True)
     for kind, example in report.private_examples.items():
         console.print(escape(harmless(f"  {report.private[kind]:,} × {kind}, such as {example}")), soft_wrap=True)
+    for finding, numbers in report.examples.items():
+        listed = ", ".join(f"{number:,}" for number in numbers)
+        console.print(f"  {finding}: first in document {listed} (counted from 0)", soft_wrap=True)
     for line in report.recurring[:5]:
         console.print(escape(harmless(f"  in most documents: {line[:100]!r}")), soft_wrap=True)
 
@@ -188,6 +208,7 @@ def leak(
     test_fraction: TestFraction = 0.0,
     split: Split = None,
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Print how much of held-out text stands word for word in the training text, by the length of the match."""
     from rich.console import Console
@@ -200,7 +221,7 @@ def leak(
     shares = (0.0, 0.0) if train else (validation_fraction, test_fraction)
     options: dict[str, Any] = {"format": format, "separator": separator, "field": field, "split": split}
     held = Corpus.open(*held_out, validation_fraction=shares[0], test_fraction=shares[1], **options)
-    found = look.leak(held, Corpus.open(*train, validation_fraction=0.0, **options) if train else None)
+    found = look.leak(held, Corpus.open(*train, validation_fraction=0.0, **options) if train else None, not quiet)
     if not found:
         raise FledgeError("One of the two sides holds no text. Name another text with --in, or hold something out.")
     if as_json:
@@ -230,6 +251,7 @@ def clean(
         list[str] | None,
         typer.Option(help="Leave out mojibake, markup, script (other than most documents'), or recurring lines."),
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Write a new corpus with one of each group of copies, and list what was left out and why."""
     from fledge.corpus import Corpus
@@ -251,7 +273,7 @@ def clean(
         skip_bad=skip_bad,
         max_document_bytes=max_document_bytes,
     )
-    done = clean_corpus(corpus, out, alike, keep, mask, drop or ())
+    done = clean_corpus(corpus, out, alike, keep, mask, drop or (), progress=not quiet)
     print(
         f"{out}: {done.kept:,} of {done.documents:,} documents, {readable_bytes(done.kept_bytes)} of "
         f"{readable_bytes(done.bytes)}"

@@ -16,12 +16,11 @@ import numpy as np
 
 from fledge.corpus.copies import ALIKE, find_copies
 from fledge.corpus.corpus import Corpus
-from fledge.corpus.passages import PASSAGE, find_passages
+from fledge.corpus.passages import INSIDE, find_passages
 from fledge.corpus.private import has_markup, is_mojibake, mask, recurring_lines, script_of, without_lines
 from fledge.errors import FledgeError
 from fledge.files import COMPRESSED, atomic_write, documents_format
 
-INSIDE = 0.9  # of a document's text stands in a larger one
 OPENING = 80  # bytes of a document that the list of those left out shows
 DROPS = ("mojibake", "markup", "script", "lines")
 Keep = Literal["first", "longest"]
@@ -49,6 +48,7 @@ def clean(
     keep: Keep = "first",
     masked: bool = False,
     drop: Collection[str] = (),
+    progress: bool = False,
 ) -> Cleaned:
     """Write the documents worth keeping to `out`: JSONL where its name says so, else a text with separators.
 
@@ -67,7 +67,7 @@ def clean(
     for source in corpus.sources:
         if source.half_known:
             raise FledgeError("A text is cleaned in several readings. Write standard input to a file first.")
-    copies = find_copies(corpus.batches(), alike)
+    copies = find_copies(corpus.watched("finding near-copies", progress), alike)
     sizes = [len(document) for document in corpus.documents()]
     if not any(sizes):
         raise FledgeError(f"{corpus.name} holds no text. Nothing was written.")
@@ -78,7 +78,7 @@ def clean(
             if group not in best or sizes[number] > sizes[best[group]]:
                 best[group] = number
         leaders = np.array([best[group] for group in copies.groups.tolist()], leaders.dtype)
-    passages = find_passages((batch.text for batch in corpus.batches()), at_least=PASSAGE)
+    passages = find_passages(batch.text for batch in corpus.watched("finding repeated passages", progress))
     inside = passages.shares() >= INSIDE
     scripts = Counter(map(script_of, corpus.documents())) if "script" in drop else Counter()
     usual = scripts.most_common(1)[0][0] if scripts else ""
@@ -102,7 +102,8 @@ def clean(
     result = Cleaned(list=listed)
     separator = corpus.options.separator
     with atomic_write(out) as file, atomic_write(listed) as notes:
-        for number, document in enumerate(corpus.documents()):
+        documents = (one for batch in corpus.watched("writing", progress) for one in batch.documents)
+        for number, document in enumerate(documents):
             result.documents += 1
             result.bytes += len(document)
             why = reason(number, document)

@@ -188,14 +188,7 @@ class Corpus:
             )
             return None
         alone = Corpus(self.sources, self.options.with_nothing_held_out())
-        with progress_bar("finding near-copies", self.size, shown=self._shown) as bar:
-
-            def watched() -> Iterator[Batch]:
-                for batch in alone.batches():
-                    yield batch
-                    bar.advance(batch.consumed - bar.done)
-
-            return Sides(watched())
+        return Sides(alone.watched("finding near-copies", self._shown))
 
     def keep_together(self) -> None:
         """Find near-copies now, with a progress bar, where the split needs them; else that waits for the first use."""
@@ -293,6 +286,15 @@ class Corpus:
             for document, part in zip(batch.documents, batch.parts.tolist(), strict=True):
                 if split is None or PARTS[part] == split:
                     yield document
+
+    def watched(self, title: str, shown: bool = True) -> Iterator[Batch]:
+        """The documents as `batches` gives them, with a progress bar of that title."""
+        if self.options.split == "group":
+            _ = self._sides  # its reading has a bar of its own, which is to end before this one begins
+        with progress_bar(title, self.size, shown=shown) as bar:
+            for batch in self.batches():
+                yield batch
+                bar.advance(batch.consumed - bar.done)
 
     def batches(self, start: Cursor | None = None) -> Iterator[Batch]:
         """The documents from a cursor on, in pieces of some megabytes, and the cursor after each piece."""

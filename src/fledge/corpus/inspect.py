@@ -10,7 +10,7 @@ import numpy as np
 
 from fledge.corpus.copies import find_copies
 from fledge.corpus.corpus import Corpus
-from fledge.corpus.passages import LENGTHS, PASSAGE, find_passages
+from fledge.corpus.passages import INSIDE, LENGTHS, PASSAGE, find_passages
 from fledge.corpus.private import find_private, has_markup, hidden, is_mojibake, recurring_lines, script_of
 from fledge.corpus.split import PARTS, TRAIN
 from fledge.corpus.text import Text
@@ -19,6 +19,7 @@ from fledge.files import readable_bytes
 GIANT = 10 << 20  # bytes; a longer document is worth a question
 GROUPS = 5  # of copies, and of passages, that are shown
 SHOWN = 160  # bytes of a sample
+EXAMPLES = 5  # documents that are named for each finding
 
 
 @dataclass
@@ -37,6 +38,9 @@ class Report:
     "Bytes of documents that are copies or near-copies."
     groups: list[tuple[int, str]] = field(default_factory=list)
     "The largest groups of copies: how many documents, and the opening of the first."
+    left_out: Counter[str] = field(default_factory=Counter)
+    "How many documents `clean` would leave out, by the reason."
+    left_out_bytes: Counter[str] = field(default_factory=Counter)
     repeated_bytes: int = 0
     "Bytes in passages that stand earlier, too."
     passages: list[tuple[str, int, int]] = field(default_factory=list)
@@ -48,6 +52,8 @@ class Report:
     scripts: Counter[str] = field(default_factory=Counter)
     mojibake: int = 0
     markup: int = 0
+    examples: dict[str, list[int]] = field(default_factory=dict)
+    "The numbers of the first documents with each finding: mojibake, markup, private kinds, and the rarer scripts."
     recurring: list[str] = field(default_factory=list)
     "Lines that stand in most documents."
     skipped: int = 0
@@ -56,8 +62,8 @@ class Report:
     warnings: list[str] = field(default_factory=list)
 
 
-def inspect(corpus: Corpus, samples: int = 3) -> Report:
-    """Read a corpus once and say what is in it."""
+def inspect(corpus: Corpus, samples: int = 3, progress: bool = False) -> Report:
+    """Read a corpus, several times where that is possible, and say what is in it."""
     report = Report(
         dict.fromkeys(corpus.parts, 0),
         dict.fromkeys(corpus.parts, 0),
@@ -65,7 +71,12 @@ def inspect(corpus: Corpus, samples: int = 3) -> Report:
     )
     invalid = nul = carriage = 0
     lengths: list[int] = []
-    for batch in corpus.batches():
+
+    def found(finding: str, number: int) -> None:
+        if len(numbers := report.examples.setdefault(finding, [])) < EXAMPLES:
+            numbers.append(number)
+
+    for batch in corpus.watched("looking at documents", progress):
         report.skipped += batch.skipped
         for document, part in zip(batch.documents, batch.parts.tolist(), strict=True):
             name = PARTS[part]
@@ -77,24 +88,33 @@ def inspect(corpus: Corpus, samples: int = 3) -> Report:
                 kind = (match.lastgroup or "").replace("_", "-")
                 report.private[kind] += 1
                 report.private_examples.setdefault(kind, hidden(match[0]))
-            report.scripts[script_of(document)] += 1
-            report.mojibake += is_mojibake(document)
-            report.markup += has_markup(document)
+                if number - 1 not in report.examples.get(kind, ()):
+                    found(kind, number - 1)
+            report.scripts[script := script_of(document)] += 1
+            found(script, number - 1)
+            if is_mojibake(document):
+                report.mojibake += 1
+                found("mojibake", number - 1)
+            if has_markup(document):
+                report.markup += 1
+                found("markup", number - 1)
             invalid += not _is_utf8(document)
             nul += b"\0" in document
             carriage += b"\r\n" in document
             if number & (number - 1) == 0 and len(report.samples) < samples:  # the 1st, 2nd, 4th … document
                 report.samples.append(document[:SHOWN].decode("utf-8", "replace"))
     report.shortest, report.longest = lengths or [0, 0]
+    for script, _ in report.scripts.most_common(1):
+        del report.examples[script]  # what most are is no finding
     if not corpus.half_known:
-        _copied(corpus, report)
+        _copied(corpus, report, progress)
     report.warnings = _warnings(corpus, report, invalid, nul, carriage)
     return report
 
 
-def _copied(corpus: Corpus, report: Report) -> None:
+def _copied(corpus: Corpus, report: Report, progress: bool) -> None:
     """Copies, repeated passages and the leak, each in a reading of its own."""
-    copies = find_copies(corpus.batches())
+    copies = find_copies(corpus.watched("finding near-copies", progress))
     numbers = np.arange(len(copies.groups))
     report.duplicates = int((copies.exact != numbers).sum())
     report.near_copies = int(copies.near.sum()) - report.duplicates
@@ -108,20 +128,25 @@ def _copied(corpus: Corpus, report: Report) -> None:
                 openings[number] = document[:SHOWN].decode("utf-8", "replace")
             number += 1
     report.groups = [(count, openings[first]) for first, count in largest.items() if first in openings]
-    passages = find_passages(batch.text for batch in corpus.batches())
+    passages = find_passages(batch.text for batch in corpus.watched("finding repeated passages", progress))
+    sizes, exact = np.diff(passages.bounds), copies.exact == copies.exact[copies.groups]
+    reasons = {"copy": copies.near & exact, "near-copy": copies.near & ~exact}
+    reasons["inside another"] = ~copies.near & (passages.shares() >= INSIDE)
+    report.left_out = +Counter({why: int(chosen.sum()) for why, chosen in reasons.items()})
+    report.left_out_bytes = +Counter({why: int(sizes[chosen].sum()) for why, chosen in reasons.items()})
     report.repeated_bytes = passages.covered(PASSAGE)
     report.passages = passages.largest(GROUPS)
-    report.leaked = leak(corpus)
+    report.leaked = leak(corpus, progress=progress)
     report.recurring = sorted(line.decode("utf-8", "replace") for line in recurring_lines(corpus.documents()))
 
 
-def leak(held_out: Corpus, train: Corpus | None = None) -> dict[int, float]:
+def leak(held_out: Corpus, train: Corpus | None = None, progress: bool = False) -> dict[int, float]:
     """The share of held-out bytes that stands in the training text, by the least length of the match in bytes; of all
     of one corpus in another, or of one corpus' held-out part in its training part.
     """
 
     def texts(corpus: Corpus, wanted: bool) -> Iterator[Text]:
-        for batch in corpus.batches():
+        for batch in corpus.watched(f"reading {'held-out' if wanted else 'training'} text", progress):
             chosen = (batch.parts != TRAIN) == wanted if train is None else np.ones(len(batch.text), np.bool_)
             yield Text(batch.text.buffer, batch.text.starts[chosen], batch.text.ends[chosen])
 

@@ -20,6 +20,7 @@ from fledge.corpus.text import Text
 from fledge.errors import FledgeError
 
 LENGTHS = (50, 100, 200, 500, 1000)  # bytes by which a leak is told
+INSIDE = 0.9  # of a document stands in a larger one: it adds nothing
 PASSAGE = 100  # bytes; shorter ones are often but ways of speaking
 Numbers = npt.NDArray[np.int64]
 

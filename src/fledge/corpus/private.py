@@ -12,15 +12,20 @@ from collections.abc import Iterable, Iterator
 FORMS = {
     "e-mail": rb"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){0,4}\.[A-Za-z]{2,24}\b",
     "key": rb"-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----[A-Za-z0-9+/=\s]{0,8000}(?:-----END [A-Z ]{0,20}PRIVATE KEY-----)?"
-    rb"|\b(?:AKIA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{36,80}|sk-[A-Za-z0-9_-]{20,100}|xox[abps]-[A-Za-z0-9-]{10,80})\b",
-    "password": rb"(?i:\b(?:password|passwort|passwd|pwd|api[_-]?key|secret)[\"']?\s?[:=]\s?)[\"']?[^\s\"']{6,80}",
+    rb"|\b(?:AKIA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{36,80}|sk-[A-Za-z0-9_-]{20,100}|AIza[A-Za-z0-9_-]{35}"
+    rb"|eyJ[A-Za-z0-9_-]{10,2000}\.eyJ[A-Za-z0-9_-]{2,4000}\.[A-Za-z0-9_-]{8,1000}|xox[abps]-[A-Za-z0-9-]{10,80})\b",
+    "password": rb"(?i:(?<![A-Za-z])(?:password|passwort|passwd|pwd|api[_-]?key|secret(?:[_-]?access)?(?:[_-]?key)?)"
+    rb"[\"']?\s?[:=]\s?)[\"']?[^\s\"']{6,80}",
     "card": rb"\b(?:[0-9][ -]?){12,18}[0-9]\b",
     "phone": rb"(?<![\w.])(?:\+[0-9]{1,3}[ .-]?(?:\(?[0-9]{1,4}\)?[ .-]?){2,5}[0-9]{2,4}"
     rb"|\(?[0-9]{3}\)?[ .-][0-9]{3}[ .-][0-9]{4})(?![\w])",
     "base64": rb"(?<![A-Za-z0-9+/])(?=[A-Za-z0-9+/]{0,200}[0-9+/])[A-Za-z0-9+/]{120,}={0,2}",
 }
 PRIVATE = re.compile(b"|".join(b"(?P<%s>%s)" % (kind.replace("-", "_").encode(), form) for kind, form in FORMS.items()))
-MOJIBAKE = re.compile(b"\xc3[\x82\x83]\xc2[\x80-\xbf]|\xc3\xa2\xe2\x82\xac|\xef\xbf\xbd")
+MOJIBAKE = re.compile(
+    b"\xc3[\x82\x83]\xc2[\x80-\xbf]|\xc3\xa2\xe2\x82\xac|\xef\xbf\xbd"  # UTF-8 read as Latin-1
+    b"|(?:\xd0[\xa0\xa1](?:[\xc2-\xd1][\x80-\xbf]|\xe2[\x80-\xbf]{2})){4}"  # as Windows-1251
+)
 MARKUP = re.compile(rb"</?[A-Za-z][A-Za-z0-9]{0,10}(?: [^<>\n]{0,200})?/?>|&(?:[a-z]{2,8}|#[0-9]{1,6});")
 SCRIPTS = {
     "Latin": "A-Za-z\u00c0-\u024f\u1e00-\u1eff",
@@ -33,6 +38,12 @@ SCRIPTS = {
     "Hangul": "\u1100-\u11ff\uac00-\ud7af",
     "Kana": "\u3040-\u30ff",
     "Han": "\u3400-\u9fff",
+    "Armenian": "\u0530-\u058f",
+    "Georgian": "\u10a0-\u10ff\u1c90-\u1cbf",
+    "Ethiopic": "\u1200-\u139f",
+    "Lao, Tibetan or Burmese": "\u0e80-\u109f",
+    "Khmer": "\u1780-\u17ff",
+    "another": "\u0700-\u08ff\u13a0-\u177f\u1800-\u1c8f\u2c00-\u2dff\ua000-\uabff",
 }
 LETTERS = {name: re.compile(f"[{letters}]") for name, letters in SCRIPTS.items()}
 LOOKED_AT = 1 << 14  # bytes of a document that show its script
@@ -97,6 +108,8 @@ def script_of(document: bytes) -> str:
         return "Latin" if re.search(rb"[A-Za-z]", head) else "none"
     text = head.decode("utf-8", "ignore")
     counts = {name: len(letters.findall(text)) for name, letters in LETTERS.items()}
+    if 20 * counts["Kana"] > counts["Han"]:  # Japanese is written in both
+        counts["Kana"], counts["Han"] = counts["Kana"] + counts["Han"], 0
     total = sum(counts.values())
     best = max(counts, key=lambda name: counts[name])
     return "none" if not total else best if counts[best] >= MOSTLY * total else "mixed"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fledge.errors import FledgeError
-from fledge.tokens.index import COPIED, PassageIndex
+from fledge.tokens.index import COPIED, PassageIndex, covered
 from fledge.tokens.store import TokenStore
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SAMPLES, SAMPLE_TOKENS = 16, 128
 PROMPTS, PROMPT_TOKENS = 64, 32  # training passages that are to be continued, and how long each half is
+LENGTHS = (5, 10, COPIED, 50, 100)  # tokens by which copied text is told
 HELD_OUT = 100_000  # tokens of human text, at most
 BY_HEART, MORE_THAN_HUMAN = 0.2, 0.2
 "From which share of passages continued word for word, or of copied tokens above that of human text, it is by heart."
@@ -42,6 +43,9 @@ class Memorised:
     "The share of training passages that the model continues word for word, 32 tokens after 32, greedily."
     longest: int
     "Tokens of the longest generated stretch that stands in the training text."
+    generated_by_length: dict[int, float] = field(default_factory=dict)
+    "The share of generated tokens by the least length of the stretch; empty where none were generated."
+    held_out_by_length: dict[int, float] = field(default_factory=dict)
 
     @property
     def by_heart(self) -> bool:
@@ -110,10 +114,10 @@ def memorised(
     texts = list(prompts) or [settings.prompt]
     values = {"samples": -(-samples // len(texts)), "max_tokens": SAMPLE_TOKENS, "stop": ()}
     generations = generate(model, tokenizer, texts, settings.model_copy(update=values))
-    copied = [index.copied(one.ids) for one in generations if one.ids]
-    longest = max((int(index.longest(one.ids)[0].max()) for one in generations if one.ids), default=0)
-    size = sum(map(len, copied))
+    lengths = [index.longest(one.ids)[0] for one in generations if one.ids]
     tokens, held_out = store.split("train").tokens, store.split("validation").tokens[:HELD_OUT]
+    human = [index.longest(held_out, os.cpu_count() or 1)[0]] if len(held_out) >= COPIED else []
+    of_model, of_people = shares(lengths), shares(human)
     half = max(1, min(PROMPT_TOKENS, model.context_length // 2))
     extracted = 0.0
     if len(tokens) >= 2 * half:
@@ -122,8 +126,16 @@ def memorised(
         rows = torch.from_numpy(np.stack([tokens[start : start + 2 * half] for start in starts]).astype(np.int64))
         extracted = float((continued(model, rows[:, :half], half) == rows[:, half:]).all(1).float().mean())
     return Memorised(
-        generated=float(sum(int(one.sum()) for one in copied) / size) if size else 0.0,
-        held_out=float(index.copied(held_out).mean()) if len(held_out) >= COPIED else None,
+        generated=of_model.get(COPIED, 0.0),
+        held_out=of_people.get(COPIED),
         extracted=extracted,
-        longest=longest,
+        longest=max((int(one.max()) for one in lengths), default=0),
+        generated_by_length=of_model,
+        held_out_by_length=of_people,
     )
+
+
+def shares(texts: Sequence[NDArray[np.int64]]) -> dict[int, float]:
+    """The share of copied tokens by the least length of a stretch, of texts by their longest matches."""
+    size = sum(map(len, texts))
+    return {least: float(sum(int(covered(one, least).sum()) for one in texts) / size) for least in LENGTHS if size}

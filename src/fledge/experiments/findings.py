@@ -7,6 +7,7 @@ import io
 import math
 import shlex
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from fledge.experiments.statistics import Estimate, apart, estimate, paired_diff
 from fledge.experiments.trials import LENGTH, Outcome, by_arm, without_context_notes
 from fledge.files import atomic_write, readable_bytes
 from fledge.plot import COLOURS, Curve, curves
+from fledge.reports.memorised import add_memorised_arms, measured
 from fledge.reports.page import Page, cell
 
 MOST_CURVES = len(COLOURS)
@@ -364,17 +366,20 @@ def add_samples(page: Page, plan: Plan, outcomes: Sequence[Outcome], folder: Pat
         f"Written by {who} of seed {plan.seeds[0]} after {start}: up to {SAMPLE} tokens behind the ▸, at temperature "
         "0.7 with seed 0, whatever the recipe's own sampling is."
     )
+    memorised = {}
     for outcome in whole:
         try:
             with without_context_notes():
-                text = (
-                    load(folder / outcome.folder).generate([prompt], temperature=0.7, max_tokens=SAMPLE, seed=0)[0].text
-                )
+                run = load(folder / outcome.folder)
+                text = run.generate([prompt], temperature=0.7, max_tokens=SAMPLE, seed=0)[0].text
+            with suppress(FledgeError):  # its tokens may have been removed since
+                memorised[outcome.arm] = measured(run)
         except FledgeError as error:  # a report is worth having without what was since removed
             text = f" (no sample: {error})"
         page.quote(
             f"{outcome.arm}: {prompt}▸{text if text.strip() else ' (it ended at once, or wrote only white space)'}"
         )
+    add_memorised_arms(page, memorised)
 
 
 class Experiment(NamedTuple):

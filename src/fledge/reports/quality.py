@@ -1,4 +1,4 @@
-"""How good a model is, on the page of its run: n-gram baselines, compressors, and what it learned by heart."""
+"""How good a model is, on the page of its run: n-gram baselines and compressors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from fledge.run import Run
 
 BASELINES = "baselines.json"
-INDEXED = 50_000_000  # tokens; an index of more would keep a report waiting
 FINAL = {
     "validation": "text that it has not seen",
     "test": "the test part, which no checkpoint or setting was chosen by",
@@ -110,35 +109,3 @@ def add_compression(page: Page, run: Run, evaluation: Evaluation) -> None:
         f"behind it; the difference is what the held-out text costs. The last {readable_bytes(found.training)} of the "
         f"training text and the first {readable_bytes(found.held_out)} of the held-out text were used."
     )
-
-
-def add_memorised(page: Page, run: Run, evaluation: Evaluation) -> None:
-    """What the model says word for word as its text does, beside what people repeat; and the loss without leaks."""
-    from fledge.evaluation.memorised import memorised, without_leaks
-
-    store = run.tokens
-    if len(store.split("train").tokens) > INDEXED:
-        return
-    found = memorised(run.model, run.tokenizer, store, run.config.sampling)
-    leaked, loss = without_leaks(store, evaluation.by_document, store.final)
-    page.heading("What it learned by heart")
-    human = "–" if found.held_out is None else f"{found.held_out:.1%}"
-    page.table(
-        ["", ""],
-        [
-            ("generated tokens in stretches of 20 or more that stand in the training text", f"{found.generated:.1%}"),
-            ("the same of held-out text, which people wrote", human),
-            ("training passages continued word for word, 32 tokens after 32", f"{found.extracted:.1%}"),
-            ("longest generated stretch that stands in the training text, in tokens", found.longest),
-            ("held-out documents of which half or more stands in the training text", f"{leaked:.1%}"),
-        ],
-    )
-    verdict = (
-        "The model has learned its text by heart: what it writes is to a large part copied. Train it for fewer passes, "
-        "or on more text."
-        if found.by_heart
-        else "The model has not learned its text by heart."
-    )
-    if leaked and loss is not None:
-        verdict += f" Without the held-out documents that leaked, its loss is {loss:.3f} nats per token."
-    page.paragraph(f"{verdict} fledge generate --sources shows where a text stands in the training text.")

@@ -16,8 +16,9 @@ from fledge.errors import FledgeError, notes_kept
 from fledge.files import read_json
 from fledge.plot import in_words
 from fledge.reports.course import add_course, add_curves
+from fledge.reports.memorised import add_memorised
 from fledge.reports.page import Page, cell
-from fledge.reports.quality import FINAL, add_answer, add_compression, add_meaning, add_memorised, run_baselines
+from fledge.reports.quality import FINAL, add_answer, add_compression, add_meaning, run_baselines
 from fledge.runs.layout import REPORT, START
 
 if TYPE_CHECKING:

@@ -96,13 +96,7 @@ class PassageIndex:
         self, ids: Sequence[int] | npt.NDArray[Any], at_least: int = COPIED, threads: int = 1
     ) -> npt.NDArray[np.bool_]:
         """Which tokens lie inside a stretch of at least so many tokens that stands in the training text."""
-        lengths, _ = self.longest(ids, threads)
-        change = np.zeros(len(lengths) + 1, np.int64)
-        starts = np.flatnonzero(lengths >= at_least)
-        np.add.at(change, starts, 1)
-        np.add.at(change, starts + lengths[starts], -1)
-        found: npt.NDArray[np.bool_] = np.cumsum(change[:-1]) > 0
-        return found
+        return covered(self.longest(ids, threads)[0], at_least)
 
     def sources(self, ids: Sequence[int], tokenizer: Tokenizer, at_least: int = COPIED) -> list[Source]:
         """The longest stretches of generated tokens that stand in the training text, none inside another."""
@@ -118,6 +112,20 @@ class PassageIndex:
             text = tokenizer.decode(list(ids[start:end]))
             found.append(Source(start, length, text, document, place - first, opening))
         return found
+
+
+def covered(lengths: Lengths, at_least: int) -> npt.NDArray[np.bool_]:
+    """Which tokens lie inside a stretch of at least so many, by the length of the longest that begins at each.
+
+    >>> covered(np.array([1, 3, 2, 1, 0]), 3).tolist()
+    [False, True, True, True, False]
+    """
+    change = np.zeros(len(lengths) + 1, np.int64)
+    starts = np.flatnonzero(lengths >= at_least)
+    np.add.at(change, starts, 1)
+    np.add.at(change, starts + lengths[starts], -1)
+    found: npt.NDArray[np.bool_] = np.cumsum(change[:-1]) > 0
+    return found
 
 
 def _identity(store: TokenStore) -> dict[str, Any]:
