@@ -72,7 +72,8 @@ $(VENV)/.dev: $(VENV)/bin/pip $(NATIVE)
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.bench: $(VENV)/.dev
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt gigatoken rustbpe datasketch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt gigatoken rustbpe datasketch datasets click-option-group xxhash tqdm
+	$(BIN)/python -m pip install --quiet --no-deps text-dedup  # it pins an older rich, and needs pyspark for other commands
 	@touch $@
 
 $(VENV)/.harness: $(VENV)/.dev

@@ -17,11 +17,12 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fledge.corpus import Corpus
 from fledge.corpus.copies import ALIKE, SHINGLE, find_copies
@@ -30,10 +31,12 @@ from fledge.tokenizer import train_bpe
 from fledge.tokens import write_store
 from fledge.tokens.index import PassageIndex
 
-DATA = Path(__file__).parents[2] / "shared" / "data" / "gutenberg" / "gutenberg_64m.txt.zst"
+DATA = Path(os.environ.get("FLEDGE_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
+DATA = DATA / "gutenberg" / "gutenberg_64m.txt.zst"
 PLANTED = {"exact": 0.99, "1 %": 0.99, "5 %": 0.95, "10 %": 0.0, "shuffled": 0.0, "inside": 0.0}
 "Kinds of planted copies, and the share of them that has to be found."
 PEER_DOCUMENTS = 4000  # that the peers are given: they take minutes for more
+Groups = npt.NDArray[np.int64]
 missed: list[str] = []
 
 
@@ -107,18 +110,43 @@ def sureness(paragraphs: list[str]) -> None:
     print(f"precision  {right / total:6.1%}{bar('precision', right / total, 0.99)}\n")
 
 
-def peers(paragraphs: list[str], rounds: int) -> None:
-    """The same documents by datasketch, with the same shingles and threshold, in the way that text-dedup works."""
-    try:
-        from datasketch import MinHash, MinHashLSH
-    except ImportError:
-        print("datasketch is not installed: pip install datasketch text-dedup\n")
-        return
-    texts, _ = planted(paragraphs, 300)
-    texts = texts[-PEER_DOCUMENTS:]
-    size = sum(len(text.encode()) for text in texts) / 1e6
-    corpus = Corpus.from_documents(texts, validation_fraction=0)
-    _, processor, found = timed(lambda: find_copies(corpus.batches()), rounds)
+def grouped(count: int, pairs: Iterable[tuple[int, int]]) -> Groups:
+    """Of each text the first of its group, where the pairs are alike."""
+    first = list(range(count))
+
+    def root(i: int) -> int:
+        while first[i] != i:
+            i = first[i]
+        return i
+
+    for left, right in pairs:
+        one, other = sorted((root(left), root(right)))
+        first[other] = one
+    return np.array([root(i) for i in range(count)])
+
+
+def by_brute_force(texts: list[str]) -> Groups:
+    """Every pair of texts compared by the exact share of their shingles, cut into words as fledge cuts them."""
+    import scipy.sparse
+
+    numbers: dict[tuple[str, ...], int] = {}
+    rows, columns = [], []
+    for row, text in enumerate(texts):
+        words = re.findall("[a-z0-9\u00c0-\u1fff]+|[\u3000-\U0010ffff]", text.encode().lower().decode())
+        found = {tuple(words[i : i + SHINGLE]) for i in range(max(1, len(words) - SHINGLE + 1))}
+        rows += [row] * len(found)
+        columns += [numbers.setdefault(shingle, len(numbers)) for shingle in found]
+    table = scipy.sparse.csr_matrix((np.ones(len(rows), np.int32), (rows, columns)))
+    both = scipy.sparse.triu(table @ table.T, 1).tocoo()
+    sizes = np.bincount(rows)
+    alike = both.data >= ALIKE * (sizes[both.row] + sizes[both.col] - both.data)
+    return grouped(len(texts), zip(both.row[alike].tolist(), both.col[alike].tolist(), strict=True))
+
+
+def by_datasketch(texts: list[str]) -> tuple[Groups, float]:
+    """With the same shingles and threshold."""
+    from datasketch import MinHash, MinHashLSH
+
     began = time.process_time()
     index, pairs = MinHashLSH(threshold=ALIKE, num_perm=128), set()
     for number, text in enumerate(texts):
@@ -129,25 +157,59 @@ def peers(paragraphs: list[str], rounds: int) -> None:
         )
         pairs |= {(other, number) for other in index.query(sketch)}
         index.insert(number, sketch)
-    peer = time.process_time() - began
-    first = list(range(len(texts)))
+    return grouped(len(texts), pairs), time.process_time() - began
 
-    def root(i: int) -> int:
-        while first[i] != i:
-            i = first[i]
-        return i
 
-    for left, right in pairs:
-        one, other = sorted((root(left), root(right)))
-        first[other] = one
-    theirs, ours = np.array([root(i) for i in range(len(texts))]), found.groups
-    alike = float(((theirs != np.arange(len(texts))) == (ours != np.arange(len(texts)))).mean())
-    times = peer / processor
+def by_text_dedup(texts: list[str]) -> tuple[Groups, float]:
+    """Its own command on a dataset, without the start of Python; the processes that it starts are counted."""
+    from datasets import Dataset, disable_progress_bars
+    from text_dedup import logger, minhash
+
+    disable_progress_bars()
+    logger.setLevel("ERROR")
+    minhash.tqdm = lambda things, **_: things
+    with tempfile.TemporaryDirectory(prefix="fledge-text-dedup-") as folder:
+        Dataset.from_dict({"text": texts}).save_to_disk(f"{folder}/in")
+        words = f"--path {folder}/in --local --output {folder}/out --column text --ngram {SHINGLE} --min_length 1"
+        words += f" --num_perm 128 --threshold {ALIKE} --hash_func xxh3 --num_proc {os.cpu_count() or 1}"
+        began = os.times()
+        minhash.main(words.split(), standalone_mode=False)
+        ended = os.times()
+    clusters: dict[int, int] = {}
+    groups = [clusters.setdefault(minhash.uf.find(number), number) for number in range(len(texts))]
+    return np.array(groups), sum(ended[:4]) - sum(began[:4])
+
+
+def peers(paragraphs: list[str], rounds: int) -> None:
+    """The same documents by other libraries, core against core; brute force says whose groups are right."""
+    texts, _ = planted(paragraphs, 300)
+    texts = texts[-PEER_DOCUMENTS:]
+    size = sum(len(text.encode()) for text in texts) / 1e6
+    corpus = Corpus.from_documents(texts, validation_fraction=0)
+    _, ours, found = timed(lambda: find_copies(corpus.batches()), rounds)
+    try:
+        exact = by_brute_force(texts)
+    except ImportError:
+        print("scipy is not installed, which datasketch and text-dedup need: make bench installs them\n")
+        return
+    right = float((found.groups == exact).mean())
     print(
-        f"datasketch: {size / peer:.2f} MB/s of a core; fledge {size / processor:.0f}: {times:.0f} times as fast",
-        end="",
+        f"{len(texts):,} documents   MB/s of a core   groups that are those of brute force\n"
+        f"fledge            {size / ours:8.2f}          {right:8.2%}{bar('groups of brute force', right, 0.995)}"
     )
-    print(f"{bar('times datasketch', times, 20)}; {alike:.1%} of {len(texts):,} documents judged alike\n")
+    for name, work in (("datasketch", by_datasketch), ("text-dedup", by_text_dedup)):
+        try:
+            theirs, seconds = work(texts)
+        except ImportError as error:
+            print(f"{name} is not installed ({error})")
+            continue
+        times, apart, share = seconds / ours, theirs != found.groups, (theirs == exact).mean()
+        print(
+            f"{name}        {size / seconds:8.2f}          {share:8.2%}; fledge is {times:.0f} times "
+            f"as fast{bar(f'times {name}', times, 20)}; of {apart.sum():,} judged otherwise, brute force says "
+            f"{(found.groups == exact)[apart].sum():,} as fledge and {(theirs == exact)[apart].sum():,} as {name}"
+        )
+    print()
 
 
 def rates(text: bytes, rounds: int) -> None:
