@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,16 @@ def room_of(path: Path) -> str:
 
 def test_every_room_has_its_place_in_the_flow() -> None:
     assert imported_rooms().keys() <= set(ORDER)
+
+
+def test_git_ignores_no_file_of_the_source() -> None:
+    """A pattern for what programs write, such as `runs/`, must not hit ours: packages leave out what git ignores."""
+    root = SOURCE.parent.parent
+    command = ["git", "ls-files", "--others", "--ignored", "--exclude-standard", "--", "src", "tests"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip("no clone of git")
+    assert not [name for name in done.stdout.splitlines() if name.endswith((".py", ".toml", ".js", ".css", ".html"))]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))

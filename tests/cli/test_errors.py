@@ -92,6 +92,9 @@ def test_a_missing_run_is_answered_with_the_nearest(monkeypatch, capsys, tmp_pat
         ("account runs/dairy", "runs/diary"),
         ("account compare runs/dairy", "runs/diary"),
         ("diagram runs/dairy", "runs/diary"),
+        ("train novel.tom", "novel.toml"),
+        ("account novel", "novel.toml"),
+        ("compare novl.toml akjv", "novel.toml"),
         ("bundle import models/gpt made", "models/gpt2"),
         ("tokens show runs/diary/tokns", "runs/diary/tokens"),
         ("tokens check runs/dairy/tokens", "runs/diary/tokens"),
@@ -103,7 +106,15 @@ def test_a_missing_run_is_answered_with_the_nearest(monkeypatch, capsys, tmp_pat
 def test_a_missing_path_is_answered_with_the_nearest(monkeypatch, capsys, tmp_path, line, meant) -> None:
     """Whatever kind of path, and where a folder on the way is mistyped; a name of the same ending comes first."""
     monkeypatch.chdir(tmp_path)
-    for name in ("runs/diary/recipe.toml", "models/novel.toml", "models/novel.json", "models/gpt2/x", "diary.txt"):
+    files = (
+        "runs/diary/recipe.toml",
+        "models/novel.toml",
+        "models/novel.json",
+        "models/gpt2/x",
+        "diary.txt",
+        "novel.toml",
+    )
+    for name in files:
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text("")
     for name in ("tokens", "tokenizer"):
@@ -112,10 +123,19 @@ def test_a_missing_path_is_answered_with_the_nearest(monkeypatch, capsys, tmp_pa
     assert code == 2
     assert err.count("\n") == 1
     assert f"Did you mean {meant}?" in err
-    path = next(word for word in line.split() if "." in word or "/" in word)
+    path = next((word for word in line.split() if "." in word or "/" in word), line.split()[1])
     other = run(monkeypatch, capsys, *line.replace(path, "xyzzy/qwert.toml").split())[2]
     assert other.startswith("fledge: ")
     assert "Did you mean" not in other
+
+
+def test_a_file_that_only_the_system_misses_is_answered_so_too(monkeypatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.bin").touch()
+    missing = FileNotFoundError(errno.ENOENT, "No such file or directory", "trian.bin")
+    assert cli.os_sentence(missing) == "there is no file or folder trian.bin. Did you mean train.bin?"
+    missing.filename = "xyzzy.bin"
+    assert cli.os_sentence(missing).endswith("xyzzy.bin. Check the path.")
 
 
 def test_every_verb_has_help_that_says_what_it_does(monkeypatch, capsys) -> None:

@@ -355,3 +355,9 @@ def test_what_other_pythons_compile_with_goes_along(text: Path, tmp_path: Path, 
     assert pack(recipe(text), tmp_path / "abi3").wheels == [name for name in packed.wheels if "cmake" not in name] or (
         distribution.compiled_core() is None
     )
+    monkeypatch.setattr(distribution, "fits_every_python", lambda found: False)
+    monkeypatch.setattr(distribution, "needed", lambda roots, extras: ([], ["torch", "scikit-build-core"]))
+    said = pack(recipe(text), tmp_path / "fetched").notes
+    assert [note for note in said if "Not carried" in note] == [
+        "Not carried, as Kaggle and Colab have them or they are compiled: torch."
+    ], "what was fetched is carried"

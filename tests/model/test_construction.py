@@ -208,6 +208,14 @@ def test_an_id_of_the_padding_is_refused_as_one_beyond_it(name):
                 call(torch.tensor([[3, bad]]))
 
 
+def test_elsewhere_the_device_looks_at_the_rows_that_stand_for_ids(monkeypatch):
+    """On a GPU nobody waits for the values: torch's own check is given the 61 rows, and not the 64."""
+    rows, lookup = [], functional.embedding
+    monkeypatch.setattr(functional, "embedding", lambda ids, weight: rows.append(len(weight)) or lookup(ids, weight))
+    small("transformer").to("meta")(torch.zeros(1, 2, dtype=torch.long, device="meta"))
+    assert rows == [61]
+
+
 @pytest.mark.parametrize("name", ["transformer", "bdh"])
 def test_a_plan_and_a_state_together_are_refused(name):
     model, batch = small(name), packed([[10, 14]], CONTEXT)

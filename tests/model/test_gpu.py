@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -48,6 +50,24 @@ def test_a_model_on_the_gpu_is_the_model_on_the_cpu(name, documents):
         assert float(found) == pytest.approx(float(wanted), rel=1e-3)
         for (part, own), other in zip(model.named_parameters(), twin.parameters(), strict=True):
             assert distance(other.grad, own.grad) < near, part
+
+
+PADDED = """
+import torch
+from fledge.config import ModelConfig
+from fledge.model import build_model
+model = build_model(ModelConfig(layers=1, width=32, heads=2), 61, 16).cuda()
+print("whole", model(torch.tensor([[60]]).cuda()).isfinite().all().item(), flush=True)
+print(model(torch.tensor([[61]]).cuda()).sum().item())
+"""
+
+
+def test_an_id_of_the_padding_fails_on_the_device():
+    """As any id outside the matrix does; in a process of its own, which is good for nothing afterwards."""
+    done = subprocess.run([sys.executable, "-c", PADDED], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert done.stdout == "whole True\n"
+    assert "device-side assert" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["transformer", "gpt2", "grouped", "bdh"])

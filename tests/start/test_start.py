@@ -198,7 +198,8 @@ def test_another_time_goes_on_with_what_there_is(tmp_path, monkeypatch):
     values = {key: parse_value(value) for key, _, value in (line.partition("=") for line in SMALL)}
     opening = openings(Corpus.open(str(text)).documents("validation"), 1)[0]
     prompt = Choice({"sampling.prompt": opening}, "of the text")
-    choices = [Choice({"corpus.source": [str(text)]}, "the text"), Choice(values, "small"), prompt]
+    rhythm = Choice({**start.watching(6), "training.patience": 2}, "often enough")
+    choices = [Choice({"corpus.source": [str(text)]}, "the text"), Choice(values, "small"), rhythm, prompt]
     (tmp_path / "recipe.toml").write_text(recipe_text("diary", "For a test.", choices))
     Run(str(tmp_path / "recipe.toml"), folder).train(quiet=True)
     write_json(folder / "start.json", {"texts": [str(text)], "time": "1m", "speed": 10.0, "choices": choices})
@@ -224,6 +225,12 @@ def test_another_time_goes_on_with_what_there_is(tmp_path, monkeypatch):
     assert (folder / "tokenizer" / "tokenizer.json").read_bytes() == tokenizer
     assert read_json(folder / "config.json")["training"]["steps"] == 6 + more
     assert "lengthened for 2m" in (folder / "recipe.toml").read_text()
+    assert run.config.training.sample_every == (6 + more) // 4, (
+        "as many samples and evaluations as a new run of that length"
+    )
+    assert run.config.training.patience is None, "the rate rises again, and with it the loss: no sign of overfitting"
+    again = load_recipe(str(folder / "recipe.toml")).training
+    assert (again.sample_every, again.patience) == (run.config.training.sample_every, None)
     monkeypatch.setattr(start.choose, "MOST_PASSES", 0)
     assert begin(6000.0, "100m").config.steps == 6 + more
     assert "more passes over the text would overfit" in said[-1]

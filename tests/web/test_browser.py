@@ -314,6 +314,21 @@ class TestRuns:
         assert "model.layers" in page.locator(".compare").inner_text()
         assert "And the egg said 100" in page.get_by_label("Samples", exact=True).inner_text()
 
+    def test_no_two_ticks_of_an_axis_say_the_same(self, page: Any) -> None:
+        visit(page, "runs")
+        ticks = page.evaluate(
+            """async () => {
+              const { Chart } = await import("/static/chart.js"), chart = new Chart("loss");
+              document.querySelector("main").append(chart.element);
+              chart.set([{ name: "a", colour: 1, xs: [10, 20], ys: [5.205, 5.24] }], { x: "step" });
+              const told = [...chart.drawing.querySelectorAll("g .tick")].map((text) => text.textContent);
+              chart.element.remove();
+              return told;
+            }"""
+        )
+        assert len(ticks) > 3
+        assert len(set(ticks)) == len(ticks), ticks
+
     def test_a_run_without_settings_or_rows_changes_nothing_else(self, page: Any, world: Path, tmp_path: Path) -> None:
         served = tmp_path / "runs"
         shutil.copytree(world / "runs", served)
@@ -465,6 +480,8 @@ class TestGenerate:
             whole, bar = (row.locator(part).bounding_box()["width"] for part in (".bar", ".bar i"))
             assert 100 * bar / whole == pytest.approx(told, abs=0.6)
         assert page.locator(".alternative.chosen").count() == 1
+        bars = page.locator(".alternative .bar").evaluate_all("bars => bars.map((bar) => bar.clientWidth)")
+        assert len(set(bars)) == 1, "all are drawn to one scale, that of the token itself among them"
         page.get_by_role("button", name=re.compile("^Branch with")).nth(2).click()
         until(page, "document.querySelectorAll('.g.kept').length === 4")
         until(page, "/tokens in/.test(document.querySelector('.take-status').textContent)")

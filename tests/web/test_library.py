@@ -86,6 +86,19 @@ def test_unfinished_folders_are_not_shown(world: Path, tmp_path: Path) -> None:
     assert not Library([tmp_path]).catalogue().bundles
 
 
+def test_what_the_trials_of_an_experiment_share_is_no_run(world: Path, tmp_path: Path) -> None:
+    shutil.copytree(world / "runs", tmp_path / "runs")
+    shared = tmp_path / "runs" / "sweep" / "data" / "0123456789ab"
+    shared.mkdir(parents=True)
+    (shared / "config.json").write_text("{}")
+    (shared / "tokenizer").mkdir()
+    for file in next((world / "runs").rglob("tokenizer.json")).parent.glob("tokenizer*.json"):
+        shutil.copy(file, shared / "tokenizer")
+    found = Library([tmp_path / "runs"]).catalogue()
+    assert found.runs.keys() == Library([world / "runs"]).catalogue().runs.keys()
+    assert "sweep/data/0123456789ab/tokenizer" in found.tokenizers
+
+
 def test_a_name_that_is_not_there_gets_the_nearest(world: Path) -> None:
     with pytest.raises(NotFound, match="Did you mean alpha"):
         Library([world / "runs"]).run("alhpa")

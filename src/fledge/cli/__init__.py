@@ -18,10 +18,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
 from io import TextIOWrapper
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from fledge.errors import FledgeError, harmless, is_quiet, out_of_memory, short
-from fledge.files import finished_name
+from fledge.files import did_you_mean, finished_name
 from fledge.system import reader_left
 
 if TYPE_CHECKING:
@@ -209,7 +210,8 @@ def os_sentence(error: OSError) -> str:
         case errno.ENOSPC:
             return f"the disk is full{where and ' at'}{where}. What was whole still is; free some space and go on."
         case errno.ENOENT:
-            return f"there is no file or folder{where}. Check the path."
+            meant = did_you_mean(Path(str(error.filename))) if error.filename else ""
+            return f"there is no file or folder{where}.{meant or ' Check the path.'}"
         case errno.EACCES | errno.EPERM:
             return f"reading or writing{where} is not permitted. Check the rights of the file and its folder."
         case errno.EEXIST:

@@ -174,7 +174,8 @@ def open_target(target: str, settings: Any, vocabulary: int | None) -> tuple[Run
     """
     from fledge.accounting import SHAPES
     from fledge.config import RunConfig, load_recipe, override_config, parse, recipe_names
-    from fledge.errors import FledgeError, nearest
+    from fledge.config.reading import nearest_recipe
+    from fledge.errors import FledgeError
 
     if not target.strip():
         raise FledgeError(
@@ -183,7 +184,7 @@ def open_target(target: str, settings: Any, vocabulary: int | None) -> tuple[Run
         )
     names, positions = [*recipe_names(), *SHAPES], None
     if target not in names and not (Path(target).exists() or "/" in target or target.endswith((".toml", ".json"))):
-        raise FledgeError(f"There is no recipe or shape called {target!r}. {nearest(target.lower(), names)}")
+        raise FledgeError(f"There is no recipe or shape called {target!r}. {nearest_recipe(target, names)}")
     if target in SHAPES and target not in recipe_names():
         shape = SHAPES[target]
         run = RunConfig.model_validate(

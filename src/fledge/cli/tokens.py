@@ -37,7 +37,9 @@ def show(
     store: Store,
     window: Annotated[int | None, typer.Option(min=0, help="Decode this window; none for a summary.")] = None,
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="The part of the store.")] = "train",
-    policy: Annotated[str, typer.Option(help="stream, packed, slide-in, slide-through, full, aligned, …")] = "packed",
+    policy: Annotated[
+        str, typer.Option(help="stream, packed, slide-in, slide-through, full, aligned, longest or lanes.")
+    ] = "packed",
     context_length: Annotated[int, typer.Option(min=1, help="Tokens in a window.")] = 64,
     best_fit: Annotated[bool, typer.Option(help="For packed: fill windows by best fit.")] = False,
     mask: Annotated[

@@ -97,6 +97,15 @@ def recipe_names() -> list[str]:
     return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 
+def nearest_recipe(name: str, names: Iterable[str]) -> str:
+    """The end of a sentence that refuses `name`: the closest of `names`, a file that may be meant, or all names."""
+    known = nearest(name.lower(), names)
+    if not known.startswith("Known"):
+        return known
+    file = f"{name}.toml"
+    return f"Did you mean {file}?" if Path(file).is_file() else did_you_mean(Path(name)).strip() or known
+
+
 def recipe_values(recipe: str) -> dict[str, Any]:
     """The plain values of a packaged recipe or of a TOML file, not yet checked."""
     if recipe in recipe_names():
@@ -120,7 +129,7 @@ def recipe_values(recipe: str) -> dict[str, Any]:
             return values
         text = Path(recipe).read_bytes()
     else:
-        raise FledgeError(f"There is no recipe called {short(repr(recipe))}. {nearest(recipe, recipe_names())}")
+        raise FledgeError(f"There is no recipe called {short(repr(recipe))}. {nearest_recipe(recipe, recipe_names())}")
     try:
         return tomllib.loads(text.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:

@@ -14,7 +14,8 @@ from typing import Any
 
 from fledge.accounting import Account
 from fledge.config import RunConfig, load_recipe, override_config, parse, recipe_names
-from fledge.errors import FledgeError, nearest
+from fledge.config.reading import nearest_recipe
+from fledge.errors import FledgeError
 from fledge.experiments import findings, ranking
 from fledge.experiments.engines import ONE_BY_ONE, Engine, alone_in, run_trials
 from fledge.experiments.findings import Experiment
@@ -61,7 +62,8 @@ def arm_config(name: str, base: RunConfig) -> RunConfig:
 
     if not is_known(name):
         raise FledgeError(
-            f"{name!r:.80} is neither a recipe nor an architecture. {nearest(name, {*recipe_names(), *ARCHITECTURES})}"
+            f"{name!r:.80} is neither a recipe nor an architecture. "
+            f"{nearest_recipe(name, {*recipe_names(), *ARCHITECTURES})}"
         )
     config = override_config(base, [f"model.architecture={name}"])
     return config.model_copy(update={"model": without_unused(config.model)})

@@ -56,8 +56,8 @@ def add_setup(
         "model.width": f"width {model['width']}",
         "tokens.context_length": f"context {tokens['context_length']}",
         "training.batch_size": f"batch {training['batch_size']}",
-        "training.steps": f"{training['tokens']:,} tokens for each arm"
-        if training["tokens"]
+        "training.steps": told_tokens(outcomes)
+        if training["tokens"] and outcomes
         else f"{steps:,} steps" + (f" of batch {training['batch_size']}" * ("training.batch_size" in shared)),
         "optimizer.name": f"optimizer {optimizer['name']}",
         rate: f"peak learning rate {optimizer['learning_rate']:g}"
@@ -172,6 +172,17 @@ def tokens_seen(outcomes: Sequence[Outcome]) -> str:
     """
     seen = sorted({o.tokens for o in outcomes if o.status == "complete"} or {o.tokens for o in outcomes})
     return f"{seen[0]:,} tokens" if len(seen) == 1 else f"{seen[0]:,} to {seen[-1]:,} tokens"
+
+
+def told_tokens(outcomes: Sequence[Outcome]) -> str:
+    """The length of the trials where tokens were set: whole steps of unequal batches come close to it, each in its way.
+
+    >>> ends = [Outcome(name, 0, "complete", 1, seen, 1, 1.0) for name, seen in (("a", 7680), ("b", 7168))]
+    >>> told_tokens(ends[:1]), told_tokens(ends)
+    ('7,680 tokens for each arm', '7,168 to 7,680 tokens')
+    """
+    told = tokens_seen(outcomes)
+    return told if " to " in told else f"{told} for each arm"
 
 
 def unequal_tokens(outcomes: Sequence[Outcome], keys: Collection[str], equal_samples: bool = False) -> str:

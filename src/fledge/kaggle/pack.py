@@ -282,9 +282,9 @@ def add_program(dataset: Path, packed: Packed, extras: list[str]) -> None:
             f"To compile the source without a network, {' and '.join(missing)} must go along, and they are not "
             "installed here: pip install them and run this again, unless the wheel fits."
         )
-    others = [name for name in left if name not in missing]
-    if others:
-        packed.notes.append(f"Not carried, as Kaggle and Colab have them or they are compiled: {', '.join(others)}.")
+    left = [name for name in left if name not in distribution.BUILD]  # carried by now, or told as missing
+    if left:
+        packed.notes.append(f"Not carried, as Kaggle and Colab have them or they are compiled: {', '.join(left)}.")
 
 
 def add_metadata(dataset: Path, notebooks: Path, slug: str, owner: str, packed: Packed, former: dict[str, Any]) -> None:

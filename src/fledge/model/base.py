@@ -65,9 +65,14 @@ class VocabularyMatrix(nn.Module):
             state[name] = functional.pad(state[name], (0, 0, 0, rows - self.vocabulary_size))
 
     def forward(self, inputs_BT: Tensor) -> Tensor:
-        # torch refuses ids outside the matrix on a CPU, at no cost that counts; those of the padding are outside too.
-        looks = inputs_BT.device.type == "cpu" and self.padding_count and inputs_BT.numel() and not is_compiling()
-        if looks and (largest := int(inputs_BT.max())) >= self.vocabulary_size:
+        if not self.padding_count or is_compiling():
+            return functional.embedding(inputs_BT, self.weight)
+        # torch refuses ids outside a matrix by itself; those of the padding are outside too, and need this. On a CPU
+        # looking costs nothing that counts. Elsewhere it would mean waiting, and torch looks on the device: at the
+        # rows that stand for ids, which costs nothing forward. Compiled steps take ids that the store has checked.
+        if inputs_BT.device.type != "cpu":
+            return functional.embedding(inputs_BT, self.used)
+        if inputs_BT.numel() and (largest := int(inputs_BT.max())) >= self.vocabulary_size:
             raise FledgeError(
                 f"The id {largest} is outside the model's vocabulary of {self.vocabulary_size}. "
                 "Encode the text with the tokenizer that the model was trained with."

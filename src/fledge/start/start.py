@@ -133,6 +133,7 @@ class Start:
         self.write_tokens(run)
         more = self.seconds - parse_duration(former)
         config, plan = run.config, {key: value for choice in self.choices for key, value in choice.values.items()}
+        former_plan = read_json(self.folder / START)
         planned = int(plan.get("training.steps", config.steps))  # of this file, for a kill may come before the next
         size = config.training.batch_size * config.tokens.context_length
         sensible = choose.MOST_PASSES * len(run.tokens.split("train").tokens) // size
@@ -145,14 +146,27 @@ class Start:
                 return run
         else:
             self.say("recipe", f"{said}, to {steps:,} steps instead of {planned:,}")
-        run = Run(load_recipe(str(self.folder / RECIPE), [f"training.steps={steps}"]), self.folder)
+        by_hand = former_plan.get("set") or {}
+        rhythm = {key: value for key, value in watching(steps).items() if key in plan and key not in by_hand}
+        if plan.get("training.keep_every") and "training.keep_every" not in by_hand:  # 0 where they would fill the disk
+            rhythm["training.keep_every"] = EVALUATIONS // KEPT * watching(steps)["training.evaluate_every"]
+        new: dict[str, Any] = {"training.steps": steps, **rhythm}
+        patience = steps > planned and "training.patience" in plan and "training.patience" not in by_hand
         for place, choice in enumerate(self.choices):
-            if "training.steps" in choice.values:
-                why = f"{choice.why}; planned for {former}, and lengthened for {self.time_text}"
-                self.choices[place] = Choice({**choice.values, "training.steps": steps}, why)
+            values, why = {key: new.get(key, value) for key, value in choice.values.items()}, choice.why
+            if "training.steps" in values:
+                why += f"; planned for {former}, and lengthened for {self.time_text}"
+            if patience and "training.patience" in values:
+                del values["training.patience"]
+                why = (
+                    "as often in the longer run; it is not ended early, for the learning rate is raised again, and the "
+                    "held-out loss rises with it before it falls below what it was; the model is that of the lowest"
+                )
+            self.choices[place] = Choice(values, why)
+        overrides = [f"{key}={value}" for key, value in new.items()] + ["training.patience=none"] * patience
+        run = Run(load_recipe(str(self.folder / RECIPE), overrides), self.folder)
         title = f"Chosen by fledge start for {', '.join(self.texts)} and {former}, lengthened to {self.time_text}."
         write_recipe(self.folder / RECIPE, recipe_text(config.name, title, self.choices))
-        former_plan = read_json(self.folder / START)
         kept = {"texts": self.texts, "time": self.time_text, "speed": self.speed, "choices": self.choices}
         write_json(self.folder / START, former_plan | kept)
         return run
@@ -319,7 +333,7 @@ class Start:
         if steps < FEWEST_STEPS:
             raise FledgeError(
                 f"--time {self.time_text} is too short: after looking and measuring, {steps} steps would be left for "
-                f"training, and {FEWEST_STEPS} are the least. Give a minute or more."
+                f"training, and {FEWEST_STEPS} are the least. Give a longer --time."
             )
         passes = steps * batch * context / unique
         dropout, dropout_why = choose.choose_dropout(passes)
@@ -339,7 +353,7 @@ class Start:
                     "learn at a higher rate than the default of 0.02",
                 )
             )
-        often = max(1, steps // EVALUATIONS)
+        often = watching(steps)["training.evaluate_every"]
         kept, kept_why = self.choose_kept(EVALUATIONS // KEPT * often, size.parameters)
         self.choices += [
             Choice({"model.dropout": dropout}, dropout_why),
@@ -356,13 +370,10 @@ class Start:
             Choice({"training.steps": steps, "training.batch_size": batch}, length_why),
             Choice(
                 {
-                    "training.evaluate_every": often,
+                    **watching(steps),
                     "training.evaluate_windows": EVALUATED,
-                    "training.save_every": often,
                     "training.keep_every": kept,
                     "training.patience": PATIENCE,
-                    "training.sample_every": max(1, steps // 4),
-                    "training.log_every": max(1, steps // 200),
                 },
                 "often enough to watch it learn, seldom enough to cost little; training ends when "
                 f"{PATIENCE} evaluations in a row have found no lower loss, and the model is that of the lowest; "
@@ -514,6 +525,17 @@ def look_at(corpus: Corpus) -> Look:
             break
     documents = corpus.few_documents if corpus.contiguous else round(documents / share)
     return Look(documents, round(size / share), len(characters))
+
+
+def watching(steps: int) -> dict[str, int]:
+    """How often a run of so many steps is evaluated, saved, sampled and logged."""
+    often = max(1, steps // EVALUATIONS)
+    return {
+        "training.evaluate_every": often,
+        "training.save_every": often,
+        "training.sample_every": max(1, steps // 4),
+        "training.log_every": max(1, steps // 200),
+    }
 
 
 def counted(look: Look) -> str:

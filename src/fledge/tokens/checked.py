@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fledge.corpus.native import crc32, native
-from fledge.errors import FledgeError
+from fledge.errors import FledgeError, changed
 from fledge.system import BINARY, give_back, read_at
 
 BLOCK_BYTES = 1 << 20
@@ -45,14 +45,25 @@ class Checked:
             raise FledgeError(f"The manifest does not list a checksum for every block of {path}. {AGAIN}")
         self.descriptor = os.open(path, os.O_RDONLY | BINARY)
         weakref.finalize(self, os.close, self.descriptor)
-        self.array: Ids = np.memmap(path, dtype, "r") if count else np.empty(0, dtype)
-        self._mapping = getattr(self.array, "_mmap", None)
+        self._array: Ids = np.memmap(path, dtype, "r") if count else np.empty(0, dtype)
+        self._mapping = getattr(self._array, "_mmap", None)
         watch = native("watch_mapping")  # without it, a file that becomes shorter ends the process by a signal
         if watch is not None and self._mapping is not None:
-            weakref.finalize(self._mapping, native("forget_mapping"), watch(self.array, os.fsencode(path)))
+            weakref.finalize(self._mapping, native("forget_mapping"), watch(self._array, os.fsencode(path)))
         self._fresh = np.ones(len(checksums), np.bool_)
         self._left = len(checksums)
         self._lock = threading.Lock()
+
+    @property
+    def array(self) -> Ids:
+        """The numbers, while the file has them: what became shorter would read as zeros from its second reading on."""
+        self.require_whole()
+        return self._array
+
+    def require_whole(self) -> None:
+        """Refuse a file that became shorter since it was opened."""
+        if os.fstat(self.descriptor).st_size < self._array.nbytes:
+            raise changed(self.path, "became shorter")
 
     def check(self, first: Ids | int, last: Ids | int) -> None:
         """Make sure of the blocks from number `first` to number `last` (or from each to each of two arrays)."""
@@ -99,5 +110,5 @@ class Checked:
 
     def release(self) -> None:
         """Give mapped pages back, so that memory does not grow with the file; the system still caches it."""
-        if self._mapping is not None and self.array.nbytes > KEPT_MAPPED:
+        if self._mapping is not None and self._array.nbytes > KEPT_MAPPED:
             give_back(self._mapping)

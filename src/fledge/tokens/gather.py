@@ -69,7 +69,11 @@ def gather(split: TokenSplit, found: Stretches, rows: int, width: int, padding: 
     else:
         file, bytes_each = split.token_file.descriptor, split.token_file.dtype.itemsize
         places = (flat[0], flat[1], None, None) if plain else (flat[0], flat[1], flat[2], flat[3])
-        fill(file, bytes_each, *found, opening or 0, padding, *places)
+        try:
+            fill(file, bytes_each, *found, opening or 0, padding, *places)
+        except RuntimeError:  # where the file ends before a window does, it is named
+            split.token_file.require_whole()
+            raise
     return Batch(*torch.from_numpy(flat.reshape(len(flat), rows, width)).unbind())
 
 

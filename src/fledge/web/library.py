@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Lock
 
 from fledge.errors import FledgeError, nearest
+from fledge.experiments.plan import DATA
 from fledge.files import PARTIAL, did_you_mean
 from fledge.runs.checkpoints import best_of
 from fledge.runs.layout import CHECKPOINTS, CONFIG, METRICS, TOKENS
@@ -183,7 +184,7 @@ def _walk(folder: Path, root: Path, name: str, catalogue: Catalogue, depth: int,
             catalogue.add(catalogue.bundles, name, folder)
         if "store.json" in names:
             return
-        if _is_run(names):
+        if _is_run(names) and not _is_shared(folder, names):
             catalogue.add(catalogue.runs, name, folder)
         elif "bundle.json" in names:
             return
@@ -208,6 +209,11 @@ def _is_run(names: set[str]) -> bool:
         return True
     foreign = "tokenizer.json" in names or any(name.endswith(".safetensors") for name in names)
     return CONFIG in names and not foreign
+
+
+def _is_shared(folder: Path, names: set[str]) -> bool:
+    """What the trials of an experiment share: a tokenizer and tokens, and no run of its own."""
+    return folder.parent.name == DATA and not names & {METRICS, CHECKPOINTS}
 
 
 def _names(folder: Path) -> set[str]:

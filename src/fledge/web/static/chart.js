@@ -51,6 +51,16 @@ class Axis {
   ticks(wanted) { return this.log ? logTicks(this.low, this.high) : ticks(this.low, this.high, wanted); }
 }
 
+/** The texts of ticks, with as many digits as it takes to tell them apart. */
+function labels(values) {
+  let texts = [];
+  for (let digits = 3; digits < 10; digits++) {
+    texts = values.map((value) => short(value, digits));
+    if (new Set(texts).size === texts.length) break;
+  }
+  return texts;
+}
+
 export class Chart {
   constructor(label, height = 280) {
     this.label = label;
@@ -102,10 +112,11 @@ export class Chart {
     const [low, high] = range((line) => line.ys);
     this.y = new Axis([this.axes.zero ? Math.min(0, low) : low, high], this.axes.logY, height - MARGIN.bottom, MARGIN.top, true);
     const formatX = this.axes.formatX ?? short;
+    const levels = this.y.ticks(this.height > 250 ? 7 : 4), told = labels(levels);
     this.drawing.replaceChildren(
-      ...this.y.ticks(this.height > 250 ? 7 : 4).map((value) => s("g", {},
+      ...levels.map((value, i) => s("g", {},
         s("line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: this.y.at(value), y2: this.y.at(value) }),
-        s("text", { class: "tick", x: MARGIN.left - 8, y: this.y.at(value) + 4, "text-anchor": "end" }, short(value)))),
+        s("text", { class: "tick", x: MARGIN.left - 8, y: this.y.at(value) + 4, "text-anchor": "end" }, told[i]))),
       ...this.x.ticks(Math.max(2, Math.floor(width / 130))).map((value) =>
         s("text", { class: "tick", x: this.x.at(value), y: height - MARGIN.bottom + 18, "text-anchor": "middle" }, formatX(value))),
       s("text", { class: "axis", x: width - MARGIN.right, y: height - 2, "text-anchor": "end" }, this.axes.x),

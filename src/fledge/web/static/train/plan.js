@@ -44,7 +44,7 @@ export class PlanCard {
     return h("div", { class: "choice" }, h("p", {}, why[0].toUpperCase() + why.slice(1), "."), Object.entries(values).map(([name, value]) => {
       const setting = settings.get(name);
       if (!setting || OURS.includes(name)) return h("p", { class: "row small" }, h("code", {}, name), " ", shown(value));
-      return h("div", { class: "chosen" }, h("code", { title: setting.help }, name), control(setting, value, (next) => this.calls.onchange(name, next)), h("span", { class: "small muted help" }, setting.help));
+      return h("div", { class: "planned" }, h("code", { title: setting.help }, name), control(setting, value, (next) => this.calls.onchange(name, next)), h("span", { class: "small muted help" }, setting.help));
     }));
   }
 }
