@@ -74,3 +74,16 @@ def test_an_index_of_other_tokens_and_a_damaged_one_are_refused(store, tmp_path)
         manifest.write_text(damage)
         with pytest.raises(FledgeError, match=r"not the index|not valid JSON"):
             PassageIndex.of(another)
+
+
+def test_two_who_ask_at_once_both_get_the_index(store, monkeypatch):
+    """The second finds the folder of the first, who was quicker."""
+
+    def meanwhile(*_: object) -> None:
+        monkeypatch.undo()
+        PassageIndex.of(store)
+
+    monkeypatch.setattr("fledge.tokens.index.require_space", meanwhile)
+    tokens = store.split("train").tokens
+    assert PassageIndex.of(store).longest(tokens[:30])[0][0] >= 30
+    assert [path.name for path in store.folder.iterdir() if "passages" in path.name] == ["passages"]

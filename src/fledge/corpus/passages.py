@@ -5,11 +5,13 @@ The text is written to a temporary file and mapped, so that memory grows with wh
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,6 +90,20 @@ def merged(starts: Numbers, ends: Numbers) -> Numbers:
     return added
 
 
+@contextmanager
+def _room_said() -> Iterator[None]:
+    """A full disk is named: the temporary folder is not where the text lies."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise FledgeError(
+            f"{tempfile.gettempdir()} is full: the text is written there to be looked through. Free as much space as "
+            "the text takes, or name another folder with TMPDIR."
+        ) from None
+
+
 def find_passages(
     texts: Iterable[Text], held_out: Iterable[Text] | None = None, at_least: int = PASSAGE, threads: int | None = None
 ) -> Passages:
@@ -110,9 +126,11 @@ def find_passages(
                 queries = file.tell() if held_out is not None else 0
             for text in part:
                 joined = text.joined()
-                file.write(joined.buffer)
+                with _room_said():
+                    file.write(joined.buffer)
                 sizes.append(joined.ends - joined.starts)
-        file.flush()
+        with _room_said():
+            file.flush()
         size = file.tell()
         mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b""
     bounds = np.cumsum(np.concatenate(sizes))

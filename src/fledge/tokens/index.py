@@ -7,6 +7,7 @@ much as the order is deep. It lies in the store's folder, is mapped when asked, 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +77,8 @@ class PassageIndex:
     def of(cls, store: TokenStore, threads: int | None = None, progress: bool = False) -> PassageIndex:
         """The index of a store, made now and kept beside its tokens if there is none."""
         if not (store.folder / PASSAGES / MANIFEST).is_file():
-            _build(store, threads or os.cpu_count() or 1, progress)
+            with suppress(FileExistsError):  # another process made it meanwhile: it is the same
+                _build(store, threads or os.cpu_count() or 1, progress)
         return cls(store)
 
     def longest(self, ids: Sequence[int] | npt.NDArray[Any], threads: int = 1) -> tuple[Lengths, Lengths]:
