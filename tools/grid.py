@@ -29,7 +29,8 @@ from fledge.corpus import Corpus
 from fledge.evaluation import baselines
 from fledge.run import Run
 from fledge.start import choose
-from fledge.start.start import TEST, look_at
+from fledge.start.look import look_at
+from fledge.start.plan import TEST
 
 COLUMNS = (
     "text", "bytes", "fast", "vocabulary", "unique", "layers", "width", "parameters", "context", "batch", "steps",
@@ -77,6 +78,7 @@ class Text:
         path = self.folder / "text.txt"
         path.write_bytes(beginning(source, size))
         corpus = parse(CorpusConfig, {"source": [str(path)], "test_fraction": TEST})
+        corpus = override_config(RunConfig(corpus=corpus), _of(overrides, "corpus.")).corpus
         look = look_at(Corpus.from_config(corpus))
         kind, vocabulary, _ = choose.choose_vocabulary(look, fast)
         tokenizer = parse(TokenizerConfig, {"kind": kind} | ({"vocabulary_size": vocabulary} if vocabulary else {}))
@@ -95,7 +97,7 @@ class Text:
         tokens = passes * self.unique
         batch = choose.choose_batch(tokens, context)
         steps = max(30, round(tokens / (batch * context)))
-        rate, often = choose.choose_rate(shape[1]), max(1, steps // 8)
+        rate, often = choose.choose_rate(shape[1]), max(1, steps // (8 if passes > 2 else 4))
         schedule = choose.choose_schedule(passes)[0]
         settings: dict[str, Any] = {
             "optimizer.name": "muon",
@@ -126,6 +128,8 @@ class Text:
             run = Run(config, folder + "/run", quiet=True)
             began, processor = time.monotonic(), time.process_time()
             result = run.train(quiet=True)
+            if result.stopped:
+                raise SystemExit(f"Stopped ({result.stopped}). The same command goes on.")
             seconds, used = time.monotonic() - began, time.process_time() - processor
             found = run.evaluate(split="test", max_tokens=1_000_000)
         model, training = config.model, config.training

@@ -111,7 +111,6 @@ def test_a_plan_trains_nothing_and_takes_what_is_set_by_hand(stories: Path) -> N
         by_hand,
     )
     run = begun.run()
-    begun.keep_plan(run)
     config = load_recipe(str(stories / "run" / "recipe.toml"))
     assert (config.model.layers, config.tokenizer.vocabulary_size, config.training.batch_size) == (1, 300, 24)
     assert config.training.start == "random"  # a tied head can't begin as a bigram model, so that is not chosen

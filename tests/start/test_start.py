@@ -20,8 +20,9 @@ from fledge.files import read_json, write_json
 from fledge.reports.run import openings, report_folder
 from fledge.run import Run
 from fledge.runs.checkpoints import checkpoints
-from fledge.start import choose, start
-from fledge.start.choose import LADDER, Look, choose_size, model_of
+from fledge.start import choose, law, look, plan, speed, start
+from fledge.start.choose import LADDER, choose_size, model_of
+from fledge.start.look import Look
 from fledge.training.pairs import require_pairs
 from tests.small import SMALL
 
@@ -38,7 +39,7 @@ def at(peak: float, vocabulary: int, context: int = 64):
 
 
 def chosen(seconds: float, unique: int = 1_300_000, peak: float = PEAK):
-    return choose_size(seconds, unique, 1024, 64, at(peak, 1024), LADDER.index((4, 128)), 5)[0]
+    return choose_size(seconds, law.Text(unique), 1024, 64, at(peak, 1024), LADDER.index((4, 128)), 5)[0]
 
 
 def test_more_time_never_means_a_smaller_model() -> None:
@@ -54,8 +55,8 @@ def test_the_packaged_recipe_is_about_what_five_minutes_choose() -> None:
 @given(st.floats(5, 1e5), st.integers(10_000, 10**9), st.floats(1e10, 1e15))
 def test_a_text_is_never_learned_by_heart(seconds: float, unique: int, peak: float) -> None:
     size = chosen(seconds, unique, peak)
-    assert size.tokens <= choose.MOST_PASSES * unique
-    assert size.parameters <= 2 * size.tokens or (size.layers, size.width) == LADDER[0]
+    assert size.use.tokens <= choose.MOST_PASSES * unique
+    assert size.parameters <= 2 * size.use.tokens or (size.layers, size.width) == LADDER[0]
 
 
 def test_speeds_that_matter_are_measured() -> None:
@@ -67,7 +68,7 @@ def test_speeds_that_matter_are_measured() -> None:
         slower = 20 if model.width > 128 else 1
         return PEAK / slower / Account(model, 1024, 64).flops_per_token
 
-    size, _ = choose_size(3600, 10**8, 1024, 64, measure, LADDER.index((4, 128)), 5)
+    size, _ = choose_size(3600, law.Text(10**8), 1024, 64, measure, LADDER.index((4, 128)), 5)
     assert size.width in asked
     assert len(asked) == len(set(asked)) <= 5
 
@@ -104,8 +105,8 @@ def test_compressed_text_is_looked_at_as_what_it_holds(tmp_path, monkeypatch):
     (tmp_path / "plain.txt").write_text(text)
     with gzip.open(tmp_path / "packed.txt.gz", "wt") as file:
         file.write(text)
-    monkeypatch.setattr(start, "LOOKED_AT", 2 << 20)
-    plain, packed = (start.look_at(Corpus.open(str(tmp_path / name))) for name in ("plain.txt", "packed.txt.gz"))
+    monkeypatch.setattr(look, "LOOKED_AT", 2 << 20)
+    plain, packed = (look.look_at(Corpus.open(str(tmp_path / name))) for name in ("plain.txt", "packed.txt.gz"))
     assert packed.bytes == pytest.approx(plain.bytes, rel=0.2)
     assert packed.documents == pytest.approx(200_000, rel=0.2)
 
@@ -198,7 +199,7 @@ def test_another_time_goes_on_with_what_there_is(tmp_path, monkeypatch):
     values = {key: parse_value(value) for key, _, value in (line.partition("=") for line in SMALL)}
     opening = openings(Corpus.open(str(text)).documents("validation"), 1)[0]
     prompt = Choice({"sampling.prompt": opening}, "of the text")
-    rhythm = Choice({**start.watching(6), "training.patience": 2}, "often enough")
+    rhythm = Choice({**plan.watching(6), "training.patience": 2}, "often enough")
     choices = [Choice({"corpus.source": [str(text)]}, "the text"), Choice(values, "small"), rhythm, prompt]
     (tmp_path / "recipe.toml").write_text(recipe_text("diary", "For a test.", choices))
     Run(str(tmp_path / "recipe.toml"), folder).train(quiet=True)
@@ -217,7 +218,7 @@ def test_another_time_goes_on_with_what_there_is(tmp_path, monkeypatch):
     assert suggested[1] in text.read_text()
     assert begin(60.0, "1m").config.steps == 6
     assert begin(30.0, "30s").config.steps == 6
-    more = int(start.TRAINED * 60 * 10.0 / 64)
+    more = int(plan.TRAINED * 60 * 10.0 / 64)
     run = begin(120.0, "2m")
     assert run.config.steps == 6 + more
     assert f"to {6 + more} steps instead of 6" in said[-1]
@@ -249,21 +250,20 @@ def test_another_time_goes_on_with_what_there_is(tmp_path, monkeypatch):
         ({"bf16": 120.0, "on": 200.0}, 280.0, ["training.precision=fp32", "training.compile=off"], {}),
     ],
 )
-def test_the_quickest_way_to_take_a_step_is_measured(tmp_path, monkeypatch, speeds, left, given, way):
+def test_the_quickest_way_to_take_a_step_is_measured(monkeypatch, speeds, left, given, way):
     clock = [0.0]
 
-    def measured(model, vocabulary, context, batch, seconds, overrides=()):
-        compiled = "training.compile=on" in overrides
+    def measured(model, vocabulary, context, batch, seconds, settings):
+        compiled = settings.get("training.compile") == "on"
         clock[0] += 20.0 if compiled else 1.0
         if (found := speeds["on" if compiled else "bf16"]) is None:
             raise RuntimeError("No working C++ compiler found")
         return found
 
-    monkeypatch.setattr(start, "measured_speed", measured)
+    monkeypatch.setattr(speed, "measured_speed", measured)
     monkeypatch.setattr("fledge.training.optimizers.quick_type", lambda device: torch.bfloat16)
-    monkeypatch.setattr(start.time, "monotonic", lambda: clock[0])
-    begun = start.Start([str(tmp_path)], left, "5m", tmp_path / "run", lambda word, fact: None, given)
-    begun.batch, begun.speed = 32, 100.0
-    assert begun.choose_way(model_of(2, 64), 512, 64, 1.0) == way
+    monkeypatch.setattr(speed.time, "monotonic", lambda: clock[0])
+    found = speed.quickest_way(model_of(2, 64), 512, 64, 32, 1.0, speed=100.0, left=left, given=plan.given(given))
+    assert found.settings == way
     chosen = "on" if "training.compile" in way else "bf16"
-    assert begun.speed == (speeds[chosen] if way else 100.0)
+    assert found.speed == (speeds[chosen] if way else 100.0)

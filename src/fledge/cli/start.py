@@ -52,7 +52,6 @@ def start(
     run = begun.run()
     again = command("start", *texts, "--time", time, *(["--out", out] if out else []))
     if plan:
-        begun.keep_plan(run)
         console.print(f"\nNothing is trained yet. To train it: {again}", markup=False)
         return
     result = begun.train(run)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fledge.files import read_json, readable_bytes, write_json
 from fledge.reports.page import Page
@@ -52,6 +52,12 @@ def add_meaning(page: Page, evaluation: Evaluation) -> None:
         "follows which, a trigram which follows each pair. Kneser–Ney is the usual way to fill the gaps in such "
         "counts. A trained model should beat them all."
     )
+
+
+def add_forecast(page: Page, forecast: Any, evaluation: Evaluation) -> None:
+    """What fledge start expected of the model before it was trained."""
+    if said := forecast_verdict(forecast, evaluation.bits_per_byte):
+        page.paragraph(said)
 
 
 def add_answer(page: Page, run: Run, evaluation: Evaluation, baselines: dict[str, float]) -> None:
@@ -108,4 +114,22 @@ def add_compression(page: Page, run: Run, evaluation: Evaluation) -> None:
         "xz and bz2 are widely used compressors. Each compressed the training text with and without the held-out text "
         f"behind it; the difference is what the held-out text costs. The last {readable_bytes(found.training)} of the "
         f"training text and the first {readable_bytes(found.held_out)} of the held-out text were used."
+    )
+
+
+def forecast_verdict(found: Any, bits: float | None) -> str | None:
+    """How far off a forecast was; None where there was none.
+
+    >>> forecast_verdict({"bits_per_byte": 2.0, "low": 1.9, "high": 2.1}, 2.06)
+    'The forecast was 2.000 bits per byte; the model reached 2.060, which is 3.0 % more and inside the interval of \
+1.900 to 2.100.'
+    """
+    if not isinstance(found, dict) or not {"bits_per_byte", "low", "high"} <= found.keys() or not bits:
+        return None
+    off = bits / found["bits_per_byte"] - 1
+    place = "inside" if found["low"] <= bits <= found["high"] else "outside"
+    return (
+        f"The forecast was {found['bits_per_byte']:.3f} bits per byte; the model reached {bits:.3f}, which is "
+        f"{abs(100 * off):.1f} % {'more' if off >= 0 else 'less'} and {place} the interval of {found['low']:.3f} to "
+        f"{found['high']:.3f}."
     )

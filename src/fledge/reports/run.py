@@ -9,7 +9,7 @@ import platform
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fledge.config.writing import Choice, settings_text, toml
 from fledge.errors import FledgeError, notes_kept
@@ -18,7 +18,7 @@ from fledge.plot import in_words
 from fledge.reports.course import add_course, add_curves
 from fledge.reports.memorised import add_memorised
 from fledge.reports.page import Page, cell
-from fledge.reports.quality import FINAL, add_answer, add_compression, add_meaning, run_baselines
+from fledge.reports.quality import FINAL, add_answer, add_compression, add_forecast, add_meaning, run_baselines
 from fledge.runs.layout import REPORT, START
 
 if TYPE_CHECKING:
@@ -49,11 +49,13 @@ def report_run(
     prompts: tuple[str, ...] = PROMPTS,
     *,
     choices: Sequence[Choice] = (),
+    forecast: Any = None,
     most_tokens: int | None = None,
 ) -> RunReport:
     """Evaluate the trained model on the test part, or on validation where there is none, and write the page.
 
-    `choices` are told with their reasons; of a large text, `most_tokens` held-out ones are evaluated.
+    `choices` are told with their reasons, `forecast` is held against what came; of a large text, `most_tokens` held-out
+    ones are evaluated.
     """
     from fledge.training.device import choose_device
 
@@ -67,6 +69,7 @@ def report_run(
     add_samples(page, run, samples)
     add_meaning(page, evaluation)
     add_answer(page, run, evaluation, baselines)
+    add_forecast(page, forecast, evaluation)
     add_use(page, run, prompts)
     add_curves(page, run, baselines, (result, evaluation.loss))
     add_course(page, run, result)
@@ -98,9 +101,16 @@ def report_folder(folder: Path) -> RunReport:
         )
     documents = (run.tokenizer.decode_bytes(validation.document(n)) for n in range(len(validation.documents)))
     kept = read_json(folder / START) if (folder / START).is_file() else {}
-    choices = [Choice(*choice) for choice in kept.get("choices", [])] if isinstance(kept, dict) else []
-    prompts = ("", *openings(documents))
-    return report_run(run, result_of(run), prompts, choices=choices, most_tokens=REPORTED_TOKENS)
+    plan = kept if isinstance(kept, dict) else {}
+    choices = [Choice(*choice) for choice in plan.get("choices", [])]
+    return report_run(
+        run,
+        result_of(run),
+        ("", *openings(documents)),
+        choices=choices,
+        forecast=plan.get("forecast"),
+        most_tokens=REPORTED_TOKENS,
+    )
 
 
 def openings(documents: Iterable[bytes], count: int = 2) -> list[str]:

@@ -1,28 +1,30 @@
-"""Choosing a recipe for a text and a time: rules of thumb, and a few measured steps where speed decides.
+"""Choosing a recipe for a text and a time: rules that were measured, and a few measured steps where speed decides.
 
-The size of the model follows from a scaling law: the loss falls as A/N^α with its N parameters and as B/D^β with the
-D tokens it sees. In a given time a larger model sees fewer tokens, so some size is best. Only the trade between the two
-is taken from the law (Hoffmann et al. 2022, table A3), not the loss it predicts. Text that is seen again counts for
-less and less: U tokens, seen R times more, count as U·(1 + 15.4·(1 − e^(−R/15.4))) new ones (Muennighoff et al. 2023),
-which up to four passes is nearly as good as new text.
+The size of the model and how often it sees the text follow from the law of `law.py`: in a given time a larger model
+sees fewer tokens, and past some passes it overfits, so some use of the time is best. Vocabulary, rate, decay, dropout
+and schedule follow from rules; docs/results/little-text.md has their figures.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from fledge.accounting import Account
 from fledge.config import ModelConfig
+from fledge.start import law
+from fledge.start.look import Look
+from fledge.start.work import cost
 
-A, ALPHA, B, BETA = 406.4, 0.34, 410.7, 0.28
-FORGETTING = 15.4
 MOST_PASSES = 20
-"More passes over a text than this overfit."
+"The most that was measured on more than one size."
 FEW_PASSES = 4
 "Up to so many, text that is seen again is nearly as good as new, and overfitting is no danger."
+
+TEACHERS, TAUGHT, FROM_PASSES = 3, 0.99, 8
+"""So many models teach one, which then reaches this share of the bits that each of them reaches. Measured where a text
+is seen 16 times and a larger model is no better (docs/results/little-text.md); not chosen below half as many passes."""
 
 TWICE_THE_BATCH = 1.35
 "How much faster twice the batch must be: so many times more tokens teach as much in half as many steps (measured)."
@@ -46,27 +48,25 @@ LADDER = (
 "Layers and widths to choose from, each about twice the work of the one before."
 
 
-@dataclass(frozen=True)
-class Look:
-    """What there is to see of a text without understanding it."""
+class Use(NamedTuple):
+    """What a time is used for."""
 
-    documents: int
-    bytes: int
-    characters: int
-    "Different ones, in the first megabyte."
+    tokens: float
+    "That each model sees."
+    teachers: int
+    "Models of the same size that are trained first, to teach the one that is handed over."
+    bits: float
+    "Per byte, expected by the law."
 
 
 class Size(NamedTuple):
-    """One step of the ladder with what it would do in the time."""
+    """One step of the ladder with the best that it can do in the time."""
 
     layers: int
     width: int
     parameters: int
     tokens_per_second: float
-    tokens: int
-    "That it sees in the time, or as many as the text is worth."
-    loss: float
-    "By the law: for comparing sizes, not a forecast."
+    use: Use
 
 
 def choose_vocabulary(look: Look, fast: bool) -> tuple[str, int | None, str]:
@@ -153,23 +153,28 @@ def model_of(layers: int, width: int, fast: bool = False) -> ModelConfig:
     return ModelConfig(layers=layers, width=width, heads=heads, tied=fast, qk_norm=fast)
 
 
-def law(parameters: float, tokens: float) -> float:
-    return float(A / parameters**ALPHA + B / tokens**BETA)
+def expected_bits(text: law.Text, parameters: int, tokens: float) -> float:
+    """By the law, with the weight decay that goes with the passes."""
+    return law.expected_bits(text, parameters, tokens, choose_decay(tokens / text.tokens)[0])
 
 
-def worth(tokens: float, unique: float) -> float:
-    """New tokens that are worth as much as `tokens` from a text of `unique` ones.
+def one_model(affordable: float, text: law.Text, parameters: int) -> Use:
+    """As many tokens as there is time for, or fewer where the law expects more passes to overfit."""
+    most = min(affordable, MOST_PASSES * text.tokens)
+    uses = [Use(tokens, 0, expected_bits(text, parameters, tokens)) for tokens in (most * 0.9**n for n in range(20))]
+    return min(uses, key=lambda use: use.bits)
 
-    >>> round(worth(4e6, 1e6) / 1e6, 2), round(worth(0.5e6, 1e6) / 1e6, 2)
-    (3.73, 0.5)
-    """
-    repeats = max(0.0, tokens / unique - 1)
-    return min(tokens, unique * (1 + FORGETTING * (1 - math.exp(-repeats / FORGETTING))))
+
+def with_teachers(use: Use, affordable: float, text: law.Text) -> Use:
+    """The same with teachers before it, where a time is left that one model has no use for."""
+    if use.tokens < FROM_PASSES * text.tokens or cost(use.tokens, TEACHERS) > affordable:
+        return use
+    return Use(use.tokens, TEACHERS, TAUGHT * use.bits)
 
 
 def choose_size(
     seconds: float,
-    unique_tokens: int,
+    text: law.Text,
     vocabulary_size: int,
     context_length: int,
     measure: Callable[[ModelConfig], float],
@@ -192,13 +197,12 @@ def choose_size(
             near = min(speeds, key=lambda known: abs(known - place))
             flops = speeds[near] * accounts[near].flops_per_token
             speed = speeds.get(place, flops / accounts[place].flops_per_token)
-            tokens = min(seconds * speed, MOST_PASSES * unique_tokens)
             parameters = accounts[place].parameters.total
-            loss = law(parameters, worth(tokens, unique_tokens))
-            sizes.append(Size(layers, width, parameters, speed, int(tokens), loss))
-        # A model with far more parameters than tokens to see learns the text by heart; the law does not know that.
-        sane = [place for place in range(len(LADDER)) if sizes[place].parameters <= 2 * sizes[place].tokens] or [0]
-        best = min(sane, key=lambda place: sizes[place].loss)
+            use = one_model(seconds * speed, text, parameters)
+            sizes.append(Size(layers, width, parameters, speed, use))
+        # The law was not measured where a model has far more parameters than tokens to see.
+        sane = [place for place in range(len(LADDER)) if sizes[place].parameters <= 2 * sizes[place].use.tokens] or [0]
+        best = min(sane, key=lambda place: sizes[place].use.bits)
         if best in speeds or len(speeds) >= measurements:
             return sizes[best], sizes
 

@@ -66,7 +66,7 @@ def text_facts(places: tuple[str, ...], stamp: object) -> TextFacts:
 
 def quick_facts(corpus: Corpus) -> TextFacts:
     from fledge.corpus.private import script_of
-    from fledge.start.start import look_at
+    from fledge.start.look import look_at
 
     look = look_at(corpus)
     first = next(iter(corpus.without_groups().batches())).documents[0][: 1 << 16]

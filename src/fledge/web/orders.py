@@ -15,7 +15,9 @@ from fledge.config import load_recipe, recipe_names
 from fledge.errors import FledgeError, nearest
 from fledge.files import PARTIAL, read_json
 from fledge.runs.layout import CONFIG, START, TOKENIZER
-from fledge.start.start import RECIPE, given, name_of
+from fledge.start.look import name_of
+from fledge.start.plan import given
+from fledge.start.start import RECIPE
 from fledge.training.stops import parse_duration
 from fledge.web.jobs import Job, Jobs
 from fledge.web.library import Library, NotFound

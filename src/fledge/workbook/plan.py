@@ -24,7 +24,7 @@ from fledge.experiments.plan import DATA, PLAN, TIMING, warm_up_was_set
 from fledge.experiments.timing import Clock, Pace, TooShort, check_corpus, fit, minutes
 from fledge.files import atomic_write, read_json, write_json
 from fledge.runs.folder import differences
-from fledge.start.start import look_at
+from fledge.start.look import look_at
 from fledge.tokenizer.compare import limited
 
 TEXTS = "texts"

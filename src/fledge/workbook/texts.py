@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fledge.files import readable_bytes
 from fledge.reports.page import Page
-from fledge.start.start import look_at
+from fledge.start.look import look_at
 
 if TYPE_CHECKING:
     from fledge.tokenizer import Tokenizer

@@ -1,0 +1,90 @@
+"""How fast this machine trains a model: real steps on random tokens, and the quickest way to take them on a CPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from typing import NamedTuple
+
+from fledge import devices
+from fledge.config import ModelConfig, OptimizerConfig, RunConfig, TokenizerConfig, TokensConfig, override_config
+
+COMPILED_FROM = 150.0  # seconds left: compiling takes 10 to 30 of them, and gains a third to a half of the others
+
+
+class Way(NamedTuple):
+    """Precision and compilation, as settings, and the tokens per second that they reach."""
+
+    settings: dict[str, str | float]
+    speed: float
+
+
+def measured_speed(
+    model: ModelConfig,
+    vocabulary_size: int,
+    context: int,
+    batch: int,
+    seconds: float,
+    settings: dict[str, str | float] | None = None,
+) -> float:
+    """Tokens per second of real steps on random tokens."""
+    from fledge.training.bench import measure
+
+    config = RunConfig(
+        tokenizer=TokenizerConfig(vocabulary_size=vocabulary_size),
+        tokens=TokensConfig(context_length=context),
+        model=model,
+        optimizer=OptimizerConfig(name="muon"),
+    )
+    config = override_config(config, [f"{name}={value}" for name, value in (settings or {}).items()])
+    while (found := measure(config, batch, "auto", seconds).tokens_per_second) is None and batch > 1:
+        batch //= 2  # training would take it in such parts
+    return found or 1.0
+
+
+def quickest_way(
+    model: ModelConfig,
+    vocabulary_size: int,
+    context: int,
+    batch: int,
+    seconds: float,
+    *,
+    speed: float,
+    left: float,
+    given: Collection[str] = (),
+) -> Way:
+    """What is quickest on this CPU in the seconds that are `left`, its own cost included, where the plain way reaches
+    `speed`. Nothing that was set by hand is tried."""
+    import torch
+
+    from fledge.training.optimizers import quick_type
+
+    began = time.monotonic()
+    best = Way({}, speed)
+    narrow: dict[str, str | float] = {"training.precision": "bf16"}
+    has_unit = quick_type(torch.device("cpu")) is torch.bfloat16
+    if has_unit and "training.precision" not in given:
+        found = measured_speed(model, vocabulary_size, context, batch, seconds, narrow)
+        best = Way(narrow, found) if found > speed else best
+    left -= time.monotonic() - began
+    if left < COMPILED_FROM or "training.compile" in given:
+        return best
+    compiled, began = best.settings | {"training.compile": "on"}, time.monotonic()
+    try:
+        found = measured_speed(model, vocabulary_size, context, batch, seconds, compiled)
+    except RuntimeError:  # no compiler on this machine, or one that torch can't use
+        return best
+    took = time.monotonic() - began
+    left -= took
+    if found * (left - took / 2) > best.speed * left:  # training compiles once more, with part of the work kept
+        return Way(compiled, found)
+    return best
+
+
+def machine_name() -> str:
+    import torch
+
+    if devices.is_gpu(place := devices.fastest()):
+        return devices.title(place)
+    threads = torch.get_num_threads()
+    return f"a CPU with {threads} thread{'s' * (threads > 1)}"

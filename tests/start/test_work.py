@@ -1,0 +1,119 @@
+"""More time than one model can use: teachers are trained first and teach the one that is handed over; a kill costs none
+of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fledge.errors import FledgeError, notes_kept
+from fledge.run import Run
+from fledge.runs.checkpoints import checkpoints
+from fledge.start import choose, law, work
+from fledge.start.start import Start
+from fledge.training import TrainingResult
+from tests.small import SMALL
+
+DIARY = "".join(f"Today was day {n}, and I wrote line {n * n} about it.\n" for n in range(700))
+
+
+def quiet(word: str, fact: str) -> None:
+    pass
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> Run:
+    """A start with two teachers, which nothing of has been trained."""
+    (tmp_path / "diary.txt").write_text(DIARY)
+    teachers = str(work.teacher_folders(tmp_path / "run", 2)).replace("'", '"')
+    settings = [*SMALL, f"corpus.source={tmp_path / 'diary.txt'}", f"training.teachers={teachers}"]
+    run = Run("akjv-demo", tmp_path / "run", overrides=settings, quiet=True)
+    run.claim()
+    return run
+
+
+def begin(run: Run, seconds: float = 600.0) -> TrainingResult:
+    start = Start([run.config.corpus.source[0]], seconds, "10m", run.folder, quiet)
+    start.speed = 1e6
+    with notes_kept():
+        return start.train(Run.open(run.folder, quiet=True))
+
+
+def test_teachers_differ_from_their_student_and_are_its_targets(planned: Run) -> None:
+    result = begin(planned)
+    folders = [Path(name) for name in planned.config.training.teachers]
+    assert [folder.name for folder in folders] == ["1", "2"]
+    seeds = {Run.open(folder).config.training.seed for folder in (*folders, planned.folder)}
+    assert len(seeds) == 3
+    assert result.step == result.steps == planned.config.steps
+    alone = Run(planned.config, planned.folder.with_name("alone"), overrides=["training.teachers=[]"], quiet=True)
+    assert alone.train(quiet=True).loss != result.loss
+
+
+def test_a_kill_costs_no_finished_work(planned: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped in the second teacher, the same call goes on there; the first is not touched again."""
+    first, second = map(Path, planned.config.training.teachers)
+    trained, to_its_end = [], work.to_its_end
+
+    def cut(run: Run, limit: float | None) -> TrainingResult:
+        if run.folder == second:
+            raise KeyboardInterrupt
+        return to_its_end(run, limit)
+
+    monkeypatch.setattr(work, "to_its_end", cut)
+    with pytest.raises(KeyboardInterrupt):
+        begin(planned)
+    assert checkpoints(first)
+    assert not checkpoints(second)
+    before = checkpoints(first)[-1].stat().st_mtime_ns
+
+    def seen(run: Run, limit: float | None) -> TrainingResult:
+        trained.append((run.folder.name, limit))
+        return to_its_end(run, limit)
+
+    monkeypatch.setattr(work, "to_its_end", seen)
+    assert begin(planned).stopped is None
+    assert trained == [("1", None), ("2", None), ("run", None)]  # what was begun before takes what its steps take
+    assert checkpoints(first)[-1].stat().st_mtime_ns == before
+    trained.clear()
+    assert begin(planned).stopped is None
+    assert trained == [("run", None)]
+
+
+def test_teachers_and_student_share_the_time(planned: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    shares, clock = [], [1000.0]
+
+    def spend(run: Run, limit: float | None) -> object:
+        assert limit is not None
+        shares.append(limit)
+        clock[0] -= limit
+        return type("Result", (), {"stopped": None})
+
+    monkeypatch.setattr(work, "to_its_end", spend)
+    work.train(planned, lambda: clock[0], quiet)
+    student = 1 + 2 * work.TEACHING
+    assert shares == pytest.approx([1000 / (2 + student)] * 2 + [1000 * student / (2 + student)])
+
+
+def test_teachers_come_when_one_model_leaves_much_of_the_time() -> None:
+    text = law.Text(100_000)
+
+    def use(passes: float) -> choose.Use:
+        affordable = passes * text.tokens
+        return choose.with_teachers(choose.one_model(affordable, text, 3_000_000), affordable, text)
+
+    uses = [use(passes) for passes in (2, 10, 20, 200, 2000)]
+    assert [one.teachers for one in uses] == [0, 0, 0, choose.TEACHERS, choose.TEACHERS]
+    bits = [one.bits for one in uses]
+    assert bits == sorted(bits, reverse=True)  # more time is never worse
+    for affordable in (2e5, 2e6, 2e7, 2e8):
+        assert work.cost(use(affordable / 1e5).tokens, use(affordable / 1e5).teachers) <= affordable
+
+
+def test_a_text_of_copies_leaves_nothing_to_hold_out(tmp_path: Path) -> None:
+    """It is refused before training, with what to do; it was found only by the report."""
+    (tmp_path / "copies.txt").write_text("<|endoftext|>".join([DIARY[:900]] * 100))
+    with pytest.raises(FledgeError, match="nothing is left for the validation part"):
+        Start([str(tmp_path / "copies.txt")], 60.0, "1m", tmp_path / "run", quiet).run()
+    assert not (tmp_path / "run").exists()
