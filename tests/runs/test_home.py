@@ -20,7 +20,6 @@ from fledge.training import load_checkpoint
 from fledge.training.saver import Saver
 from fledge.training.session import Session
 from fledge.training.stepper import Stepper
-
 from tests.training.support import run, settings
 
 GONE = (

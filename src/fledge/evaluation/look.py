@@ -145,6 +145,7 @@ def scaled(weights_TT: Tensor) -> Tensor:
 
 def pooled(values_TT: Tensor, most: int = PICTURE) -> Tensor:
     """The largest of each cell of a picture of at most so many; a text of few tokens is shown as it is."""
+    import torch
     from torch.nn import functional
 
     length = values_TT.shape[0]
@@ -152,8 +153,9 @@ def pooled(values_TT: Tensor, most: int = PICTURE) -> Tensor:
     if cell == 1:
         return values_TT
     cells = -(-length // cell)
-    padded = functional.pad(values_TT, (0, cells * cell - length, 0, cells * cell - length))
-    return padded.view(cells, cell, cells, cell).amax((1, 3))
+    # Rows first: they lie one after the other, and few are left to be widened.
+    rows = torch.stack([some.amax(0) for some in torch.split(values_TT, cell)])
+    return functional.pad(rows, (0, cells * cell - length)).view(cells, cells, cell).amax(2)
 
 
 def gate_shades(name: str, values_TD: Tensor) -> NDArray[np.uint8]:

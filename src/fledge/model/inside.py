@@ -24,6 +24,7 @@ from fledge.model.recurrent import CELLS, Recurrent
 from fledge.model.transformer import Block, Transformer
 
 GREATEST = 8  # neurons that are named
+SPOKEN = 128  # tokens whose logits are held at once: those of a thousand do not fit a cache
 
 
 class Text(NamedTuple):
@@ -104,24 +105,33 @@ def speak(
     all."""
     part = slice(None) if place is None else slice(place, place + 1)
     came = functional.pad(text.inputs_BT[0, 1:], (0, 1))
-    logits_TV = model.head(hidden_TD[part])[:, :size].float()
-    whole_T1 = logits_TV.logsumexp(dim=-1, keepdim=True)
-    best, ids = logits_TV.topk(min(likeliest, size)) if likeliest else (logits_TV[:, :0], came[:0])
-    next_logprob = (logits_TV.gather(1, came[part, None]) - whole_T1)[:, 0]
+    found = [
+        _spoken(model.head(some_TD)[:, :size].float(), next_T, min(likeliest, size))
+        for some_TD, next_T in zip(torch.split(hidden_TD[part], SPOKEN), torch.split(came[part], SPOKEN), strict=True)
+    ]
+    ids, logprobs, next_logprob = (torch.cat(each) for each in zip(*found, strict=True))
     last = torch.zeros_like(came, dtype=torch.bool)
     last[-1] = True
     if text.documents_BT is not None:
         last[:-1] |= beginnings(text.documents_BT)[0, 1:]
-    return Spoken(ids, best - whole_T1, next_logprob.masked_fill(last[part], torch.nan))
+    return Spoken(ids, logprobs, next_logprob.masked_fill(last[part], torch.nan))
+
+
+def _spoken(logits_TV: Tensor, next_T: Tensor, likeliest: int) -> tuple[Tensor, Tensor, Tensor]:
+    whole_T1 = logits_TV.logsumexp(dim=-1, keepdim=True)
+    best_TK, ids_TK = logits_TV.topk(likeliest)
+    return ids_TK, best_TK - whole_T1, (logits_TV.gather(1, next_T[:, None]) - whole_T1)[:, 0]
 
 
 def _transformer(model: Transformer, text: Text) -> Inside:
     hidden: list[Tensor] = []
-    inputs: list[tuple[Any, ...]] = []
+    turns: list[Any] = []
+    rows: dict[torch.nn.Module, Tensor] = {}
     blocks = [cast(Block, block) for block in model.layers]
     hooks = [blocks[0].register_forward_pre_hook(lambda _, given: hidden.append(given[0][0]))]
     for block in blocks:
-        hooks.append(block.attn.register_forward_pre_hook(lambda _, given: inputs.append(given)))
+        hooks.append(block.attn.register_forward_pre_hook(lambda _, given: turns.append(given[1])))
+        hooks.append(block.attn.qkv.register_forward_hook(lambda part, _, out: rows.update({part: out[0]})))
         hooks.append(block.register_forward_hook(lambda _, given, out: hidden.append(out[0])))
     try:
         model.hidden(text.inputs_BT, model.plan(text))
@@ -129,7 +139,9 @@ def _transformer(model: Transformer, text: Text) -> Inside:
         for hook in hooks:
             hook.remove()
     mask_TT = additive(_allowed(text), torch.float32)
-    weights = [_head_of(block.attn, given, mask_TT) for block, given in zip(blocks, inputs, strict=True)]
+    weights = [
+        _head_of(block.attn, rows[block.attn.qkv], turn, mask_TT) for block, turn in zip(blocks, turns, strict=True)
+    ]
     return Inside([model.ln_final(x_TD) for x_TD in hidden], weights, model.config.heads)
 
 
@@ -141,25 +153,20 @@ def _allowed(text: Text) -> Tensor:
     return torch.ones(length, length, dtype=torch.bool, device=text.inputs_BT.device).tril()
 
 
-def _head_of(attention: Attention, given: tuple[Any, ...], mask_TT: Tensor) -> Callable[[int], Tensor]:
-    """Queries and keys are made again from what entered the layer, one head at a time: all weights of a large model at
-    once would be more than it is itself."""
-    x_BTD, turn = given[0], given[1]
+def _head_of(attention: Attention, row_TC: Tensor, turn: Any, mask_TT: Tensor) -> Callable[[int], Tensor]:
+    """Queries and keys are those of the pass; weights are made one head at a time: all of a large model at once would
+    be more than it is itself."""
+    heads_THK = row_TC.view(len(row_TC), -1, attention.head_size)[:, : attention.heads + attention.kv_heads].clone()
 
     @torch.inference_mode()
     def weights(head: int) -> Tensor:
-        size, group = attention.head_size, head // (attention.heads // attention.kv_heads)
-        rows = [slice(place * size, (place + 1) * size) for place in (head, attention.heads + group)]
-        bias = attention.qkv.bias
-        parts = [
-            functional.linear(x_BTD, attention.qkv.weight[part], None if bias is None else bias[part]) for part in rows
-        ]
-        q, k = (part[:, :, None] for part in parts)
+        group = attention.heads + head // (attention.heads // attention.kv_heads)
+        q, k = (heads_THK[None, :, place : place + 1] for place in (head, group))
         if attention.qk_norm:
             q, k = attention.q_norm(q), attention.k_norm(k)
         if turn is not None:
             q, k = rotate(q, *turn), rotate(k, *turn)
-        scores_TT = torch.addmm(mask_TT, q[0, :, 0].float(), k[0, :, 0].float().T, alpha=size**-0.5)
+        scores_TT = torch.addmm(mask_TT, q[0, :, 0].float(), k[0, :, 0].float().T, alpha=attention.head_size**-0.5)
         return torch.softmax(scores_TT, dim=-1)
 
     return weights

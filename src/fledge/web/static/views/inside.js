@@ -131,6 +131,7 @@ class Inside {
       seen.gates.map((gate) => strip(`${gate.name}, layer ${gate.layer + 1}`, gate.picture, "3.5rem")),
       seen.neurons.length ? [strip("neurons that fire", asPicture(seen.neurons.map((layer) => layer.share)), `${0.8 * seen.neurons.length}rem`),
         strip("let through", asPicture(seen.neurons.map((layer) => layer.gated_share)), `${0.8 * seen.neurons.length}rem`)] : null);
+    this.bare = null;
     this.drawLarge();
   }
 
@@ -145,6 +146,7 @@ class Inside {
       const large = await get("/api/inside/head", { look: this.seen.look, layer, head });
       if (layer !== this.head.layer || head !== this.head.head) return;
       this.large = { ...large, data: fromBase64(large.data) };
+      this.bare = null;
     } catch (error) { notice(error.message); return; }
     this.caption.textContent = `Layer ${layer + 1}, head ${head + 1}`;
     this.drawLarge();
@@ -154,8 +156,9 @@ class Inside {
   /** The head at its full size, the borders of documents and the chosen row on it. */
   drawLarge() {
     if (!this.large) return;
-    paint(this.big, this.large);
-    const drawing = this.big.getContext("2d"), size = this.large.columns;
+    if (!this.bare) paint(this.bare = document.createElement("canvas"), this.large);  // once; pointing only copies it
+    const drawing = this.big.getContext("2d"), size = this.big.width = this.big.height = this.large.columns;
+    drawing.drawImage(this.bare, 0, 0);
     drawing.fillStyle = getComputedStyle(this.big).color;
     this.seen.tokens.forEach((token, i) => { if (i && token.document !== this.seen.tokens[i - 1].document) { drawing.globalAlpha = 0.35; drawing.fillRect(0, i, size, 0.3); drawing.fillRect(i, 0, 0.3, size); } });
     drawing.globalAlpha = 0.25;
@@ -194,7 +197,10 @@ class Inside {
   shade() {
     if (!this.large) return;
     const { data, columns } = this.large, from = this.chosen * columns;
-    this.spans.forEach((span, i) => span.style.setProperty("--weight", i <= this.chosen ? (data[from + i] / 255).toFixed(2) : "0"));
+    this.spans.forEach((span, i) => {
+      const weight = i <= this.chosen ? (data[from + i] / 255).toFixed(2) : "0.00";
+      if (weight !== span.weight) span.style.setProperty("--weight", span.weight = weight);  // most are 0 and stay so
+    });
     this.looked.classList.toggle("attending", this.looked.matches(":hover, :focus"));
   }
 
