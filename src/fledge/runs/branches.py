@@ -1,7 +1,8 @@
 """Going back to an older step, and the checkpoint to go on from.
 
-Going back to an older step starts a branch in `branch/`, with checkpoints, metrics and settings of its own. The main line
-stays as it is until the branch has a checkpoint beyond the main line's last one; then the branch becomes the main line.
+Going back to an older step starts a branch in `branch/`, with checkpoints, metrics and settings of its own. The main
+line stays as it is until the branch has a checkpoint beyond the main line's last one; then the branch becomes the
+main line.
 Going on from the main line's last step leaves the branch, which is put aside as `branch-1`. Every move survives a kill:
 what was begun is finished at the next start.
 """
