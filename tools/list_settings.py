@@ -72,15 +72,20 @@ def row(path: str, field: Any) -> str:
 def homes_table() -> str:
     """Where each setting of a Transformer can go, for docs/bundle.md. A test holds the page to it."""
     rows = []
+    set_ = {
+        "kv_heads": "fewer than `heads`",
+        "head_size": "other than `width` / `heads`",
+        "rope_theta": "any",
+        "rope_scaling": "Llama 3's",
+    }
     for name in sorted(Transformer.settings - SIZES - TRAINING):
         field = ModelConfig.model_fields[name]
         choices = [value for kind in (field.annotation, *get_args(field.annotation)) for value in get_args(kind)]
         values: list[Any] = [value for value in choices if isinstance(value, str)]
         if not values:
-            set_ = {"kv_heads": "fewer than `heads`", "rope_theta": "any", "rope_scaling": "Llama 3's"}
             values = [set_[name]] if name in set_ else [False, True]
         for value in values:
-            shown = value if name in ("kv_heads", "rope_theta", "rope_scaling") else f"`{str(value).lower()}`"
+            shown = value if name in set_ else f"`{str(value).lower()}`"
             places = [
                 ", ".join(f"`{family.name}`" for family in families if _holds(family, name, value, field.default))
                 for families in (HUB, GGUF)

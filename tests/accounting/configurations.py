@@ -17,6 +17,7 @@ def transformers(draw: Any) -> ModelConfig:
         width=heads * draw(st.sampled_from([2, 4, 8])),
         heads=heads,
         kv_heads=draw(st.sampled_from([None, *(k for k in range(1, heads + 1) if heads % k == 0)])),
+        head_size=draw(st.sampled_from([None, None, 2, 10])),
         hidden=draw(st.sampled_from([None, 7, 24])),
         feed_forward=draw(st.sampled_from(["swiglu", "silu", "gelu", "gelu_tanh", "relu2"])),
         norm=draw(st.sampled_from(["rms", "layer", "none"])),

@@ -58,6 +58,7 @@ def saved_bytes(config: ModelConfig, tokens: int, batch: int, precision: str, re
     [
         {},
         {"kv_heads": 2},
+        {"kv_heads": 2, "head_size": 24},
         {"qk_norm": True, "feed_forward": "relu2"},
         {"norm_place": "post", "feed_forward": "gelu", "position": "none"},
         {"norm": "layer", "position": "learned", "feed_forward": "gelu_tanh", "bias": True, "tied": True},

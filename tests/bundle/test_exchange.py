@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import warnings
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "llama-bias": {"bias": True},
     "llama3": {"rope_scaling": (8.0, 1.0, 4.0, 16.0), "rope_theta": 1000.0},
     "qwen3": {"qk_norm": True, "kv_heads": 2, "norm_epsilon": 1e-6},
+    "qwen3-heads": {"qk_norm": True, "heads": 3, "head_size": 16, "tied": True},
+    "llama-heads": {"head_size": 4, "kv_heads": 2},
     "arcee": {"feed_forward": "relu2", "tied": True},
     "arcee-silu": {"feed_forward": "silu", "bias": True},
     "starcoder2": {"norm": "layer", "bias": True, "feed_forward": "gelu_tanh", "kv_heads": 2},
@@ -234,6 +238,36 @@ def test_gguf_names_the_pattern_as_llama_cpp_does(tmp_path: Path, pattern: str, 
     assert reader.fields["tokenizer.ggml.pre"].contents() == name
 
 
+def test_a_model_is_converted_one_tensor_at_a_time(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the way out and in: of a large model there is no second copy in memory."""
+    from fledge.bundle import exchange, gguf
+
+    bundle = make(tmp_path, tokenizer, "gpt2")
+    own = {tensor.data_ptr() for tensor in bundle.model.state_dict().values()}
+    converted: list[weakref.ref[torch.Tensor]] = []
+    alive: list[int] = []
+
+    def watched(convert: Any) -> Any:
+        def each(*arguments: Any) -> Iterator[tuple[str, torch.Tensor]]:
+            for name, tensor in convert(*arguments):
+                if tensor.data_ptr() not in own:
+                    converted.append(weakref.ref(tensor))
+                alive.append(sum(kept() is not None for kept in converted))
+                yield name, tensor
+
+        return each
+
+    monkeypatch.setattr(exchange, "exported", watched(exchange.exported))
+    monkeypatch.setattr(gguf, "exported", watched(gguf.exported))
+    monkeypatch.setattr(exchange, "imported", watched(exchange.imported))
+    export_bundle(bundle, tmp_path / "model.gguf")
+    import_bundle(export_bundle(bundle, tmp_path / "hub"), tmp_path / "back")
+    assert len(converted) > 30
+    assert max(alive) <= 4
+
+
 def test_two_gguf_exports_at_once_leave_a_whole_file(
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,9 +388,8 @@ WRONG: dict[str, list[tuple[str, Any]]] = {
         ("rope_parameters", "x"),
         ("rope_theta", {"in": "rope_parameters", "value": None}),
         ("num_attention_heads", 5),
-        ("num_attention_heads", 32),
         ("head_dim", "x"),
-        ("head_dim", 4),
+        ("head_dim", 7),
         ("attention_bias", 1.5),
     ],
     "gpt2": [
@@ -404,6 +437,7 @@ def test_a_wrong_value_in_a_description_is_one_sentence(tmp_path: Path, tokenize
     ("kind", "wrong", "sentence"),
     [
         ("llama", {"hidden_size": 2048, "head_dim": None}, "do not fill it|shape"),
+        ("llama", {"num_attention_heads": 32}, "shape"),
         ("llama", {"max_position_embeddings": 2**31 - 1}, "tables of"),
         ("llama", {"num_hidden_layers": 2**31 - 1}, "no weights for them"),
         ("llama", {"vocab_size": 2**31 - 1, "hidden_size": 2**31 - 2**10, "head_dim": None}, "config.json|shape"),

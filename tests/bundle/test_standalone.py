@@ -27,6 +27,7 @@ HOMELESS: dict[str, dict[str, Any]] = {
     "sinusoidal": {"position": "sinusoidal", "feed_forward": "relu2", "norm_place": "post", "tied": True},
     "nowhere": {"position": "none", "feed_forward": "gelu_tanh", "qk_norm": True},
     "stretched": {"qk_norm": True, "bias": True, "rope_scaling": (8.0, 1.0, 4.0, 16.0), "feed_forward": "silu"},
+    "wide-heads": {"norm_place": "post", "heads": 3, "head_size": 16, "kv_heads": 1},
     "bdh": {"architecture": "bdh", "multiplier": 4},
     "rnn": {"architecture": "rnn", "bias": True},
     "gru": {"architecture": "gru", "tied": True},

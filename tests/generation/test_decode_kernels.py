@@ -19,6 +19,7 @@ KERNEL_SHAPES = [
     {"norm": "layer", "bias": True, "position": "learned", "feed_forward": "gelu_tanh", "tied": True},
     {"kv_heads": 2, "qk_norm": True},
     {"kv_heads": 1, "bias": True, "width": 240, "hidden": 2100},
+    {"head_size": 24, "kv_heads": 2, "qk_norm": True, "bias": True},
     {"norm": "layer", "position": "sinusoidal", "feed_forward": "relu2"},
     {"norm": "none", "position": "none", "feed_forward": "silu", "bias": True},
     {"feed_forward": "gelu", "hidden": 9000},

@@ -17,6 +17,7 @@ from fledge.model import build_model
 SHAPES = [
     {},
     {"kv_heads": 2},
+    {"head_size": 40, "kv_heads": 2, "qk_norm": True},
     {"qk_norm": True},
     {"norm": "layer", "bias": True, "position": "learned", "feed_forward": "gelu_tanh", "tied": True},
     {"norm": "layer", "position": "sinusoidal", "feed_forward": "relu2"},

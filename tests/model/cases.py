@@ -35,6 +35,7 @@ CASES: dict[str, dict[str, Any]] = {
     "relu2": {"feed_forward": "relu2", "hidden": 40},
     "grouped heads": {"kv_heads": 2},
     "one key head": {"kv_heads": 1, "qk_norm": True},
+    "wide heads": {"head_size": 12, "heads": 6, "kv_heads": 2, "qk_norm": True, "bias": True},
     "qk-norm": {"qk_norm": True},
     "tied": {"tied": True},
     "bias": {"bias": True},

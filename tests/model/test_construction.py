@@ -175,6 +175,14 @@ def test_key_heads_that_do_not_divide_hear_which_do():
         ModelConfig(heads=4, kv_heads=3)
 
 
+def test_heads_may_have_a_size_of_their_own():
+    assert ModelConfig(width=256, heads=3, head_size=128).attention_width == 384
+    with pytest.raises(ValueError, match="needs an even head size, and 7 is odd. Change model.head_size"):
+        ModelConfig(heads=4, head_size=7)
+    with pytest.raises(ValueError, match="model.heads = 3 does not divide model.width = 64"):
+        ModelConfig(architecture="bdh", width=64, heads=3, head_size=32)
+
+
 @pytest.mark.parametrize("name", ARCHITECTURE_CASES)
 def test_inputs_past_the_context_are_refused(name):
     with pytest.raises(FledgeError, match="25 tokens are more than the context length of 24"):

@@ -12,7 +12,7 @@ from fledge.model import build_model
 from .cases import Batch
 
 TINY = {
-    "transformer": {"qk_norm": True, "kv_heads": 1},
+    "transformer": {"qk_norm": True, "kv_heads": 1, "head_size": 4},
     "gpt2": {"norm": "layer", "position": "learned", "feed_forward": "gelu_tanh", "bias": True, "tied": True},
     "post-norm": {"norm_place": "post", "position": "sinusoidal", "feed_forward": "silu"},
     "bdh": {"architecture": "bdh", "multiplier": 2},

@@ -14,7 +14,7 @@ from fledge.model.inside import Inside, Text, look_inside, speak
 TRANSFORMERS: list[dict[str, object]] = [
     {},
     {"position": "learned", "norm": "layer", "bias": True, "feed_forward": "gelu_tanh", "tied": True},
-    {"kv_heads": 2, "qk_norm": True, "norm_place": "post"},
+    {"kv_heads": 2, "head_size": 12, "qk_norm": True, "norm_place": "post"},
     {"position": "sinusoidal", "norm": "none", "dropout": 0.5},
 ]
 OTHERS: list[dict[str, object]] = [

@@ -64,23 +64,23 @@ def backward_work(config: ModelConfig, tokens: int, size: int, keep: bool = Fals
 
 def _transformer(config: ModelConfig, tokens: int, size: int, flash: bool, kernels: bool) -> Bytes:
     width, heads = config.width, config.heads
-    narrow = width // heads * (config.kv_heads or heads)
+    wide, narrow = config.attention_width, config.head_width * (config.kv_heads or heads)
     numbers = tokens * config.layers
     normed, statistics = config.norm != "none", {"rms": 1, "layer": 2, "none": 0}[config.norm]
     yield "inputs of the sub-layers", numbers * 2 * width * size
     if normed:
         yield "inputs and statistics of the norms", numbers * 2 * (width * size + statistics * FP32)
     if flash:
-        yield "queries, keys, values", numbers * (width + 2 * narrow) * size
+        yield "queries, keys, values", numbers * (wide + 2 * narrow) * size
         fused = kernels and _short(config, tokens)
         if (config.position == "rope" or config.qk_norm) and not fused:
-            yield "queries and keys, turned", numbers * (width + narrow) * size
+            yield "queries and keys, turned", numbers * (wide + narrow) * size
         if config.qk_norm:
             yield "statistics of the QK-norm", numbers * (heads + (config.kv_heads or heads)) * FP32
-        yield "attention's output", numbers * (width * size + heads * FP32)
+        yield "attention's output", numbers * (wide * size + heads * FP32)
     else:
-        yield "queries, keys, values", numbers * 3 * width * FP32
-        yield "attention's scores and output", numbers * (heads * tokens * FP32 + width * size)
+        yield "queries, keys, values", numbers * 3 * wide * FP32
+        yield "attention's scores and output", numbers * (heads * tokens * FP32 + wide * size)
     yield "feed-forward", numbers * config.inner_size * size * (3 if config.feed_forward == "swiglu" else 2)
     if config.dropout:
         yield "dropout", numbers * width * (size + 2)
@@ -110,7 +110,7 @@ def _recurrent(config: ModelConfig, tokens: int, size: int, flash: bool, kernels
 def _short(config: ModelConfig, tokens: int) -> bool:
     """Whether our kernel for short contexts attends: it turns queries and keys as it reads them."""
     plain = not config.qk_norm and not config.attention_share
-    return plain and 16 <= tokens <= 1024 and config.width // config.heads in (16, 32, 64)
+    return plain and 16 <= tokens <= 1024 and config.head_width in (16, 32, 64)
 
 
 def _neurons(config: ModelConfig) -> int:

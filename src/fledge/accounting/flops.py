@@ -54,15 +54,15 @@ def list_products(config: ModelConfig, vocabulary_size: int, context_length: int
 
 def _transformer(config: ModelConfig, vocabulary_size: int, tokens: int) -> Iterator[Product]:
     width, layers, heads = config.width, config.layers, config.heads
-    head_size = width // heads
+    head_size, all_heads = config.head_width, config.attention_width
     kv_width = head_size * (config.kv_heads or heads)
     inner = config.inner_size
-    yield Product("q_proj", "attention projections", tokens, width, width, layers)
+    yield Product("q_proj", "attention projections", tokens, width, all_heads, layers)
     yield Product("k_proj", "attention projections", tokens, width, kv_width, layers)
     yield Product("v_proj", "attention projections", tokens, width, kv_width, layers)
     yield Product("scores q·kᵀ", "attention scores", tokens, head_size, tokens, heads * layers)
     yield Product("weights·v", "attention values", tokens, tokens, head_size, heads * layers)
-    yield Product("output_proj", "attention projections", tokens, width, width, layers)
+    yield Product("output_proj", "attention projections", tokens, all_heads, width, layers)
     yield Product("w1", "feed-forward", tokens, width, inner, layers)
     if config.feed_forward == "swiglu":
         yield Product("w3", "feed-forward", tokens, width, inner, layers)

@@ -55,7 +55,7 @@ def list_parameters(config: ModelConfig, vocabulary_size: int, context_length: i
 
 def _transformer(config: ModelConfig, vocabulary_size: int, context_length: int) -> Iterator[Parameter]:
     width, layers = config.width, config.layers
-    head_size = width // config.heads
+    head_size, all_heads = config.head_width, config.attention_width
     kv_width = head_size * (config.kv_heads or config.heads)
     inner = config.inner_size
 
@@ -74,10 +74,10 @@ def _transformer(config: ModelConfig, vocabulary_size: int, context_length: int)
     if config.position == "learned":
         yield Parameter("position_embeddings.weight", "position embeddings", (context_length, width))
     yield from norm("layers.N.ln1", "norms", width, layers)
-    yield from linear("attn.q_proj", "attention", width, width)
+    yield from linear("attn.q_proj", "attention", all_heads, width)
     yield from linear("attn.k_proj", "attention", kv_width, width)
     yield from linear("attn.v_proj", "attention", kv_width, width)
-    yield from linear("attn.output_proj", "attention", width, width)
+    yield from linear("attn.output_proj", "attention", width, all_heads)
     if config.qk_norm:
         yield Parameter("layers.N.attn.q_norm.weight", "norms", (head_size,), layers)
         yield Parameter("layers.N.attn.k_norm.weight", "norms", (head_size,), layers)

@@ -171,7 +171,9 @@ def _with_effect(config: RunConfig) -> dict[str, Any]:
     tokens that were given."""
     values = config.model_dump(mode="json")
     if config.model.architecture == "transformer":
-        values["model"] |= {"hidden": config.model.inner_size, "kv_heads": config.model.kv_heads or config.model.heads}
+        model = config.model
+        sizes = {"hidden": model.inner_size, "kv_heads": model.kv_heads or model.heads, "head_size": model.head_width}
+        values["model"] |= sizes
     if config.tokens.store is not None:
         del values["corpus"]
     if config.tokens.store is not None or config.tokenizer.path is not None:

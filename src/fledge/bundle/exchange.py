@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import reduce
 from importlib.resources import files
 from pathlib import Path
@@ -17,15 +17,23 @@ from fledge.bundle.archive import is_archive
 from fledge.bundle.card import IMPORTED
 from fledge.bundle.fit import require_fit
 from fledge.bundle.gguf import MODELFILE, QUANTISED, write_gguf
-from fledge.bundle.load import Bundle, fill, lay_out_for
+from fledge.bundle.load import Bundle, lay_out_for
 from fledge.bundle.manifest import MODEL
 from fledge.bundle.sampling import GENERATION, hub_sampling, sampling_from_hub
-from fledge.bundle.save import save_bundle
-from fledge.bundle.weights import Shape, check_shapes, read_headers, read_tensors, tensor_files, write_sharded
+from fledge.bundle.save import WeightsToCome, save_bundle
+from fledge.bundle.weights import (
+    OnDisk,
+    Shape,
+    check_shapes,
+    read_headers,
+    tensor_files,
+    without_memory,
+    write_sharded,
+)
 from fledge.config import ModelConfig, RunConfig, TokenizerConfig, TokensConfig
 from fledge.errors import FledgeError, nearest, note
 from fledge.files import atomic_folder, did_you_mean, read_json, require_space, write_json
-from fledge.model.exchange import export_weights, import_weights, require_home
+from fledge.model.exchange import export_weights, exported, import_weights, imported, require_home
 from fledge.model.families import HUB, Family, nearest_home
 from fledge.model.hub import config_from_hub, family_from_hub, hub_settings
 from fledge.tokenizer import load_tokenizer
@@ -94,14 +102,14 @@ def export_bundle(bundle: Bundle, target: Path | str, format: str | None = None,
         from fledge.bundle.onnx import write_onnx
 
         return write_onnx(target, bundle, weights, kind)
-    return _write_hub_folder(target, bundle, {name: tensor.to(kind) for name, tensor in weights.items()})
+    return _write_hub_folder(target, bundle, weights, kind)
 
 
-def _write_hub_folder(target: Path, bundle: Bundle, weights: dict[str, Tensor]) -> Path:
+def _write_hub_folder(target: Path, bundle: Bundle, weights: dict[str, Tensor], kind: torch.dtype) -> Path:
     config, facts, roles = bundle.config.model, bundle.manifest.model, bundle.tokenizer.roles
     settings = hub_settings(config, facts.vocabulary_size, facts.context_length)
     family = require_home(config)
-    precision = str(next(iter(weights.values())).dtype).removeprefix("torch.")
+    precision = str(kind).removeprefix("torch.")
     tokens = {"bos_token_id": roles.start, "eos_token_id": roles.end, "pad_token_id": roles.pad}
     known = {name: value for name, value in tokens.items() if value is not None}
     generation = {**known, **hub_sampling(bundle.config, facts.context_length)}
@@ -111,10 +119,12 @@ def _write_hub_folder(target: Path, bundle: Bundle, weights: dict[str, Tensor]) 
         write_hub_tokenizer(work, bundle)
         if family.file:
             (work / family.file).write_bytes(files("fledge.model").joinpath("standalone", family.file).read_bytes())
-        named = export_weights(config, weights, facts.context_length)
+        forms = {name: tensor.to("meta", kind) for name, tensor in weights.items()}
+        named = export_weights(config, forms, facts.context_length, family)
         if settings.get("tie_word_embeddings"):
             named.pop("lm_head.weight", None)  # it is the embedding matrix, and is said to be
-        write_sharded(work, MODEL, named)
+        pairs = exported(config, weights, facts.context_length, family)
+        write_sharded(work, MODEL, named, values=(tensor.to(kind) for name, tensor in pairs if name in named))
     if family.file:
         nearest_one = f" {nearest_home(config, HUB)}" if config.architecture == "transformer" else ""
         note(
@@ -194,17 +204,20 @@ def import_bundle(
     model = lay_out_for(headers, config, vocabulary_size, context_length, source / "config.json")
     _check_hub_shapes(config, model, headers, source, family)
     try:
-        weights = import_weights(config, read_tensors(paths), family)
+        named = import_weights(config, without_memory(headers), family)
     except FledgeError as error:
         raise FledgeError(f"{source}: {error}") from None
-    shapes = {name: Shape(tensor.dtype, tuple(tensor.shape)) for name, tensor in weights.items()}
+    shapes = {name: Shape(tensor.dtype, tuple(tensor.shape)) for name, tensor in named.items()}
     check_shapes(shapes, {name: tuple(t.shape) for name, t in model.state_dict().items()}, source)
-    for name, tensor in weights.items():
-        if not tensor.isfinite().all():
-            raise FledgeError(f"{source} holds numbers that are not finite, in what is {name} here. Do not use it.")
     # Some folders keep a few weights wider than the others. A bundle's are all of one type: the widest loses nothing.
-    widest = reduce(torch.promote_types, (tensor.dtype for tensor in weights.values()))
-    fill(model, {name: tensor.to(widest) for name, tensor in weights.items()})
+    widest = reduce(torch.promote_types, (tensor.dtype for tensor in named.values()))
+
+    def values() -> Iterator[Tensor]:
+        for name, tensor in imported(config, OnDisk(paths), family, named):
+            if not tensor.isfinite().all():
+                raise FledgeError(f"{source} holds numbers that are not finite, in what is {name} here. Do not use it.")
+            yield tensor.to(widest)
+
     name = Path(target).name if origin else source.resolve().name or "imported"
     run = RunConfig(
         name=name,
@@ -213,4 +226,5 @@ def import_bundle(
         tokenizer=TokenizerConfig(vocabulary_size=found.vocab_size, special_tokens=tuple(found.special_tokens)),
         sampling=sampling,
     )
-    return save_bundle(target, run, found, model, metrics={IMPORTED: origin or name})
+    written = WeightsToCome({name: tensor.to(widest) for name, tensor in named.items()}, values())
+    return save_bundle(target, run, found, model, metrics={IMPORTED: origin or name}, weights=written)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from fledge.errors import FledgeError, note
 from fledge.extras import missing
 from fledge.files import atomic_write
-from fledge.model.exchange import export_weights
+from fledge.model.exchange import export_weights, exported
 from fledge.model.families import GGUF, Family, home, nearest_home
 from fledge.model.layers import rotary_frequencies, stretch
 from fledge.tokenizer.huggingface import write_merges, write_vocabulary
@@ -52,13 +53,15 @@ def write_gguf(path: Path, bundle: Bundle, weights: dict[str, Tensor], kind: str
     family = home(config, GGUF)
     if family is None:
         raise FledgeError(f"No architecture of GGUF is like this model. {nearest_home(config, GGUF)}")
-    named = export_weights(config, weights, bundle.manifest.model.context_length, family)
+    length, extra = bundle.manifest.model.context_length, {}
     if config.position == "none" and "position_embeddings" not in family.top:
         # Pairs that turn by the 10^30th part of an angle stand still.
-        named["rope_freqs.weight"] = torch.full((config.width // config.heads // 2,), 1e30)
+        extra["rope_freqs.weight"] = torch.full((config.head_width // 2,), 1e30)
     elif config.rope_scaling is not None:
-        plain = rotary_frequencies(config.width // config.heads, config.rope_theta)
-        named["rope_freqs.weight"] = stretch(plain, config.rope_scaling)
+        plain = rotary_frequencies(config.head_width, config.rope_theta)
+        extra["rope_freqs.weight"] = stretch(plain, config.rope_scaling)
+    named = export_weights(config, {name: tensor.to("meta") for name, tensor in weights.items()}, length, family)
+    named |= extra
     with atomic_write(path) as file:
         writer = gguf.GGUFWriter(file.name, family.name)
         _write_settings(writer, bundle, family)
@@ -71,7 +74,7 @@ def write_gguf(path: Path, bundle: Bundle, weights: dict[str, Tensor], kind: str
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
-        for name, tensor in named.items():
+        for name, tensor in chain(exported(config, weights, length, family), extra.items()):
             writer.write_tensor_data(_converted(gguf, tensor, kinds[name]))
         writer.close()
     path.with_suffix(MODELFILE).write_text(modelfile(path.name, bundle), encoding="utf-8")
@@ -151,10 +154,10 @@ def _write_settings(writer: Any, bundle: Bundle, family: Family) -> None:
         writer.add_layer_norm_eps(config.norm_epsilon)
     if "position_embeddings" not in family.top:
         writer.add_rope_freq_base(config.rope_theta)
-        writer.add_rope_dimension_count(config.width // config.heads)
-    if family.name == "qwen3":  # its heads have a size of their own there
-        writer.add_key_length(config.width // config.heads)
-        writer.add_value_length(config.width // config.heads)
+        writer.add_rope_dimension_count(config.head_width)
+    if family.name == "qwen3" or config.head_size is not None:
+        writer.add_key_length(config.head_width)
+        writer.add_value_length(config.head_width)
     if family.name == "stablelm":
         writer.add_parallel_residual(False)
     writer.add_vocab_size(facts.vocabulary_size)

@@ -152,7 +152,7 @@ def lay_out_for(
     if config.architecture == "bdh":
         places = config.multiplier * config.width // config.heads // 2  # a pair of neurons each
     else:
-        places = config.width if config.position == "sinusoidal" else -(-config.width // config.heads)
+        places = config.width if config.position == "sinusoidal" else config.head_width
     tables = 8 * context_length * places
     if tables > max(LARGEST_TABLES, 4 * total_bytes(shapes)):
         raise FledgeError(

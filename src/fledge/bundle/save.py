@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -54,6 +54,13 @@ class TrainingState(NamedTuple):
     values: Mapping[str, Any]
 
 
+class WeightsToCome(NamedTuple):
+    """A model's weights that are made one by one while they are written: what they will be, and they in this order."""
+
+    forms: Mapping[str, Tensor]
+    values: Iterable[Tensor]
+
+
 def save_bundle(
     folder: Path | str,
     config: RunConfig,
@@ -64,27 +71,30 @@ def save_bundle(
     metrics: Mapping[str, Any] | None = None,
     replace: bool = False,
     shard_bytes: int = SHARD_BYTES,
+    weights: WeightsToCome | None = None,
 ) -> Path:
-    """Write a bundle into `folder`, whole or not at all; with `replace`, in the place of an older one."""
+    """Write a bundle into `folder`, whole or not at all; with `replace`, in the place of an older one.
+
+    The model's weights are written, or `weights`; then the model may be one that is laid out without memory."""
     folder = Path(folder)
     if folder.exists() and not replace:
         raise FledgeError(f"{folder} exists already. Choose another name, or remove it first.")
     require_utf8(folder, "a bundle")
     config = without_places(config)
-    weights = model.state_dict()
-    kinds = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in weights.values()})
+    forms, values = (model.state_dict(), None) if weights is None else weights
+    kinds = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in forms.values()})
     if len(kinds) != 1:
         raise FledgeError(
             f"The model's weights are of the types {', '.join(kinds)}, and a bundle's are all of one. Make them so "
             "first, such as with model.float()."
         )
-    tensors = [*weights.values(), *(training.tensors.values() if training else ())]
+    tensors = [*forms.values(), *(training.tensors.values() if training else ())]
     needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     require_space(folder.parent, needed + 1_000_000, f"The bundle {folder.name}")
     with put_in_place(folder, replace) as work:
         tokenizer.save(work)
         files = {path.name: describe_file(path) for path in sorted(work.iterdir())}
-        files.update(write_sharded(work, MODEL, weights, shard_bytes))
+        files.update(write_sharded(work, MODEL, forms, shard_bytes, values))
         if training is not None:
             files.update(_write_training(work, training, shard_bytes))
         manifest = Manifest(

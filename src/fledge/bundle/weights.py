@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import json
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,8 +49,15 @@ class Shape(NamedTuple):
     shape: tuple[int, ...]
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> Entry:
-    """One safetensors file, with one tensor's worth of memory besides the tensors; its size and SHA-256."""
+def write_tensors(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str] | None = None,
+    values: Iterable[Tensor] | None = None,
+) -> Entry:
+    """One safetensors file, with one tensor's worth of memory besides the tensors; its size and SHA-256.
+
+    With `values`, in the same order, `tensors` say only what is where, and need no memory."""
     header: dict[str, Any] = {"__metadata__": dict(metadata or {})}
     offset = 0
     for name, tensor in tensors.items():
@@ -66,7 +73,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     digest = hashlib.sha256()
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "wb") as file:
-        for block in _blocks(struct.pack("<Q", len(text)) + text, tensors.values()):
+        for block in _blocks(struct.pack("<Q", len(text)) + text, tensors.values() if values is None else values):
             digest.update(block)
             file.write(block)
     return Entry(size=8 + len(text) + offset, sha256=digest.hexdigest())
@@ -80,8 +87,15 @@ def _blocks(header: bytes, tensors: Iterable[Tensor]) -> Iterable[bytes | memory
             yield flat.view(torch.uint8).numpy().data
 
 
-def write_sharded(folder: Path, stem: str, tensors: Mapping[str, Tensor], limit: int = SHARD_BYTES) -> dict[str, Entry]:
-    """`stem.safetensors`, or numbered shards below `limit` bytes each with `stem.safetensors.index.json`."""
+def write_sharded(
+    folder: Path,
+    stem: str,
+    tensors: Mapping[str, Tensor],
+    limit: int = SHARD_BYTES,
+    values: Iterable[Tensor] | None = None,
+) -> dict[str, Entry]:
+    """`stem.safetensors`, or numbered shards below `limit` bytes each with `stem.safetensors.index.json`; `values` as
+    for one file."""
     metadata = {"format": "pt"}
     shards: list[dict[str, Tensor]] = [{}]
     filled = 0
@@ -94,12 +108,13 @@ def write_sharded(folder: Path, stem: str, tensors: Mapping[str, Tensor], limit:
         filled += size
     if len(shards) == 1:
         name = f"{stem}.safetensors"
-        return {name: write_tensors(folder / name, shards[0], metadata)}
+        return {name: write_tensors(folder / name, shards[0], metadata, values)}
+    values = iter(tensors.values() if values is None else values)
     entries: dict[str, Entry] = {}
     places: dict[str, str] = {}
     for number, shard in enumerate(shards, start=1):
         name = f"{stem}-{number:05}-of-{len(shards):05}.safetensors"
-        entries[name] = write_tensors(folder / name, shard, metadata)
+        entries[name] = write_tensors(folder / name, shard, metadata, itertools.islice(values, len(shard)))
         places.update(dict.fromkeys(shard, name))
     total = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     index = json.dumps({"metadata": {"total_size": total}, "weight_map": places}, indent=1).encode()
@@ -192,6 +207,29 @@ def read_tensors(paths: Iterable[Path], device: str | torch.device = "cpu") -> d
         except SafetensorError as error:
             raise FledgeError(f"{path} is not a whole safetensors file ({error}).") from None
     return tensors
+
+
+class OnDisk(Mapping[str, Tensor]):
+    """The tensors of some files, each read when it is asked for and not kept."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self.places = {name: path for path in paths for name in read_header(path)}
+
+    def __getitem__(self, name: str) -> Tensor:
+        with safe_open(self.places[name], framework="pt") as file:
+            tensor: Tensor = file.get_tensor(name)
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+
+def without_memory(shapes: Mapping[str, Shape]) -> dict[str, Tensor]:
+    """Tensors that say what a header says and hold nothing."""
+    return {name: torch.empty(shape.shape, dtype=shape.dtype, device="meta") for name, shape in shapes.items()}
 
 
 def check_shapes(found: Mapping[str, Shape], wanted: Mapping[str, tuple[int, ...]], where: Path) -> None:

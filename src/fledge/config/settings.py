@@ -185,9 +185,11 @@ class ModelConfig(Settings):
     width: Positive = 256
     "Size of the residual stream (for recurrent networks: of the hidden state)."
     heads: Positive = 4
-    "Attention heads; must divide the width."
+    "Attention heads; must divide the width, unless `head_size` is set."
     kv_heads: Positive | None = None
     "Key and value heads, each shared by a group of query heads; none for one per query head."
+    head_size: Positive | None = None
+    "Size of each attention head; none for the width divided by the heads."
     hidden: Positive | None = None
     "Inner size of the feed-forward layer; none for 8/3 of the width if gated (a multiple of 64), otherwise 4 times it."
     feed_forward: Literal["swiglu", "silu", "gelu", "gelu_tanh", "relu2"] = "swiglu"
@@ -233,6 +235,16 @@ class ModelConfig(Settings):
         return self.dropout if self.attention_dropout is None else self.attention_dropout
 
     @property
+    def head_width(self) -> int:
+        """The size of an attention head: `head_size`, or an equal share of the width where that is not set."""
+        return self.head_size or self.width // self.heads
+
+    @property
+    def attention_width(self) -> int:
+        """The size of all heads together, which the last projection turns back into the width."""
+        return self.heads * self.head_width
+
+    @property
     def inner_size(self) -> int:
         """The feed-forward's inner size: `hidden`, or what gives gated and plain ones about 8·width² parameters."""
         if self.hidden is not None:
@@ -249,7 +261,8 @@ class ModelConfig(Settings):
                 f"model.kv_heads = {self.kv_heads} does not divide model.heads = {self.heads}. "
                 f"Known: {', '.join(known)}."
             )
-        if self.architecture in ("transformer", "bdh") and self.width % self.heads:
+        shared = self.architecture == "bdh" or (self.architecture == "transformer" and self.head_size is None)
+        if shared and self.width % self.heads:
             even = 2 if self.architecture == "transformer" and self.position == "rope" else 1  # the size of a head is
             whole = self.width // even
             small = [count for count in range(1, min(math.isqrt(whole), 4096) + 1) if whole % count == 0]
@@ -262,11 +275,10 @@ class ModelConfig(Settings):
                 f"model.heads = {self.heads} does not divide model.width = {self.width}. "
                 f"{counts} model.width={below or even * self.heads}."
             )
-        if self.architecture == "transformer" and self.position == "rope" and (self.width // self.heads) % 2:
-            raise ValueError(
-                f"model.position = rope needs an even head size, and {self.width} / {self.heads} = "
-                f"{self.width // self.heads} is odd. Change model.heads or model.width."
-            )
+        if self.architecture == "transformer" and self.position == "rope" and self.head_width % 2:
+            size = f"{self.width} / {self.heads} = {self.head_width}" if self.head_size is None else self.head_size
+            cause = "model.heads or model.width" if self.head_size is None else "model.head_size"
+            raise ValueError(f"model.position = rope needs an even head size, and {size} is odd. Change {cause}.")
         if self.architecture == "bdh" and (self.multiplier * self.width // self.heads) % 2:
             raise ValueError(
                 f"model.multiplier · model.width / model.heads = {self.multiplier}·{self.width}/{self.heads} "

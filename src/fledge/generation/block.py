@@ -33,7 +33,7 @@ class Shape(NamedTuple):
         return Shape(
             config.heads,
             config.kv_heads or config.heads,
-            config.width // config.heads,
+            config.head_width,
             config.norm,
             config.norm_epsilon,
             config.norm_place == "pre",

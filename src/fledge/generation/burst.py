@@ -215,8 +215,8 @@ def has_kernels(model: Transformer, state: State) -> bool:
         and weight.dtype in (torch.bfloat16, torch.float16, torch.float32)
         and config.norm_place == "pre"
         and state.batch_size <= MOST_ROWS
-        and config.width // config.heads <= LARGEST_HEAD
-        and max(config.width, config.inner_size) <= LARGEST_MATRIX
+        and config.head_width <= LARGEST_HEAD
+        and max(config.width, config.attention_width, config.inner_size) <= LARGEST_MATRIX
         and all(tensor.is_contiguous() for tensor in (*state.tensors.values(), *model.parameters()))
         and state.tensors["layers.0.keys"].dtype == weight.dtype
     )

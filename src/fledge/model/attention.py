@@ -29,7 +29,7 @@ class Attention(nn.Module):
         super().__init__()
         self.heads = config.heads
         self.kv_heads = config.kv_heads or config.heads
-        self.head_size = config.width // config.heads
+        self.head_size = config.head_width
         self.dropout = config.attention_share
         inner, narrow = self.heads * self.head_size, self.kv_heads * self.head_size
         self.qkv = FusedLinear(config.width, {"q_proj": inner, "k_proj": narrow, "v_proj": narrow}, config.bias)

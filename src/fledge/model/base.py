@@ -102,6 +102,8 @@ class Model(nn.Module):
         ]
         if "kv_heads" in self.settings:
             sizes.append(f"kv_heads {config.kv_heads or config.heads}")
+        if "head_size" in self.settings and config.head_size is not None:
+            sizes.append(f"head_size {config.head_size}")
         self.state_kind = ", ".join((config.architecture, *sizes))
         "What the form of a state follows from, in words: a state of another kind is refused."
         places = [

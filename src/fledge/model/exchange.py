@@ -7,7 +7,7 @@ way, which changes no result.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -36,20 +36,26 @@ def export_weights(
     """A model's state dict under the names of `family`, or of its own in transformers.
 
     `context_length` is needed where positions that we calculate become a table."""
-    if family is None:
-        family = require_home(config)
+    return dict(exported(config, weights, context_length, family or require_home(config)))
+
+
+def exported(
+    config: ModelConfig, weights: Weights, context_length: int, family: Family
+) -> Iterator[tuple[str, Tensor]]:
+    """The same, each made when it is asked for: a large model is never in memory a second time."""
     if config.architecture == "bdh":
-        renamed = {_BDH_TOP.get(name, name): tensor for name, tensor in weights.items()}
-        renamed["lm_head"] = renamed.pop("lm_head.weight").T.contiguous()
-        return renamed
+        for name, tensor in weights.items():
+            head = name == "lm_head.weight"
+            yield "lm_head" if head else _BDH_TOP.get(name, name), tensor.T.contiguous() if head else tensor
+        return
     if family.file:
-        return dict(weights)
-    found: dict[str, Tensor] = {}
+        yield from weights.items()
+        return
     own = _with_everything(config, dict(weights), context_length, family)
     for name, tensor in own.items():
         layer, part, kind = _split_name(name)
         if layer is None:
-            found[f"{family.top[part]}.{kind}"] = tensor
+            yield f"{family.top[part]}.{kind}", tensor
             continue
         if family.fused and part in ("attn.k_proj", "attn.v_proj"):
             continue
@@ -62,10 +68,9 @@ def export_weights(
             tensor = _turned(config, family, part, tensor)
         if family.inputs_first and tensor.ndim == 2:
             tensor = tensor.T.contiguous()
-        found[f"{family.layer.format(layer)}{family.parts[part]}.{kind}"] = tensor
-    if family.inputs_first:  # GPT-2 files carry the tied head, too
-        found.setdefault("lm_head.weight", own["token_embeddings.weight"])
-    return found
+        yield f"{family.layer.format(layer)}{family.parts[part]}.{kind}", tensor
+    if family.inputs_first and config.tied:  # GPT-2 files carry the head all the same
+        yield "lm_head.weight", own["token_embeddings.weight"]
 
 
 def import_weights(config: ModelConfig, weights: Weights, family: Family | None = None) -> dict[str, Tensor]:
@@ -74,15 +79,42 @@ def import_weights(config: ModelConfig, weights: Weights, family: Family | None 
         family = require_home(config)
     if config.architecture == "bdh":
         return _from_bdh(weights)
+    found = dict(_renamed(config, weights, family))
+    if family.fused:
+        prefix = family.layer.partition("{}")[0]
+        for number in range(config.layers):
+            for kind in ("weight", "bias"):  # fused in our modules too, whose own error would name neither's tensor
+                if f"layers.{number}.attn.q_proj.{kind}" not in found and (kind == "weight" or config.bias):
+                    raise FledgeError(
+                        f"{family.layer.format(number)[prefix.find('.') + 1 :]}{family.parts['attn.qkv']}.{kind} is "
+                        f"missing: it is a weight of {_known(family)}."
+                    )
+    return _without_zeros(config, found, family)
+
+
+def imported(config: ModelConfig, weights: Weights, family: Family, wanted: Weights) -> Iterator[tuple[str, Tensor]]:
+    """The weights of `import_weights`, in its order, each made when it is asked for; `wanted` is what it made of
+    tensors without memory."""
+    if config.architecture == "bdh":
+        yield from _from_bdh(weights).items()
+        return
+    absent = dict(wanted)
+    for name, tensor in _renamed(config, weights, family):
+        if absent.pop(name, None) is not None:
+            yield name, tensor
+    for name, tensor in absent.items():
+        yield name, torch.zeros(tensor.shape, dtype=tensor.dtype)
+
+
+def _renamed(config: ModelConfig, weights: Weights, family: Family) -> Iterator[tuple[str, Tensor]]:
     if family.file:
-        return dict(weights)
+        yield from weights.items()
+        return
     top = {theirs: own for own, theirs in family.top.items()}
     parts = {theirs: own for own, theirs in family.parts.items()}
     prefix = family.layer.partition("{}")[0]
     root = prefix[: prefix.find(".") + 1]
     layered = re.compile(rf"(?:{re.escape(root)})?{re.escape(prefix[len(root) :])}(\d+)\.(.+)\.(weight|bias)")
-    known = _KNOWN.get(family.name, family.name)
-    found: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         if name.endswith(("rotary_emb.inv_freq", ".attn.masked_bias")) or _is_mask(name):
             continue  # tables that old files carry along, and we calculate
@@ -93,30 +125,22 @@ def import_weights(config: ModelConfig, weights: Weights, family: Family | None 
             _require_tied(tensor, weights.get(embeddings, weights.get(embeddings.removeprefix(root))))
             continue
         if own is not None:
-            found[f"{own}.{kind}"] = tensor
+            yield f"{own}.{kind}", tensor
             continue
         match = layered.fullmatch(name)
         if match is None or match[2] not in parts:
-            raise FledgeError(f"{name} is not a weight of {known}.")
+            raise FledgeError(f"{name} is not a weight of {_known(family)}.")
         number, part, kind = match[1], parts[match[2]], match[3]
         straight = tensor.T.contiguous() if family.inputs_first and tensor.ndim == 2 else tensor
         if part == "attn.qkv":
             for letter, piece in zip("qkv", _unfuse(config, family, straight, name), strict=True):
-                found[f"layers.{number}.attn.{letter}_proj.{kind}"] = piece
+                yield f"layers.{number}.attn.{letter}_proj.{kind}", piece
         else:
-            found[f"layers.{number}.{part}.{kind}"] = _turned_back(config, family, part, straight, name)
-    if family.fused:
-        for number in range(config.layers):
-            for kind in ("weight", "bias"):  # fused in our modules too, whose own error would name neither's tensor
-                if f"layers.{number}.attn.q_proj.{kind}" not in found and (kind == "weight" or config.bias):
-                    raise FledgeError(
-                        f"{family.layer.format(number).removeprefix(root)}{family.parts['attn.qkv']}.{kind} is "
-                        f"missing: it is a weight of {known}."
-                    )
-    return _without_zeros(config, found, family)
+            yield f"layers.{number}.{part}.{kind}", _turned_back(config, family, part, straight, name)
 
 
-_KNOWN = {"gpt2": "GPT-2", "llama": "Llama", "openai-gpt": "GPT"}
+def _known(family: Family) -> str:
+    return {"gpt2": "GPT-2", "llama": "Llama", "openai-gpt": "GPT"}.get(family.name, family.name)
 
 
 def require_home(config: ModelConfig) -> Family:
@@ -178,14 +202,14 @@ def _without_zeros(config: ModelConfig, found: dict[str, Tensor], family: Family
 
 def _turned(config: ModelConfig, family: Family, part: str, tensor: Tensor) -> Tensor:
     if family.halves and part in _PER_HEAD:
-        return halves_from_pairs(tensor, config.width // config.heads)
+        return halves_from_pairs(tensor, config.head_width)
     return tensor
 
 
 def _turned_back(config: ModelConfig, family: Family, part: str, tensor: Tensor, name: str) -> Tensor:
     if not family.halves or part not in _PER_HEAD:
         return tensor
-    size = config.width // config.heads
+    size = config.head_width
     if tensor.ndim == 0 or tensor.shape[0] % size:
         raise FledgeError(f"{name} has the shape {list(tensor.shape)}: heads of {size} do not fill it.")
     return pairs_from_halves(tensor, size)
@@ -211,7 +235,7 @@ def _unfuse(config: ModelConfig, family: Family, whole: Tensor, name: str) -> li
 
 def _require_tied(head: Tensor, embeddings: Tensor | None) -> None:
     """A head beside embeddings that it is said to be one with must be so: some programs would use it, others not."""
-    if embeddings is not None and not torch.equal(head, embeddings):
+    if embeddings is not None and not head.is_meta and not torch.equal(head, embeddings):
         raise FledgeError(
             "tie_word_embeddings is true, and lm_head.weight is another matrix than the embeddings. Set "
             "tie_word_embeddings to false in config.json to import it as it is, or remove lm_head.weight."

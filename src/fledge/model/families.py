@@ -89,6 +89,7 @@ _QK_NORMS = {"attn.q_norm": "self_attn.q_norm", "attn.k_norm": "self_attn.k_norm
 _HUB: dict[str, Any] = {"layer": "model.layers.{}.", "top": _LLAMA_TOP, "halves": True}
 _ROTARY: dict[str, tuple[Any, ...] | None] = {
     "kv_heads": None,
+    "head_size": None,
     "rope_theta": None,
     "rope_scaling": None,
     "position": ("rope",),
@@ -158,7 +159,7 @@ HUB = (
     ),
     Family(
         "stablelm",
-        {**_STARCODER, "feed_forward": ("swiglu",), "bias": (False,)},
+        {**_STARCODER, "feed_forward": ("swiglu",), "bias": (False,), "head_size": (None,)},
         parts=_llama_parts(),
         model="StableLmForCausalLM",
         epsilon="layer_norm_eps",
@@ -193,7 +194,18 @@ HUB = (
 "The models of transformers that hold ours, the first one that does being taken."
 
 _EVERY = dict.fromkeys(
-    ("kv_heads", "feed_forward", "norm", "norm_place", "position", "rope_theta", "rope_scaling", "qk_norm", "bias")
+    (
+        "kv_heads",
+        "head_size",
+        "feed_forward",
+        "norm",
+        "norm_place",
+        "position",
+        "rope_theta",
+        "rope_scaling",
+        "qk_norm",
+        "bias",
+    )
 )
 
 
@@ -218,6 +230,7 @@ IMPORTED = {
     "qwen2": _BY_NAME["llama"]._replace(name="qwen2", unbiased=LINEAR - {"attn.q_proj", "attn.k_proj", "attn.v_proj"}),
     "gpt_neox": _BY_NAME["starcoder2"]._replace(
         name="gpt_neox",
+        holds={**_BY_NAME["starcoder2"].holds, "head_size": (None,)},
         top={"token_embeddings": "gpt_neox.embed_in", "ln_final": "gpt_neox.final_layer_norm", "lm_head": "embed_out"},
         parts={
             "ln1": "input_layernorm",
@@ -250,6 +263,7 @@ _GGUF_PLAIN = {**_GGUF_PARTS, "ffn.w1": "ffn_up"}
 _GGUF_TOP = {"token_embeddings": "token_embd", "ln_final": "output_norm", "lm_head": "output"}
 _GGUF: dict[str, Any] = {"top": _GGUF_TOP, "layer": "blk.{}."}
 _PLAIN_ROPE: dict[str, tuple[Any, ...] | None] = {"rope_scaling": (None,)}
+_SHARED: dict[str, tuple[Any, ...] | None] = {**_PLAIN_ROPE, "head_size": (None,)}
 # Its programs have one activation for each: GELU is the one by tanh, of which the other differs in the fourth digit.
 GGUF = (
     Family("llama", {**_LLAMA, "position": ("rope", "none"), "bias": BOTH}, parts=_GGUF_GATED, **_GGUF),
@@ -268,7 +282,7 @@ GGUF = (
     ),
     Family(
         "starcoder2",
-        {**_STARCODER, **_PLAIN_ROPE, "feed_forward": ("gelu_tanh",)},
+        {**_STARCODER, **_SHARED, "feed_forward": ("gelu_tanh",)},
         parts=_GGUF_PLAIN,
         halves=True,
         zeros=LINEAR | NORMS,
@@ -276,15 +290,13 @@ GGUF = (
     ),
     Family(
         "nemotron",
-        {**_STARCODER, **_PLAIN_ROPE, "feed_forward": ("relu2",)},
+        {**_STARCODER, **_SHARED, "feed_forward": ("relu2",)},
         parts=_GGUF_PLAIN,
         halves=True,
         zeros=NORMS,
         **_GGUF,
     ),
-    Family(
-        "stablelm", {**_BY_NAME["stablelm"].holds, **_PLAIN_ROPE}, parts=_GGUF_GATED, halves=True, zeros=NORMS, **_GGUF
-    ),
+    Family("stablelm", {**_BY_NAME["stablelm"].holds, **_SHARED}, parts=_GGUF_GATED, halves=True, zeros=NORMS, **_GGUF),
 )
 "The architectures of GGUF files, as llama.cpp calculates them."
 
@@ -308,10 +320,14 @@ def obstacles(config: ModelConfig, family: Family) -> dict[str, Any]:
             continue
         if name == "kv_heads" and value == config.heads:
             value = None
+        if name == "head_size" and value == config.width / config.heads:
+            value = None
         if allowed is not None and value not in allowed:
             found[name] = default if default in allowed else allowed[0]
     if family.name == "openai-gpt" and config.inner_size != 4 * config.width:
         found["hidden"] = 4 * config.width
+    if family.model in ("LlamaForCausalLM", "ArceeForCausalLM") and config.width % config.heads:  # they insist
+        found["width"] = config.width - config.width % config.heads or config.heads
     return found
 
 

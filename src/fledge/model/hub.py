@@ -101,6 +101,8 @@ _USUAL: dict[str, dict[str, tuple[Any, Any]]] = {
 }
 """Keys that make another model of it, by `model_type`: the value that is read, and the one that is meant without it."""
 _DEFAULT_EPSILON = {"llama": 1e-6, "qwen2": 1e-6, "qwen3": 1e-6, "mistral": 1e-6, "smollm3": 1e-6}
+_UNDIVIDED = ("mistral", "qwen2", "qwen3", "smollm3", "starcoder2")
+"Their heads need not divide the width."
 _TIED = ("gpt2", "openai-gpt", "starcoder2", "smollm3")
 "Tied, unless config.json says otherwise."
 
@@ -138,7 +140,7 @@ def hub_settings(config: ModelConfig, vocabulary_size: int, context_length: int)
         "num_hidden_layers": config.layers,
         "num_attention_heads": config.heads,
         "num_key_value_heads": config.kv_heads or config.heads,
-        "head_dim": config.width // config.heads,
+        "head_dim": config.head_width,
         "hidden_act": ACTIVATIONS[config.feed_forward],
         "rope_theta": config.rope_theta,
     }
@@ -172,7 +174,7 @@ def _own_file_settings(
         values[_RENAMED.get(name, name)] = getattr(config, name)
     if config.architecture == "transformer":
         more = {"kv_heads": config.kv_heads or config.heads, "hidden": config.inner_size}
-        values |= {**more, "attention_dropout": config.attention_share}
+        values |= {**more, "head_size": config.head_width, "attention_dropout": config.attention_share}
     return values
 
 
@@ -188,9 +190,10 @@ def _config_from_own_file(settings: Mapping[str, Any], family: Family) -> tuple[
         _check(settings, {"tie_word_embeddings": _CHOICE})
         values["tied"] = settings.get("tie_word_embeddings", False)
     config = ModelConfig(architecture=architecture, **values)
-    if config.kv_heads == config.heads:
-        config = config.model_copy(update={"kv_heads": None})
-    return config, settings["vocab_size"], settings["max_position_embeddings"]
+    plain: dict[str, Any] = {"kv_heads": None} if config.kv_heads == config.heads else {}
+    if config.head_size == config.width / config.heads:
+        plain |= {"head_size": None}
+    return config.model_copy(update=plain), settings["vocab_size"], settings["max_position_embeddings"]
 
 
 def _own_keys(name: str, config: ModelConfig) -> dict[str, Any]:
@@ -246,7 +249,9 @@ def config_from_hub(settings: Mapping[str, Any]) -> tuple[ModelConfig, int, int]
         return _config_from_gpt2(settings, shown, family)
     width, heads = settings["hidden_size"], settings["num_attention_heads"]
     theta, scaling = _rope(settings, shown)
-    _require_usual(shown, "head_dim", settings.get("head_dim") or width // heads, width // heads)
+    head_size = _head_size(settings)
+    if family.holds.get("head_size", (None,)) is not None:
+        _require_usual(shown, "head_dim", head_size, width // heads)
     kv_heads = settings.get("num_key_value_heads") or heads
     gated = "ffn.w3" in family.parts
     biased = family.unbiased != LINEAR and name != "qwen3"
@@ -261,6 +266,7 @@ def config_from_hub(settings: Mapping[str, Any]) -> tuple[ModelConfig, int, int]
         width=width,
         heads=heads,
         kv_heads=None if kv_heads == heads else kv_heads,
+        head_size=None if head_size == width / heads else head_size,
         hidden=settings["intermediate_size"],
         norm_epsilon=settings.get(family.epsilon, _DEFAULT_EPSILON.get(name, 1e-5)),
         rope_theta=theta,
@@ -371,15 +377,19 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     for table in ("rope_parameters", "rope_scaling") if rotary else ():
         _check(settings.get(table) or {}, {"rope_theta": _ABOVE_ZERO}, f"{table}.")
     width, heads = ("hidden_size", "num_attention_heads") if rotary else ("n_embd", "n_head")
-    _check_divides(settings, heads, width)
+    if settings["model_type"] not in _UNDIVIDED:
+        _check_divides(settings, heads, width)
     if rotary and settings.get("num_key_value_heads"):
         _check_divides(settings, "num_key_value_heads", heads)
-    size = settings[width] // settings[heads]
-    if rotary and size % 2:
-        raise FledgeError(
-            f"{width} / {heads} = {settings[width]} / {settings[heads]} = {size} is not allowed: a head's size is an "
-            "even number."
-        )
+    if rotary and ((size := _head_size(settings)) % 2 or size < 1):
+        said = "head_dim" if settings.get("head_dim") else f"{width} / {heads} = {settings[width]} / {settings[heads]}"
+        raise FledgeError(f"{said} = {size} is not allowed: a head's size is an even number.")
+
+
+def _head_size(settings: Mapping[str, Any]) -> int:
+    if settings["model_type"] == "qwen3" and "head_dim" not in settings:
+        return 128
+    return int(settings.get("head_dim") or settings["hidden_size"] // settings["num_attention_heads"])
 
 
 def _check(settings: Mapping[str, Any], keys: Mapping[str, Allowed], prefix: str = "") -> None:

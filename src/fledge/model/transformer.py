@@ -61,6 +61,7 @@ class Transformer(Model):
             "width",
             "heads",
             "kv_heads",
+            "head_size",
             "hidden",
             "feed_forward",
             "norm",
@@ -105,7 +106,7 @@ class Transformer(Model):
     def tables(self) -> dict[str, Tensor]:
         config, places = self.config, torch.arange(self.context_length)
         if config.position == "rope":
-            frequencies = rotary_frequencies(config.width // config.heads, config.rope_theta, config.rope_scaling)
+            frequencies = rotary_frequencies(config.head_width, config.rope_theta, config.rope_scaling)
             cosines, sines = rotation(places, frequencies)
             return {"rotary_frequencies": frequencies, "cosines_TP": cosines, "sines_TP": sines}
         if config.position == "sinusoidal":
@@ -221,7 +222,7 @@ class Transformer(Model):
     ) -> State:
         place, kind = state_place(self, batch_size, device, dtype, capacity)
         capacity = self.context_length if capacity is None else capacity
-        heads, size = self.config.kv_heads or self.config.heads, self.config.width // self.config.heads
+        heads, size = self.config.kv_heads or self.config.heads, self.config.head_width
         # One slot more than the ring holds: what is not to be kept is written there.
         shape = (batch_size, heads, capacity + 1, size)
         tensors = {

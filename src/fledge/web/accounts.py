@@ -37,6 +37,7 @@ LARGEST = {
     "width": 1 << 17,
     "heads": 1024,
     "kv_heads": 1024,
+    "head_size": 1 << 14,
     "hidden": 1 << 20,
     "multiplier": 4096,
 }

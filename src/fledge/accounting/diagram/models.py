@@ -46,7 +46,7 @@ def _transformer(
         last = _sub_layer(chart, config, last, "2", lambda source: _feed_forward(chart, config, source))
     if config.norm != "none" and config.norm_place == "pre":
         last = chart.step(_norm("ln_final", config, "final "), last, label=f"T × {width:,}")
-    kept = 2 * config.layers * width // config.heads * (config.kv_heads or config.heads)
+    kept = 2 * config.layers * config.head_width * (config.kv_heads or config.heads)
     chart.notes.append(f"While generating, keys and values of the past are kept: {kept:,} numbers a token.")
     _finish(chart, config, vocabulary_size, last)
 
@@ -68,7 +68,7 @@ def _sub_layer(chart: Chart, config: ModelConfig, source: str, number: str, insi
 def _attention(chart: Chart, config: ModelConfig, source: str) -> str:
     width, heads = config.width, config.heads
     kv_heads = config.kv_heads or heads
-    size = width // heads
+    size = config.head_width
     projections = []
     for key, title, count, left in (
         ("q_proj", "queries", heads, 0.0),
@@ -108,10 +108,11 @@ def _attention(chart: Chart, config: ModelConfig, source: str) -> str:
     chart.row(Node("scores", f"softmax(q · kᵀ / √{size:,})", detail, "attention", 0, 7.9))
     chart.link(q, "scores", at=1.9)
     chart.link(k, "scores", at=6.0)
-    chart.row(Node("mix", "weights · values", f"heads joined again: T × {width:,}", "attention"))
+    chart.row(Node("mix", "weights · values", f"heads joined again: T × {config.attention_width:,}", "attention"))
     chart.link("scores", "mix", f"{heads:,} × T × T", at=3.95)
     chart.link("v_proj", "mix", at=10.1)
-    return chart.step(_linear("output_proj", "output projection", width, width, config.bias, "attention"), "mix")
+    joined = _linear("output_proj", "output projection", config.attention_width, width, config.bias, "attention")
+    return chart.step(joined, "mix")
 
 
 def _feed_forward(chart: Chart, config: ModelConfig, source: str) -> str:

@@ -30,6 +30,7 @@ class FledgeTransformerConfig(PretrainedConfig):
         width=256,
         heads=4,
         kv_heads=4,
+        head_size=None,
         hidden=704,
         feed_forward="swiglu",
         norm="rms",
@@ -47,6 +48,7 @@ class FledgeTransformerConfig(PretrainedConfig):
     ):
         self.vocab_size, self.max_position_embeddings = vocab_size, max_position_embeddings
         self.layers, self.width, self.heads, self.kv_heads = layers, width, heads, kv_heads
+        self.head_size = head_size or width // heads
         self.hidden, self.feed_forward = hidden, feed_forward
         self.norm, self.norm_place, self.norm_epsilon = norm, norm_place, norm_epsilon
         self.position, self.rotary_theta, self.rotary_scaling = position, rotary_theta, rotary_scaling
@@ -67,12 +69,12 @@ def make_norm(config):
 class Attention(nn.Module):
     def __init__(self, config):
         super().__init__()
-        self.config, self.size = config, config.width // config.heads
-        narrow = config.kv_heads * self.size
-        self.q_proj = nn.Linear(config.width, config.width, bias=config.bias)
+        self.config, self.size = config, config.head_size
+        wide, narrow = config.heads * self.size, config.kv_heads * self.size
+        self.q_proj = nn.Linear(config.width, wide, bias=config.bias)
         self.k_proj = nn.Linear(config.width, narrow, bias=config.bias)
         self.v_proj = nn.Linear(config.width, narrow, bias=config.bias)
-        self.output_proj = nn.Linear(config.width, config.width, bias=config.bias)
+        self.output_proj = nn.Linear(wide, config.width, bias=config.bias)
         if config.qk_norm:
             self.q_norm = nn.RMSNorm(self.size, eps=config.norm_epsilon)
             self.k_norm = nn.RMSNorm(self.size, eps=config.norm_epsilon)
@@ -202,8 +204,9 @@ class FledgeTransformerForCausalLM(PreTrainedModel, GenerationMixin):
         x_BTD = self.token_embeddings(input_ids)
         angles_BTP = None
         if self.config.position == "rope":
-            size = self.config.width // self.config.heads
-            frequencies_P = rotary_frequencies(size, self.config.rotary_theta, self.config.rotary_scaling)
+            frequencies_P = rotary_frequencies(
+                self.config.head_size, self.config.rotary_theta, self.config.rotary_scaling
+            )
             angles_BTP = positions_BT[..., None].float() * frequencies_P.to(positions_BT.device)
         elif self.config.position == "learned":
             x_BTD = x_BTD + self.position_embeddings(positions_BT)
