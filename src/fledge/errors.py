@@ -28,6 +28,7 @@ def changed(name: object, how: str = "was changed") -> FledgeError:
     return FledgeError(f"{name} {how} while it was read. Give the command again when nothing writes to it any more.")
 
 
+MOST_NAMES = 40  # told where none is like the one that was given
 _LOG = logging.getLogger("fledge")
 _quiet = False
 
@@ -82,16 +83,19 @@ def short(text: str, most: int = 200) -> str:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """The end of a sentence that refuses `name`: the closest of `names`, or all of them.
+    """The end of a sentence that refuses `name`: the closest of `names`, or all of them (of many, the first).
 
     >>> nearest("laers", ["layers", "width"])
     'Did you mean layers?'
     >>> nearest("colour", ["layers", "width"])
     'Known: layers, width.'
+    >>> nearest("runs", map(str, range(1000)))[-23:]
+    ' 132, 133 and 960 more.'
     """
     known = sorted(names)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"Did you mean {close[0]}?" if close else f"Known: {', '.join(known)}."
+    more = f" and {len(known) - MOST_NAMES:,} more" if len(known) > MOST_NAMES else ""
+    return f"Did you mean {close[0]}?" if close else f"Known: {', '.join(known[:MOST_NAMES])}{more}."
 
 
 def out_of_memory(error: BaseException) -> bool:

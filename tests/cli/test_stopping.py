@@ -116,6 +116,7 @@ def test_a_second_ctrl_c_stops_a_long_step_at_once_and_the_same_command_goes_on(
     complete = fledge(*arguments(corpus, run))
     assert complete.returncode == 0
     assert f"is complete already. To train it further: fledge train --resume {run}" in complete.stderr
+    assert "Training " not in complete.stderr, "no step is left to say anything of"
 
 
 def test_ctrl_c_in_the_first_moments_is_one_sentence() -> None:

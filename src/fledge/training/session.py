@@ -110,8 +110,10 @@ class Session:
         self._rose_from = -1
         self.clock = Clock(self.progress, self.device)
         heard = ranks.total(float(not quiet))[0]  # all processes take part in the forecast, or none
-        self.forecast = expect(self.stepper) if heard else None
-        self.view.note(opening(self.stepper, self.steps, self.peak, self.forecast))
+        left = self.progress.step < self.steps  # a finished run is only evaluated, and nothing is said of its steps
+        self.forecast = expect(self.stepper) if heard and left else None
+        if left:
+            self.view.note(opening(self.stepper, self.steps, self.peak, self.forecast))
         self.view.start(self.records)  # last: what fails before it leaves the terminal as it was
 
     def batches(self, windows: Skipping) -> Generator[tuple[int, Batch], None, None]:
