@@ -11,6 +11,7 @@ import re
 import secrets
 import shutil
 import tempfile
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +23,7 @@ from fledge.errors import FledgeError
 from fledge.system import Lock, lock, sync_file, sync_folder
 
 PARTIAL = ".partial"
+LOOKS = 5  # at a folder that is taken, before it is believed
 COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
 DOCUMENTS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
 
@@ -178,13 +180,18 @@ def alone(folder: Path, sentence: str) -> Iterator[None]:
     The lock is on the folder itself and goes with the process. Where the file system has no locks, nobody is refused.
     """
     held = Lock(-1)
-    try:
-        held = lock(folder)
-    except BlockingIOError:
-        raise FledgeError(sentence) from None
-    except OSError:
-        if not folder.is_dir():
-            raise
+    for left in reversed(range(LOOKS)):
+        try:
+            held = lock(folder)
+            break
+        except BlockingIOError:
+            if not left:
+                raise FledgeError(sentence) from None
+            time.sleep(0.02)  # who only asks whether it is taken holds it for a moment
+        except OSError:
+            if not folder.is_dir():
+                raise
+            break
     try:
         yield
     finally:

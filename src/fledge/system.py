@@ -71,7 +71,7 @@ if sys.platform == "win32":
                 raise BlockingIOError(f"{path} is locked")
             time.sleep(0.01)
 
-    def is_locked(path: Path | str) -> bool:
+    def is_locked(path: Path | str) -> bool | None:
         """Whether anyone has it."""
         handle = _kernel.OpenMutexW(SYNCHRONIZE, False, _name(path))
         if handle:
@@ -158,16 +158,18 @@ else:
             raise
         return held
 
-    def is_locked(path: Path | str) -> bool:
-        """Whether anyone has it."""
+    def is_locked(path: Path | str) -> bool | None:
+        """Whether anyone has it; None where the file system has no locks."""
         try:
-            descriptor = os.open(path, os.O_RDWR)
+            descriptor = os.open(path, os.O_RDONLY if os.path.isdir(path) else os.O_RDWR)
         except OSError:
             return False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             return True
+        except OSError:
+            return None
         finally:
             os.close(descriptor)
         return False

@@ -633,7 +633,7 @@ class TestModel:
 class TestEverywhere:
     def test_the_views_are_reached_by_keyboard_and_by_link(self, page: Any) -> None:
         visit(page, "tokens")
-        for view in ("Runs", "Generate", "Model", "API", "Tokens"):
+        for view in ("Runs", "Generate", "Learn", "Experiments", "Model", "API", "Tokens"):
             page.get_by_role("link", name=view, exact=True).focus()
             page.keyboard.press("Enter")
             page.locator(f".{view.lower()}-view h1").wait_for()
@@ -666,7 +666,7 @@ class TestEverywhere:
 
     @pytest.mark.parametrize("width", [320, 390, 768, 1600])
     def test_no_view_is_wider_than_its_window(self, page: Any, width: int) -> None:
-        for view in ("tokens", "runs", "generate", "inside", "model", "api"):
+        for view in ("tokens", "runs", "generate", "inside", "learn", "experiments", "model", "api"):
             visit(page, view)
             page.set_viewport_size({"width": width, "height": 800})
             page.wait_for_timeout(250)
@@ -675,7 +675,7 @@ class TestEverywhere:
 
     def test_every_control_has_a_name(self, page: Any) -> None:
         """What a screen reader would say for each control is never nothing."""
-        for view in ("tokens", "runs", "generate", "inside", "model", "api"):
+        for view in ("tokens", "runs", "generate", "inside", "learn", "experiments", "model", "api"):
             visit(page, view)
             page.wait_for_timeout(300)
             nameless = page.evaluate(
@@ -691,7 +691,7 @@ class TestEverywhere:
     def test_text_is_readable_in_both_schemes(self, page: Any, scheme: str) -> None:
         """The contrast of words on their ground is at least 4.5, as WCAG AA asks."""
         page.emulate_media(color_scheme=scheme)
-        for view in ("tokens", "runs", "generate", "model"):
+        for view in ("tokens", "runs", "generate", "learn", "experiments", "model"):
             visit(page, view)
             page.wait_for_timeout(300)
             worst = page.evaluate(CONTRAST)

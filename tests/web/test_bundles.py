@@ -72,13 +72,14 @@ def test_trials_name_their_experiment_and_reports_open_without_scripts(world: Pa
     assert answer["experiments"] == [{"name": "study", "has_report": True}]
     of = {run["name"]: run["experiment"] for run in answer["runs"]}
     assert of == {"alone": None, "study/trials/one": "study", "study/trials/two": "study"}
-    page = client.get("/api/runs/report", params={"run": "study/trials/one", "experiment": True})
+    page = client.get("/api/experiments/report", params={"experiment": "study"})
     assert "<h1>Study</h1>" in page.text
     assert "sandbox" in page.headers["content-security-policy"]
     assert "script-src" not in page.headers["content-security-policy"]
     assert "default-src 'none'" in page.headers["content-security-policy"]
-    for asked in ({"run": "alone"}, {"run": "alone", "experiment": True}, {"run": "nobody"}):
+    for asked in ({"run": "alone"}, {"run": "nobody"}):
         assert client.get("/api/runs/report", params=asked).status_code == 404
+    assert client.get("/api/experiments/report", params={"experiment": "alone"}).status_code == 404
     (tmp_path / "runs" / "alone" / "report.html").symlink_to(world / "runs" / "alpha" / "config.json")
     assert client.get("/api/runs/report", params={"run": "alone"}).status_code == 404
     alone = serve(tmp_path / "runs" / "study").get("/api/runs").json()  # served by itself

@@ -246,7 +246,7 @@ def run_arms(
         }
         return Trial(arm.name, override_config(config, [f"{key}={value}" for key, value in length.items()]))
 
-    first, total = plan.seeds[0], len(plan.arms) + len(names) * (len(plan.seeds) - 1)
+    first, total = plan.seeds[0], plan.trials
     outcomes = list(run_trials([trial(arm, first) for arm in plan.arms], folder, engine, total=total))
     chosen = ranking.best_rates(outcomes, names, first).values()
     again = [trial(arm, seed) for seed in plan.seeds[1:] for arm in plan.arms if arm.name in chosen]

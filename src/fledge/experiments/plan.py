@@ -67,6 +67,15 @@ class Plan:
                 f"{folder / PLAN} is not the plan of an experiment. Name another folder with --out, or remove this one."
             ) from None
 
+    @property
+    def trials(self) -> int:
+        """How many trials it has; of points that are drawn at most so many, since some may be drawn twice."""
+        if self.kind == "compare":  # every rate with the first seed, then the best of each name with the others
+            names = {arm.name.rpartition(" ×")[0] for arm in self.arms}
+            return len(self.arms) + len(names) * (len(self.seeds) - 1)
+        drawn = self.kind == "sweep" and not any(arm.changes for arm in self.arms)
+        return (int(self.facts["points"]) if drawn else len(self.arms)) * len(self.seeds)
+
     def settle(self, folder: Path) -> Plan:
         """Write the plan, or take up the stored one where it asks the same; a plan of another recipe is refused."""
         if not (folder / PLAN).is_file():

@@ -12,7 +12,21 @@ from fastapi import APIRouter, FastAPI
 
 from fledge import __version__
 from fledge.config import recipe_names
-from fledge.web import accounts, bundles, completions, files, inside, passages, runs, texts, training, uploads, writing
+from fledge.web import (
+    accounts,
+    bundles,
+    completions,
+    experiments,
+    files,
+    inside,
+    learn,
+    passages,
+    runs,
+    texts,
+    training,
+    uploads,
+    writing,
+)
 from fledge.web.guard import Guard
 from fledge.web.library import Library
 from fledge.web.problems import handle_problems
@@ -86,9 +100,11 @@ def create_app(
     app.include_router(bundles.routes(library))
     app.include_router(texts.routes(shelf))
     app.include_router(runs.routes(library))
+    app.include_router(experiments.routes(library))
     app.include_router(writing.routes(shelf, worker))
     app.include_router(passages.routes(shelf))
     app.include_router(inside.routes(shelf))
+    app.include_router(learn.routes(shelf, worker))
     app.include_router(accounts.routes(library))
     kept_texts = uploads.Texts(library)
     app.include_router(uploads.routes(kept_texts))

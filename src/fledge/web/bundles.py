@@ -33,7 +33,9 @@ def routes(library: Library) -> APIRouter:
         path = library.bundle(bundle)
         settings = parse(RunConfig, open_manifest(path)[1].config, where=bundle).sampling
         values = settings.model_dump(include=set(SamplingAnswer.model_fields))
-        return SamplingAnswer(bundle=bundle, **{**values, "prompt": settings.prompt or opening(library.tokens(path))})
+        passage = held_out(library.tokens(path))
+        opening = " ".join(passage.split()[:OPENING_WORDS])[:OPENING_LENGTH]
+        return SamplingAnswer(bundle=bundle, **{**values, "prompt": settings.prompt or opening, "passage": passage})
 
     @router.get(
         "/download",
@@ -57,8 +59,8 @@ def routes(library: Library) -> APIRouter:
     return router
 
 
-def opening(tokens: Path | None) -> str:
-    """The first words of the text that a run held out, which its model has not seen; empty where there is no such."""
+def held_out(tokens: Path | None) -> str:
+    """The beginning of the text that a run held out, which its model has not seen; empty where there is no such."""
     if tokens is None:
         return ""
     try:
@@ -68,7 +70,6 @@ def opening(tokens: Path | None) -> str:
         split.token_file.check(0, max(0, end - 1))
         tokenizer = store.tokenizer
         special = set(tokenizer.special_tokens.values())
-        text = tokenizer.decode([token for token in split.tokens[:end].tolist() if token not in special])
+        return tokenizer.decode([token for token in split.tokens[:end].tolist() if token not in special])
     except (FledgeError, OSError, ValueError):
         return ""
-    return " ".join(text.split()[:OPENING_WORDS])[:OPENING_LENGTH]

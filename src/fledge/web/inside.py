@@ -24,10 +24,9 @@ from fledge.web.writing import as_base64
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
     from numpy.typing import NDArray
     from torch import Tensor
-
-    from fledge.model import Model
 
 KEPT = 3
 PATIENCE = 20.0  # seconds that a look waits for the one before it
@@ -134,7 +133,8 @@ def routes(shelf: Shelf) -> APIRouter:
         """A text through a bundle's model: loss of each token, and small pictures of everything inside."""
         bundle = shelf.bundle(request.bundle)
         documents, note = read(bundle.model, bundle.tokenizer, request.text, request.paragraphs)
-        require_little(bundle.model, sum(map(len, documents)))
+        device = next(bundle.model.parameters()).device
+        require_little(bundle.model.parameters_count(), sum(map(len, documents)), device)
         if not looking.acquire(timeout=PATIENCE):
             raise Busy("Another look takes long. Try again in a moment.")
         try:
@@ -173,10 +173,10 @@ def routes(shelf: Shelf) -> APIRouter:
     return router
 
 
-def require_little(model: Model, tokens: int) -> None:
+def require_little(parameters: int, tokens: int, device: torch.device) -> None:
     """Refuse what would keep a processor busy for long."""
-    flops = 2 * model.parameters_count() * tokens
-    if flops > MOST_FLOPS and next(model.parameters()).device.type == "cpu":
+    flops = 2 * parameters * tokens
+    if flops > MOST_FLOPS and device.type == "cpu":
         fits = int(MOST_FLOPS / flops * tokens)
         raise FledgeError(f"{tokens:,} tokens of this model would take long on a CPU. At most {fits:,} are shown here.")
 

@@ -109,7 +109,7 @@ def is_new(folder: Path, created: float) -> bool:
 
 def is_alive(folder: Path) -> bool:
     """Whether a process of the job is left: only then is its folder locked."""
-    return is_locked(folder / LOCK)
+    return is_locked(folder / LOCK) is not False
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock
 
 from fledge.errors import FledgeError, nearest
-from fledge.experiments.plan import DATA
+from fledge.experiments.plan import DATA, PLAN
 from fledge.files import PARTIAL, did_you_mean
 from fledge.runs.checkpoints import best_of
 from fledge.runs.layout import CHECKPOINTS, CONFIG, METRICS, TOKENS
@@ -32,9 +32,10 @@ class NotFound(FledgeError):
 @dataclass
 class Catalogue:
     """What one look found, by name. `skipped` says in a sentence why a folder could not be looked into, and `clash`
-    whether two runs or two bundles have one name."""
+    whether two runs, bundles or experiments have one name."""
 
     runs: dict[str, Path] = field(default_factory=dict)
+    experiments: dict[str, Path] = field(default_factory=dict)
     bundles: dict[str, Path] = field(default_factory=dict)
     tokenizers: dict[str, Path] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
@@ -94,7 +95,7 @@ class Library:
         """The folder that the page writes to: the first served one that may hold several runs."""
         for source in self.sources:
             signs = _names(source) if source.is_dir() else {"nothing"} if source.exists() else set()
-            if not (source.is_file() or "bundle.json" in signs or "tokenizer.json" in signs or _is_run(signs)):
+            if not (source.is_file() or signs & {"bundle.json", "tokenizer.json", PLAN} or _is_run(signs)):
                 return source
         raise FledgeError(
             "No folder of runs is served here, so there is no place for a new one. Start the page with a folder that "
@@ -104,6 +105,10 @@ class Library:
     def run(self, name: str) -> Path:
         """The folder of a run."""
         return self._find("run", self.catalogue().runs, name)
+
+    def experiment(self, name: str) -> Path:
+        """The folder of a sweep, an ablation or a comparison."""
+        return self._find("experiment", self.catalogue().experiments, name)
 
     def bundle(self, name: str) -> Path:
         """The folder of a bundle; a run's own name stands for its best checkpoint."""
@@ -146,10 +151,10 @@ class Library:
                 continue
             budget = [FOLDERS]
             signs = _names(source)
-            itself = "bundle.json" in signs or "tokenizer.json" in signs or _is_run(signs)
+            itself = signs & {"bundle.json", "tokenizer.json", PLAN} or _is_run(signs)
             prefix = name if itself or by_source else ""
             _walk(source, source.resolve(), prefix, catalogue, DEPTH, budget)
-        for group in (catalogue.runs, catalogue.bundles, catalogue.tokenizers):
+        for group in (catalogue.runs, catalogue.experiments, catalogue.bundles, catalogue.tokenizers):
             ordered = dict(sorted(group.items()))
             group.clear()
             group.update(ordered)
@@ -184,6 +189,8 @@ def _walk(folder: Path, root: Path, name: str, catalogue: Catalogue, depth: int,
             catalogue.add(catalogue.bundles, name, folder)
         if "store.json" in names:
             return
+        if PLAN in names and readable_file(folder, PLAN):
+            catalogue.add(catalogue.experiments, name, folder)
         if _is_run(names) and not _is_shared(folder, names):
             catalogue.add(catalogue.runs, name, folder)
         elif "bundle.json" in names:

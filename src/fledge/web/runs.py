@@ -55,18 +55,9 @@ def routes(library: Library) -> APIRouter:
         response_class=Response,  # a problem is JSON, as elsewhere
         responses={200: {"content": {"text/html": {}}, "description": "The report, with all that it shows in it."}},
     )
-    def report(run: str = Query(max_length=500), experiment: bool = False) -> HTMLResponse:
-        """A run's report as a page of its own; or that of the experiment that the run is a trial of."""
-        folder = library.run(run)
-        if experiment and (place := experiment_of(run, folder)) is None:
-            raise NotFound(f"{run} is not a trial of an experiment.")
-        path = readable_file(folder.parent.parent if experiment else folder, REPORT)
-        if path is None:
-            raise NotFound(f"There is no report of {place if experiment else run} yet: fledge report writes one.")
-        if path.stat().st_size > LARGEST_REPORT:
-            raise FledgeError(f"{path.name} has more than {LARGEST_REPORT >> 20} MB. Open it from its folder.")
-        headers = {"content-security-policy": REPORT_POLICY, "x-frame-options": "SAMEORIGIN"}  # the page shows it
-        return HTMLResponse(path.read_bytes(), headers=headers)
+    def report(run: str = Query(max_length=500)) -> HTMLResponse:
+        """A run's report as a page of its own."""
+        return report_page(library.run(run), run)
 
     @router.get("/metrics")
     def metrics(run: str = Query(max_length=500), cursor: str = Query("", max_length=60)) -> MetricsAnswer:
@@ -88,12 +79,22 @@ def routes(library: Library) -> APIRouter:
     return router
 
 
+def report_page(folder: Path, name: str) -> HTMLResponse:
+    """The report in the folder of a run or an experiment."""
+    path = readable_file(folder, REPORT)
+    if path is None:
+        raise NotFound(f"There is no report of {name} yet: fledge report writes that of a run.")
+    if path.stat().st_size > LARGEST_REPORT:
+        raise FledgeError(f"{path.name} has more than {LARGEST_REPORT >> 20} MB. Open it from its folder.")
+    headers = {"content-security-policy": REPORT_POLICY, "x-frame-options": "SAMEORIGIN"}  # the page shows it
+    return HTMLResponse(path.read_bytes(), headers=headers)
+
+
 def experiment_of(name: str, folder: Path) -> str | None:
     """The name of the experiment that a run is a trial of."""
     if folder.parent.name != TRIALS or not readable_file(folder.parent.parent, PLAN):
         return None
-    above = name.split("/")[:-2]
-    return "/".join(above) or folder.parent.parent.resolve().name
+    return "/".join(name.split("/")[:-2]) or None
 
 
 def summarise(name: str, folder: Path) -> RunSummary:
@@ -189,10 +190,10 @@ def newest_manifest(folder: Path) -> dict[str, Any]:
     found += [path for path in [readable_file(folder, "bundle.json")] if path]
     if not found:
         return {}
-    return _read_object(found[-1])
+    return read_object(found[-1])
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
     """What a file of settings or facts says; remembered for as long as the file is the same, since the page looks at
     every run again and again."""
     status = path.stat()
@@ -213,7 +214,7 @@ def _json(path: str, modified: int, size: int) -> Any:
 def read_settings(folder: Path) -> dict[str, Any]:
     """The run's configuration as it was written; empty where there is none yet."""
     if (path := readable_file(folder, CONFIG)) is not None:
-        return _read_object(path)
+        return read_object(path)
     config = newest_manifest(folder).get("config", {})
     return config if isinstance(config, dict) else {}
 

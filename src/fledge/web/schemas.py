@@ -77,7 +77,9 @@ class LibraryAnswer(Answer):
 class SamplingAnswer(Answer):
     bundle: str
     prompt: str
-    "Of its settings, or the first words of the text that its run held out; empty where neither is known."
+    "Of its settings, or the first words of `passage`; empty where neither is known."
+    passage: str
+    "The beginning of the text that its run held out; empty where it is not there."
     temperature: float
     max_tokens: int
     top_k: int | None

@@ -32,7 +32,7 @@ class Recent(Generic[T]):
         self._kept: OrderedDict[Key, T] = OrderedDict()
 
     def get(self, path: Path) -> T:
-        key = (path, _changed(path))
+        key = (path, changed(path))
         found = self._find(key)
         if found is None:
             with self._reading:
@@ -62,7 +62,7 @@ class Shelf:
 
     def __init__(self, library: Library, device: str = "cpu") -> None:
         self.library, self.device = library, device
-        self._bundles: Recent[Bundle] = Recent(BUNDLES, self._read_bundle)
+        self._bundles: Recent[Bundle] = Recent(BUNDLES, self.read_bundle)
         self._tokenizers: Recent[Tokenizer] = Recent(TOKENIZERS, self._read_tokenizer)
         self._passages: Recent[PassageIndex] = Recent(BUNDLES, self._read_passages)
 
@@ -98,7 +98,8 @@ class Shelf:
 
         return PassageIndex(TokenStore.open(store))
 
-    def _read_bundle(self, path: Path) -> Bundle:
+    def read_bundle(self, path: Path) -> Bundle:
+        """The bundle at a path of the library, read anew and not kept: for one that is needed once."""
         from fledge.bundle import load_bundle
         from fledge.generation import prepare, widen
 
@@ -112,7 +113,8 @@ class Shelf:
         return self._bundles.get(path).tokenizer if path.name.lower().endswith(ARCHIVES) else load_tokenizer(path)
 
 
-def _changed(path: Path) -> int:
+def changed(path: Path) -> int:
+    """When what lies there was written last."""
     for name in ("bundle.json", "tokenizer.json"):
         if (path / name).is_file():
             return (path / name).stat().st_mtime_ns

@@ -79,7 +79,7 @@ export class Chart {
 
   close() { this.resized.disconnect(); }
 
-  /** series: [{name, colour, xs, ys, thin?, dashed?, dots?, silent?}]; axes: {x, logX, logY, zero?, formatX?} */
+  /** series: [{name, colour, xs, ys, thin?, dashed?, dots?, loose?, silent?}], of which a loose one is dots alone; axes: {x, logX, logY, zero?, formatX?, mark?} */
   set(series, axes) {
     this.axes = axes;
     this.series = series.map((line) => {
@@ -120,9 +120,10 @@ export class Chart {
       ...this.x.ticks(Math.max(2, Math.floor(width / 130))).map((value) =>
         s("text", { class: "tick", x: this.x.at(value), y: height - MARGIN.bottom + 18, "text-anchor": "middle" }, formatX(value))),
       s("text", { class: "axis", x: width - MARGIN.right, y: height - 2, "text-anchor": "end" }, this.axes.x),
-      ...this.series.map((line) => s("path", {
+      this.axes.mark === undefined ? "" : s("line", { class: "mark", x1: this.x.at(this.axes.mark), x2: this.x.at(this.axes.mark), y1: MARGIN.top, y2: height - MARGIN.bottom }),
+      ...this.series.filter((line) => !line.loose).map((line) => s("path", {
         class: `line series-${line.colour}${line.thin ? " thin" : ""}${line.dashed ? " dashed" : ""}`, d: this.path(line) })),
-      ...this.series.filter((line) => line.dots && line.xs.length < 200).flatMap((line) => line.xs.map((x, i) =>
+      ...this.series.filter((line) => (line.dots && line.xs.length < 200) || line.loose).flatMap((line) => line.xs.map((x, i) =>
         s("circle", { class: `dot series-${line.colour}`, cx: this.x.at(x), cy: this.y.at(line.ys[i]), r: 2.6 }))),
       this.rule = s("line", { class: "rule", y1: MARGIN.top, y2: height - MARGIN.bottom, visibility: "hidden" }));
     this.drawing.setAttribute("aria-label", this.summary());

@@ -3,7 +3,7 @@
 import { readLibrary } from "./api.js";
 import { h, memory, show } from "./dom.js";
 
-const VIEWS = ["train", "tokens", "runs", "generate", "inside", "model", "api"];
+const VIEWS = ["train", "tokens", "runs", "generate", "inside", "learn", "experiments", "model", "api"];
 const THEMES = { auto: ["◐", "as the system"], light: ["○", "light"], dark: ["●", "dark"] };
 
 const main = document.getElementById("main");
@@ -21,8 +21,10 @@ async function open() {
   const asked = location.hash, view = VIEWS.includes(name) ? name : await first();
   if (location.hash !== asked) return;
   for (const link of document.querySelectorAll(".views a")) {
-    if (link.getAttribute("href") === `#/${view}`) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+    if (link.getAttribute("href") === `#/${view}`) {
+      link.setAttribute("aria-current", "page");
+      link.parentElement.scrollTo({ left: link.offsetLeft - link.parentElement.clientWidth / 2 });  // a phone's bar holds more than it shows
+    } else link.removeAttribute("aria-current");
   }
   if (view === opened) return;
   const opening = ++openings;  // whoever moves on before the view is whole has begun another

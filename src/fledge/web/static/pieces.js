@@ -1,6 +1,7 @@
 // Tokens as a person can see them: bytes to text, with what is invisible or not a whole character made visible.
 
 const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+const LONGEST = 4;  // bytes of a character, and so of tokens that share one
 const HIDDEN = /[\u0000-\u0009\u000b-\u001f\u007f-\u00a0\u00ad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f\u2028-\u202f\u205f-\u206f\u2800\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\u{13430}-\u{1343f}\u{1bca0}-\u{1bca3}\u{1d173}-\u{1d17a}\u{e0000}-\u{e01ef}]/gu;
 
 export function fromBase64(text) {
@@ -32,6 +33,19 @@ export function readable(bytes, signs = false) {
   }
   flush();
   return { text, raw: true };
+}
+
+/** How tokens look one after the other: a character that several of them share appears with the last. */
+export function looks(pieces) {
+  const found = pieces.map((bytes) => readable(bytes));
+  for (let from = 0; from < found.length; from++) {
+    for (let end = from + 2; found[from].raw && end <= Math.min(from + LONGEST, found.length); end++) {
+      const { text, raw } = readable(new Uint8Array(pieces.slice(from, end).flatMap((bytes) => [...bytes])));
+      if (raw) continue;
+      for (let i = from; i < end; i++) found[i] = { text: i === end - 1 ? text : "\u200b", raw: false };
+    }
+  }
+  return found;
 }
 
 /** The same text with signs for what the eye does not see; a line's end stays one, so that lines stay lines. */

@@ -168,12 +168,10 @@ class RunsView {
     }
     const { element, head, body } = this.groups.get(experiment.name);
     redraw(head, [experiment, trials.length], () => show(head, h("span", { class: "name" }, experiment.name), h("span", { class: "small muted" }, ` ${plural(trials.length, "trial")}`),
-      experiment.has_report && h("span", { class: "links" }, this.report(this.trialOf(experiment), true))));
+      h("span", { class: "links" }, h("a", { href: `#/experiments?${new URLSearchParams({ experiment: experiment.name })}`, "aria-label": `Open the experiment ${experiment.name}` }, experiment.has_report ? "Report" : "Experiment"))));
     if (trials.length !== body.children.length || trials.some((row, i) => row !== body.children[i])) show(body, trials);
     return element;
   }
-
-  trialOf(experiment) { return [...this.runs.values()].find((run) => run.experiment === experiment.name).name; }
 
   row(run) {
     if (!this.rows.has(run.name)) {
@@ -198,15 +196,16 @@ class RunsView {
         h("i", { style: { width: `${Math.min(100, (100 * run.step) / run.steps)}%` } })),
       h("span", { class: "line2" }, facts));
     const model = run.checkpoints.length > 0;
-    redraw(links, [model, run.has_report], () => show(links,
+    redraw(links, [run.checkpoints.length, run.has_report], () => show(links,
       model && h("a", { href: `#/generate?${new URLSearchParams({ bundle: run.name })}`, "aria-label": `Generate with ${run.name}` }, "Generate"),
-      run.has_report && this.report(run.name, false),
+      run.checkpoints.length > 1 && h("a", { href: `#/learn?${new URLSearchParams({ run: run.name })}`, "aria-label": `See how ${run.name} learned` }, "Learn"),
+      run.has_report && this.report(run.name),
       model && this.file(`/api/bundles/download?${new URLSearchParams({ bundle: run.name })}`, `${run.name}.zip`, "Download", `Download the model of ${run.name}`)));
     return element;
   }
 
-  report(run, experiment) {
-    const path = `/api/runs/report?${new URLSearchParams(experiment ? { run, experiment } : { run })}`;
+  report(run) {
+    const path = `/api/runs/report?${new URLSearchParams({ run })}`;
     if (!hasToken()) return h("a", { href: path, target: "_blank", rel: "noopener" }, "Report");
     return this.file(path, "report.html", "Report", `Save the report of ${run}`);
   }
