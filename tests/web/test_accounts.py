@@ -42,7 +42,7 @@ def test_the_numbers_are_those_of_the_command(
     """Whatever the recipe says of optimizer, precision and recomputation: `akjv` trains with Muon."""
     from fledge.cli.account import show
 
-    show(recipe, batch=3, json=True)
+    show(recipe, batch=3, as_json=True)
     told = json.loads(capsys.readouterr().out)
     answer = ask(client, recipe=recipe, batch=3, vocabulary_size=told["vocabulary_size"])
     assert answer["memory"] == told["memory"]["total"]
@@ -61,7 +61,7 @@ def test_a_bundle_is_accounted_as_the_command_does(
 ) -> None:
     from fledge.cli.account import show
 
-    show(str(world / "runs" / "alpha"), batch=2, json=True)
+    show(str(world / "runs" / "alpha"), batch=2, as_json=True)
     told = json.loads(capsys.readouterr().out)
     answer = ask(client, bundle="alpha", batch=2)
     assert answer["memory"] == told["memory"]["total"]
