@@ -124,6 +124,13 @@ def test_a_value_or_a_setting_given_twice_is_refused() -> None:
         grid([parse_axis("model.layers=1,2"), parse_axis("model.layers=3")])
 
 
+@pytest.mark.parametrize("over", ["{}", "{}=1,2", "model.layers={0},{0}", "model.width=1..{}", "model.width=1..2:{}"])
+def test_a_long_axis_is_not_echoed_whole(over: str) -> None:
+    with pytest.raises(FledgeError) as refused:
+        parse_axis(over.format("x" * 5000))
+    assert len(str(refused.value)) < 2000
+
+
 def test_ranges_of_whole_numbers_stay_whole() -> None:
     assert parse_axis("training.batch_size=8..64:log:4").values == (8, 16, 32, 64)
     assert parse_axis("model.dropout=0..1:3").values == (0.0, 0.5, 1.0)

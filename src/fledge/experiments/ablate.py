@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fledge.config import RunConfig, override_config, parse
-from fledge.errors import FledgeError, nearest
+from fledge.errors import FledgeError, nearest, short
 from fledge.experiments import findings
 from fledge.experiments.engines import ONE_BY_ONE, Engine, alone_in, run_trials
 from fledge.experiments.findings import Experiment
@@ -85,7 +85,7 @@ def group_arms(group: str, config: RunConfig) -> list[Arm]:
         if "tied" not in find_architecture(model.architecture).settings:
             raise FledgeError(f"model.tied has no effect on model.architecture = {model.architecture}.")
         return [Arm("untied" if model.tied else "tied", (f"model.tied={str(not model.tied).lower()}",))]
-    raise FledgeError(f"There is no group of ablations called {group!r}. {nearest(group, GROUPS)}")
+    raise FledgeError(f"There is no group of ablations called {short(repr(group))}. {nearest(group, GROUPS)}")
 
 
 def architecture_arms(config: RunConfig) -> list[Arm]:

@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any, get_args
 
 from fledge.config import RunConfig, Settings, setting_paths
-from fledge.errors import FledgeError, nearest
+from fledge.errors import FledgeError, nearest, short
 
 LARGEST_GRID = 2000
 MAX = "max"
@@ -61,17 +61,19 @@ def parse_axis(text: str) -> Axis:
     known = setting_paths()
     if not equals or not spec:
         raise FledgeError(
-            f"--over {text!r} is not of the form key=LOW..HIGH[:log][:STEPS] or key=A,B,C, such as "
+            f"--over {short(repr(text))} is not of the form key=LOW..HIGH[:log][:STEPS] or key=A,B,C, such as "
             "optimizer.learning_rate=1e-4..1e-1:log:8."
         )
     if key not in known:
-        raise FledgeError(f"--over {text!r}: there is no setting {key}. {nearest(key, known)}")
+        raise FledgeError(f"--over {short(repr(text))}: there is no setting {short(key)}. {nearest(key, known)}")
     if ".." not in spec or "/" in spec:  # a path may go up
         values = tuple(_value(part) for part in spec.split(","))
         if MAX in values and key != BATCH:
-            raise FledgeError(f"--over {text!r}: only {BATCH} has a largest value that can be found.")
+            raise FledgeError(f"--over {short(repr(text))}: only {BATCH} has a largest value that can be found.")
         if twice := [value for value in values if values.count(value) > 1]:
-            raise FledgeError(f"--over {text!r}: {_short(twice[0])} is given twice. Give every value once.")
+            raise FledgeError(
+                f"--over {short(repr(text))}: {short(_short(twice[0]))} is given twice. Give every value once."
+            )
         return Axis(key, values)
     bounds, *options = spec.split(":")
     low_text, _, high_text = bounds.partition("..")
@@ -79,17 +81,19 @@ def parse_axis(text: str) -> Axis:
     log = "log" in options
     counts = [option for option in options if option != "log"]
     if len(counts) > 1 or (counts and not re.fullmatch("[0-9]+", counts[0])):
-        raise FledgeError(f"--over {text!r}: after the range come :log and a number of steps, such as :log:8.")
+        raise FledgeError(
+            f"--over {short(repr(text))}: after the range come :log and a number of steps, such as :log:8."
+        )
     count = int(counts[0]) if counts else 8
     if not low < high or count < 2:
-        raise FledgeError(f"--over {text!r}: the range must rise and have at least 2 steps.")
+        raise FledgeError(f"--over {short(repr(text))}: the range must rise and have at least 2 steps.")
     if count > LARGEST_GRID:
         raise too_many(f"{count:,}")
     if log and low <= 0:
-        raise FledgeError(f"--over {text!r}: a logarithmic range begins above 0.")
+        raise FledgeError(f"--over {short(repr(text))}: a logarithmic range begins above 0.")
     whole = _takes_whole_numbers(key)
     if whole and not (low.is_integer() and high.is_integer()):
-        raise FledgeError(f"--over {text!r}: {key} takes whole numbers.")
+        raise FledgeError(f"--over {short(repr(text))}: {key} takes whole numbers.")
     return Axis(key, _spaced(low, high, count, log, whole), log, continuous=True)
 
 
@@ -162,7 +166,7 @@ def _number(text: str, where: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise FledgeError(f"--over {where!r}: {text!r} is not a number.")
+        raise FledgeError(f"--over {short(repr(where))}: {short(repr(text))} is not a number.")
     return value
 
 
