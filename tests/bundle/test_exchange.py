@@ -62,8 +62,8 @@ OTHERS: dict[str, dict[str, Any]] = {
 """One of each of the other kinds that hold ours elsewhere, by the name that it has there."""
 
 
-def make(tmp_path: Path, tokenizer: Tokenizer, name: str) -> Bundle:
-    config = small_config(**{**SHAPES, **OTHERS}[name])
+def make(tmp_path: Path, tokenizer: Tokenizer, name: str, **changes: Any) -> Bundle:
+    config = small_config(**{**SHAPES, **OTHERS}[name], **changes)
     model = small_model(config, tokenizer)
     with torch.no_grad():
         for parameter in model.parameters():

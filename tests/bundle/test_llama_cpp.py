@@ -100,7 +100,8 @@ def test_llama_cpp_has_the_scores_of_the_rounded_weights(
     tmp_path: Path, tokenizer: Tokenizer, name: str, kind: str
 ) -> None:
     """Within what rounding activations to 8 bits costs: llama.cpp does that beside quantised weights."""
-    bundle = make(tmp_path, tokenizer, name)
+    wide = {"width": 256, "hidden": 256} if kind in ("tq1_0", "tq2_0") else {}
+    bundle = make(tmp_path, tokenizer, name, **wide)
     judge = LlamaCpp(export_bundle(bundle, tmp_path / "model.gguf", dtype=kind), 16)
     ids = tokenizer.encode("In the beginning")
     theirs = judge.log_probabilities(ids, tokenizer.vocab_size, tokenizer.encode("a")[0])
@@ -108,9 +109,14 @@ def test_llama_cpp_has_the_scores_of_the_rounded_weights(
     bundle.model.load_state_dict(rounded(bundle.model.state_dict(), SHORT.get(kind, kind)))
     with torch.inference_mode():
         ours = bundle.model(torch.tensor([ids]))[0, -1].log_softmax(-1)
-    assert (theirs - ours).abs().max() < (0.15 if kind in QUANTISED else 0.05)
-    if kind in ("q4_0", "q4_1"):
+    assert (theirs - ours).abs().max() < (0.4 if wide else 0.15 if kind in QUANTISED else 0.05)
+    if kind in QUANTISED[3:]:
         assert (theirs - ours).abs().mean() < (theirs - before).abs().mean()
+
+
+def test_rows_that_a_type_can_not_pack_stay_wide_and_that_is_said(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    with pytest.warns(UserWarning, match=r"tq1_0 packs 256 numbers of a row at a time: 14 of 16 matrices .* 16 bits"):
+        export_bundle(make(tmp_path, tokenizer, "llama"), tmp_path / "model.gguf", dtype="tq1_0")
 
 
 def test_a_modelfile_says_how_to_sample(tmp_path: Path, tokenizer: Tokenizer) -> None:

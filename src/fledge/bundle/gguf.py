@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from fledge.bundle.load import Bundle
     from fledge.tokenizer import Tokenizer
 
-QUANTISED = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
+QUANTISED = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "mxfp4", "tq2_0", "tq1_0")
+"All types that the package gguf can write."
 SMALL = QUANTISED[1:]
 GGML = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", **{kind: kind.upper() for kind in QUANTISED}}
 TOKENS, HEAD, PLACES = "token_embd.weight", "output.weight", "position_embd.weight"
@@ -67,6 +68,7 @@ def write_gguf(path: Path, bundle: Bundle, weights: dict[str, Tensor], kind: str
         _write_settings(writer, bundle, family)
         _write_tokenizer(writer, bundle, gguf)
         kinds = {name: _kind_of(gguf, name, tensor, kind) for name, tensor in named.items()}
+        _say_what_stays_wide(gguf, kinds, kind)
         for name, tensor in named.items():
             shape = gguf.quant_shape_to_byte_shape(tensor.shape, kinds[name])
             raw = torch.empty(0, dtype=torch.uint8).numpy().dtype
@@ -103,6 +105,17 @@ def _kind_of(gguf: Any, name: str, tensor: Tensor, kind: str) -> Any:
         kind = "q8_0"
     block, _ = gguf.GGML_QUANT_SIZES[types[GGML[kind]]]
     return types[GGML[kind]] if tensor.shape[-1] % block == 0 else types.F16
+
+
+def _say_what_stays_wide(gguf: Any, kinds: Mapping[str, Any], kind: str) -> None:
+    if kind in QUANTISED and (wide := sum(found.name == "F16" for found in kinds.values())):
+        block, _ = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[GGML[kind]]]
+        all_ = sum(found.name not in ("F32", "BF16") for found in kinds.values())
+        note(
+            f"{kind} packs {block} numbers of a row at a time: {wide} of {all_} matrices have rows that do not divide "
+            f"by that, and stay in 16 bits. Train with a model.width and model.hidden that are multiples of {block}, or "
+            "give another type."
+        )
 
 
 def _converted(gguf: Any, tensor: Tensor, kind: Any) -> Any:

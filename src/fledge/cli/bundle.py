@@ -145,7 +145,8 @@ def export_(
         typer.Option(
             "--type",
             "--dtype",
-            help="float32, bfloat16 or float16, and for GGUF q8_0, q5_1, q5_0, q4_1 or q4_0; as it is, unless given.",
+            help="float32, bfloat16 or float16, and for GGUF q8_0, q5_1, q5_0, q4_1, q4_0, mxfp4, tq2_0 or tq1_0; as "
+            "it is, unless given.",
         ),
     ] = None,
     text: Annotated[
