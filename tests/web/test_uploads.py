@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from fledge.files import PARTIAL
 from fledge.web import uploads
 from fledge.web.app import create_app
 from fledge.web.uploads import safe_name
@@ -157,6 +158,60 @@ def test_a_full_disk_is_one_sentence_and_nothing_is_left(
     answer = client.post("/api/texts", json={"name": "a.txt", "bytes": 10})
     assert answer.status_code == 400
     assert "only 0 bytes are free" in answer.json()["error"]["message"]
+
+
+def test_a_text_is_kept_on_a_disk_without_links(client: TestClient, tmp_path: Path, monkeypatch: Any) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refused)
+    assert send(client, "a.txt", b"one").json()["text"] == "texts/a.txt"
+    assert send(client, "a.txt", b"two").json()["text"] == "texts/a-2.txt"
+    assert send(client, "a.txt", b"one").json()["text"] == "texts/a.txt"
+    assert files(tmp_path) == {"runs/texts/a.txt", "runs/texts/a-2.txt"}
+
+
+@pytest.mark.parametrize("step", ["open", "replace"])
+def test_a_disk_that_is_full_at_the_last_moment_leaves_nothing(
+    client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, step, full)
+        answer = send(client, "a.txt", b"one")
+    assert answer.status_code == 507
+    assert files(tmp_path) == set()
+    assert send(client, "a.txt", b"one").json()["text"] == "texts/a.txt"
+
+
+def test_what_a_killed_server_left_is_forgotten_after_a_day(tmp_path: Path) -> None:
+    texts = tmp_path / "runs" / "texts"
+    texts.mkdir(parents=True)
+    mine, old, new = (texts / f"{name}{PARTIAL}" for name in ("mine", "0" * 16, "1" * 16))
+    for path in (mine, old, new):
+        path.write_bytes(b"half")
+    for path in (mine, old):
+        os.utime(path, (1, 1))
+    send(client_of(tmp_path / "runs"), "a.txt", TEXT)
+    assert {path.name for path in texts.iterdir()} == {mine.name, new.name, "a.txt"}
+
+
+def test_a_file_in_place_of_the_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "texts").write_text("mine")
+    answer = client_of(tmp_path / "runs").post("/api/texts", json={"name": "a.txt", "bytes": 10})
+    assert answer.status_code == 400
+    assert "texts is a file" in answer.json()["error"]["message"]
+    assert (tmp_path / "runs" / "texts").read_text() == "mine"
+
+
+def test_a_part_that_is_too_long_is_told_so(client: TestClient) -> None:
+    upload = client.post("/api/texts", json={"name": "a.txt", "bytes": 10 << 20}).json()["upload"]
+    answer = add(client, upload, 0, b"x" * (uploads.PART + 1))
+    assert answer.status_code == 422
+    assert "at most 4194304 bytes" in answer.json()["error"]["message"]
 
 
 def test_a_link_leads_nowhere_else(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def sentence(errors: Sequence[dict[str, Any]], body: Any) -> str:
             names = " or ".join(dict.fromkeys(dotted(fault.place) for fault in meant))
             return f"{names} is missing."
     if not first.place:
-        return NO_OBJECT
+        return f"The body of the request: {first.message}." if first.kind.startswith("bytes_") else NO_OBJECT
     return f"{dotted(first.place)}{' ' if first.kind in REWORDED else ': '}{first.message}."
 
 

@@ -10,6 +10,7 @@ import importlib.util
 import os
 import re
 import secrets
+import time
 import unicodedata
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ PART = 4 << 20
 OPEN = 8  # uploads at once
 SPARE = 64 << 20  # bytes of the disk that an upload leaves free
 LONGEST_NAME = 80
+OLD = 86_400  # seconds after which an upload that nobody went on with is forgotten
 PLAIN = (".txt", ".text", ".md", ".rst")
 KINDS = (*PLAIN, *DOCUMENTS, *(f"{kind}{packed}" for kind in (".txt", ".jsonl") for packed in (".gz", ".zst", ".xz")))
 DEPTH, MOST = 4, 500
@@ -130,8 +132,10 @@ class Texts:
             )
         require_space(home, size + SPARE, "The text")
         folder = home / FOLDER
-        if folder.is_symlink():
-            raise FledgeError(f"{FOLDER} is a link, and texts are kept in the served folder itself. Remove it.")
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            what = "a link" if folder.is_symlink() else "a file"
+            raise FledgeError(f"{FOLDER} is {what}, and texts are kept in a folder of that name. Move it away.")
+        forget_old(folder)
         key = secrets.token_hex(8)
         upload = Upload(folder / f"{key}{PARTIAL}", safe_name(name), size)
         with self._lock:
@@ -170,20 +174,30 @@ class Texts:
         self._open.pop(key).path.unlink(missing_ok=True)
 
     def _finish(self, key: str) -> str:
-        """Give the file its name, or the next free one; no file is written over."""
-        upload = self._open.pop(key)
+        """Give the file its name, or the next free one; no file is written over.
+
+        The name is taken by an empty file, which the text then replaces: not every disk has links.
+        """
+        upload = self._open[key]
         stem, dot, ending = upload.name.partition(".")
         number, path = 1, upload.path.with_name(upload.name)
         while True:
             try:
-                os.link(upload.path, path)
-                break
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
             except FileExistsError:
                 if same(path, upload.path):
+                    upload.path.unlink()
                     break
                 number += 1
                 path = upload.path.with_name(f"{stem}-{number}{dot}{ending}")
-        upload.path.unlink()
+                continue
+            try:
+                os.replace(upload.path, path)
+            except OSError:
+                path.unlink()
+                raise
+            break
+        del self._open[key]
         name = self.name_of(str(path.absolute()))
         if name is None:
             raise FledgeError(f"{path.name} is kept, and there are more than {MOST} texts: it is not listed.")
@@ -291,6 +305,17 @@ def unreadable(name: str, beginning: bytes) -> str | None:
     if b"\0" in beginning[: 1 << 16]:
         return "a binary file"
     return None
+
+
+def forget_old(folder: Path) -> None:
+    """Remove what was begun by a server that has ended since, so that no half of a text stays for ever."""
+    for path in folder.glob(f"*{PARTIAL}"):
+        with suppress(FileNotFoundError):
+            if (
+                re.fullmatch("[0-9a-f]{16}", path.name.removesuffix(PARTIAL))
+                and time.time() - path.stat().st_mtime > OLD
+            ):
+                path.unlink()
 
 
 def same(one: Path, other: Path) -> bool:
