@@ -59,6 +59,7 @@ def longest_of(found, size: int) -> list[int]:
 @given(st.lists(st.text("ab", max_size=24), min_size=1, max_size=4), st.integers(0, 3))
 @example(["aaaaaaaaaaaaaaaaaaaaaaaa"], 0)
 @example(["abababbbabababba", "abbabababbbabaab"], 1)
+@example(["aaaaaaaaaaaaaaaabab"], 0)
 def test_stretches_are_those_of_brute_force(texts, queries):
     """Every byte's longest copied stretch, of the asked length or more; and what is given stands where it is said."""
     documents = [text.encode() for text in texts]
