@@ -107,19 +107,32 @@ def damage(folder: Path, chance: random.Random) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("count", [25, pytest.param(1000, marks=pytest.mark.slow)])
-def test_a_damaged_folder_is_imported_whole_or_refused(tmp_path: Path, tokenizer: Tokenizer, count: int) -> None:
-    """Never half a bundle, never another error; what is imported can be used."""
-    right = export_bundle(make(tmp_path, tokenizer, "qwen3"), tmp_path / "hub")
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("qwen3", 25), *(pytest.param(name, 1000, marks=pytest.mark.slow) for name in ("qwen3", "gpt2"))],
+)
+def test_a_damaged_folder_is_imported_whole_or_refused(
+    tmp_path: Path, tokenizer: Tokenizer, name: str, count: int
+) -> None:
+    """Never half a bundle, never another error; what is imported is as it was, or as transformers reads it now."""
+    transformers = pytest.importorskip("transformers")
+    whole = make(tmp_path, tokenizer, name)
+    right = export_bundle(whole, tmp_path / "hub")
     outcomes = {"imported": 0, "refused": 0}
+    text = "In the beginning — é void"
     for seed in range(count):
         folder, target = tmp_path / "damaged", tmp_path / "back"
         shutil.copytree(right, folder)
         damage(folder, random.Random(seed))
         try:
             bundle = load_bundle(import_bundle(folder, target))
+            ids = bundle.tokenizer.encode(text)
             with torch.inference_mode():
-                assert bundle.model(torch.tensor([IDS])).shape == (1, len(IDS), bundle.model.vocabulary_size)
+                found, wanted = (model(torch.tensor([IDS])) for model in (bundle.model, whole.model))
+                if not torch.equal(found, wanted) or ids != tokenizer.encode(text):
+                    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()(torch.tensor([IDS]))
+                    torch.testing.assert_close(found, theirs.logits, atol=1e-3, rtol=1e-3, equal_nan=True)
+                    assert transformers.AutoTokenizer.from_pretrained(folder)(text)["input_ids"] == ids
             outcomes["imported"] += 1
         except FledgeError as refused:
             outcomes["refused"] += 1

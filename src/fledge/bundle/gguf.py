@@ -113,8 +113,8 @@ def _say_what_stays_wide(gguf: Any, kinds: Mapping[str, Any], kind: str) -> None
         all_ = sum(found.name not in ("F32", "BF16") for found in kinds.values())
         note(
             f"{kind} packs {block} numbers of a row at a time: {wide} of {all_} matrices have rows that do not divide "
-            f"by that, and stay in 16 bits. Train with a model.width and model.hidden that are multiples of {block}, or "
-            "give another type."
+            f"by that, and stay in 16 bits. Train with a model.width and model.hidden that are multiples of {block}, "
+            "or give another type."
         )
 
 
