@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -12,9 +13,10 @@ from typing import Any
 import pytest
 
 from fledge.errors import FledgeError
-from fledge.files import read_json
+from fledge.files import read_json, write_json
+from fledge.web import launch
 from fledge.web.jobs import Jobs, last_words
-from fledge.web.launch import LOCK, STATE
+from fledge.web.launch import JOB, LOCK, LOG, STATE
 from fledge.web.library import NotFound
 
 
@@ -111,6 +113,25 @@ def test_one_that_fails_says_why_and_what_follows_it_is_left(home: Path) -> None
     failed = until(jobs, job.id, "failed")
     assert failed.problem.startswith("There is no recipe")
     assert "--version" not in jobs.log(job.id)
+
+
+def test_how_it_ended_is_kept_on_a_full_disk(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no room for another file, and the one that is there holds the end."""
+    folder = home / ".jobs" / "one"
+    folder.mkdir(parents=True)
+    write_json(folder / JOB, {"kind": "train", "run": "a", "device": "cpu", "commands": [["--version"]], "created": 0})
+    (folder / LOCK).touch()
+    (folder / LOG).write_text("fledge: The bundle needs 2 MB, and only 0 bytes are free.\n")
+    job = launch.Launch(folder)
+    job.keep(state="running", started=1.0)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(launch, "write_json", full)
+    job.keep(state="ended", ended=2.0, code=2, stopped=False)
+    found = Jobs(home).one("one")
+    assert (found.state, found.problem) == ("failed", "The bundle needs 2 MB, and only 0 bytes are free.")
 
 
 def test_a_run_is_trained_once_at_a_time(home: Path) -> None:

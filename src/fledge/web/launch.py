@@ -7,6 +7,7 @@ do the commands it runs: whoever finds the folder unlocked knows that nothing of
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -54,10 +55,14 @@ class Launch:
         self.stopped = True
 
     def keep(self, **values: Any) -> None:
-        """Write how it stands. On a full disk the lock still tells whether it lives."""
+        """Write how it stands. On a full disk that goes into the file that is there, whose block is taken already."""
         self.state.update(values)
-        with suppress(OSError):
+        try:
             write_json(self.folder / STATE, self.state)
+        except OSError:
+            with suppress(OSError), open(self.folder / STATE, "r+b") as file:
+                file.write(json.dumps(self.state).encode())
+                file.truncate()
 
     def wait(self) -> Lock | None:
         """The lock of the device, once those that came before have ended; None where it was stopped meanwhile."""
