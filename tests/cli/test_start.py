@@ -121,6 +121,8 @@ def test_a_plan_trains_nothing_and_takes_what_is_set_by_hand(stories: Path) -> N
     assert not (stories / "run" / "checkpoints").exists()
     plan = read_json(stories / "run" / "start.json")
     assert 0 < plan["counts"]["bigram"] < 8
+    assert plan["forecast"]["low"] < plan["forecast"]["bits_per_byte"] < plan["forecast"]["high"]
+    assert "bits per byte are expected" in said["forecast"]
     assert ["set by hand", {"model.layers": 1}] in [[why[:11], values] for values, why in plan["choices"]]
     assert "parameters with what was set by hand" in said["set"]
     again = Start([str(stories / "My stories.txt")], 60, "1m", stories / "run", lambda word, fact: None)

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from fledge.accounting import Account
+from fledge.config import ModelConfig, load_recipe
 from fledge.errors import FledgeError, notes_kept
 from fledge.run import Run
 from fledge.runs.checkpoints import checkpoints
-from fledge.start import choose, law, work
+from fledge.start import choose, law, plan, work
 from fledge.start.start import Start
 from fledge.training import TrainingResult
 from tests.small import SMALL
@@ -101,7 +103,7 @@ def test_teachers_come_when_one_model_leaves_much_of_the_time() -> None:
 
     def use(passes: float) -> choose.Use:
         affordable = passes * text.tokens
-        return choose.with_teachers(choose.one_model(affordable, text, 3_000_000), affordable, text)
+        return choose.with_teachers(choose.one_model(affordable, text, 3_000_000, fast=True), affordable, text)
 
     uses = [use(passes) for passes in (2, 10, 20, 200, 2000)]
     assert [one.teachers for one in uses] == [0, 0, 0, choose.TEACHERS, choose.TEACHERS]
@@ -117,3 +119,32 @@ def test_a_text_of_copies_leaves_nothing_to_hold_out(tmp_path: Path) -> None:
     with pytest.raises(FledgeError, match="nothing is left for the validation part"):
         Start([str(tmp_path / "copies.txt")], 60.0, "1m", tmp_path / "run", quiet).run()
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("seconds", "flops"), [(150.0, 2e9), (36_000.0, 1e12)])
+def test_a_plan_says_what_the_time_is_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, flops: float
+) -> None:
+    """Too little for one pass, and more than one model has a use for: on a machine of so many FLOP/s."""
+    lines = "".join(
+        f"Line {n * n % 977} of {n}: {'very ' * (n % 3)}much is like {n * 7 % 31}.\n" for n in range(16_000)
+    )
+    (tmp_path / "diary.txt").write_text(lines)
+
+    def speed(model: ModelConfig, vocabulary: int, context: int, batch: int, *_: object) -> float:
+        return flops / Account(model, vocabulary, context).flops_per_token
+
+    monkeypatch.setattr(plan, "measured_speed", speed)
+    monkeypatch.setattr(plan, "quickest_way", lambda *_, speed, **__: ({}, speed))
+    said: dict[str, str] = {}
+    start = Start(
+        [str(tmp_path / "diary.txt")], seconds, "so long", tmp_path / "run", lambda *fact: said.update([fact])
+    )
+    config = start.run().config
+    teachers = work.teacher_folders(tmp_path / "run", choose.TEACHERS) if flops > 1e10 else []
+    assert list(config.training.teachers) == teachers
+    assert ("too short for a whole pass" in said.get("time", "")) == (not teachers)
+    assert (f"for each of {choose.TEACHERS} teachers and their student" in said["training"]) == bool(teachers)
+    assert load_recipe(str(tmp_path / "run" / "recipe.toml")) == config
+    # A short run begins with a loss that rises until the learning rate falls: patience would end it there.
+    assert (config.training.patience is None) == (not teachers)

@@ -215,7 +215,7 @@ class Planner:
         to_report = report_seconds(self.seconds, self.speed, held_out, unique)
         spare = max(0.0, self.left() - to_report - looks - to_tokenize - to_count)
         allowed = TRAINED * spare * self.speed
-        use = choose.one_model(allowed, text, size.parameters)
+        use = choose.one_model(allowed, text, size.parameters, self.fast)
         if self.may_teach():
             use = choose.with_teachers(use, allowed, text)
         steps = int(self.given.get("training.steps", use.tokens / (batch * context)))
@@ -225,14 +225,23 @@ class Planner:
                 f"training, and {FEWEST_STEPS} are the least. Give a longer --time."
             )
         passes = steps * batch * context / unique
-        dropout, dropout_why = choose.choose_dropout(passes)
-        decay, decay_why = choose.choose_decay(passes)
+        few = choose.FEW_PASSES if self.fast else choose.FEW_FOR_SMALL
+        dropout, dropout_why = choose.choose_dropout(passes, few)
+        most = choose.most_decay(text, size.parameters, steps * batch * context, self.fast)
+        decay, decay_why = choose.choose_decay(passes, most)
         schedule, schedule_why = choose.choose_schedule(passes)
         length_why = (
             f"{steps * batch * context:,} tokens, {passes:.1f} passes over the text, are what the time allows; the "
             "batch is as small as runs fast here, for many steps teach more than few"
             if cost(use.tokens, use.teachers) >= allowed
             else f"{passes:.1f} passes over the text; by the law more would overfit, so training ends early"
+        )
+        end_why = (
+            "a run of few passes is not ended early, for its loss may rise until the learning rate falls; the model is "
+            "that of the lowest loss"
+            if passes < choose.FEW_PASSES
+            else f"training ends when {PATIENCE} evaluations in a row have found no lower loss, and the model is that "
+            "of the lowest"
         )
         if not self.fast:
             self.choices.append(
@@ -264,11 +273,9 @@ class Planner:
                     **watching(steps),
                     "training.evaluate_windows": EVALUATED,
                     "training.keep_every": kept,
-                    "training.patience": PATIENCE,
+                    **({} if passes < choose.FEW_PASSES else {"training.patience": PATIENCE}),
                 },
-                "often enough to watch it learn, seldom enough to cost little; training ends when "
-                f"{PATIENCE} evaluations in a row have found no lower loss, and the model is that of the lowest; "
-                f"{kept_why}",
+                f"often enough to watch it learn, seldom enough to cost little; {end_why}; {kept_why}",
             ),
         ]
         self.say(
