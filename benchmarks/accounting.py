@@ -1,7 +1,7 @@
 """Memory as the account predicts it, held against the peak that a GPU's allocator measures: for every recipe.
 
     python benchmarks/accounting.py                                        on a CUDA GPU: predict, measure, show
-    python benchmarks/accounting.py --output docs/results/accounting.json  the same, and keep the measurement
+    python benchmarks/accounting.py --out docs/results/accounting.json  the same, and keep the measurement
     python benchmarks/accounting.py --check                                fail where it is off by over 10 %
     python benchmarks/accounting.py --only bdh                             some rows
     python benchmarks/accounting.py --kept --page docs/accounting.md       put the kept table into the page
@@ -103,14 +103,14 @@ def measure(row: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     from fledge.model import build_model
-    from fledge.training.device import choose_precision, prepare
+    from fledge.training.device import choose_precision, set_up_device
     from fledge.training.objective import Objective
     from fledge.training.optimizers import build_optimizer, clip_scale, gradient_norm
 
     run, batch = load_recipe(row["recipe"], row["settings"]), row["batch"]
     device = torch.device("cuda", torch.cuda.current_device())
     precision = choose_precision(run.training.precision, device)
-    prepare(device, precision, None)
+    set_up_device(device, precision, None)
     vocabulary_size, length = row["vocabulary_size"], run.tokens.context_length
     before = torch.cuda.memory_allocated()
     torch.manual_seed(0)
@@ -231,7 +231,7 @@ def put_into(page: Path, rows: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, help="keep the measurement in this file")
+    parser.add_argument("--out", type=Path, help="keep the measurement in this file")
     parser.add_argument("--check", action="store_true", help="fail where the prediction is off by more than 10 %%")
     parser.add_argument("--only", nargs="*", default=[], help="recipes to measure")
     parser.add_argument("--kept", action="store_true", help="show the kept measurement, also where there is a GPU")
@@ -249,7 +249,7 @@ def main() -> None:
         if torch.cuda.is_available():
             planned = plan(arguments.only)
             show_plan(planned)
-            rows, failed = measure_all(planned, arguments.output)
+            rows, failed = measure_all(planned, arguments.out)
             if not rows:
                 sys.exit("No row was measured.")
     if not rows and KEPT.is_file():

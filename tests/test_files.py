@@ -14,7 +14,7 @@ import pytest
 
 from fledge import files, system
 from fledge.errors import FledgeError
-from fledge.files import alone, atomic_folder, atomic_write, read_json, require_space, sha256, write_json
+from fledge.files import atomic_folder, atomic_write, locked, read_json, require_space, sha256, write_json
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path) -> None:
@@ -118,18 +118,18 @@ def test_work_that_cannot_fit_is_refused_before_it_starts(tmp_path) -> None:
 
 def test_one_process_at_a_time_has_a_folder(tmp_path) -> None:
     with (
-        alone(tmp_path, "It is taken."),
+        locked(tmp_path, "It is taken."),
         pytest.raises(FledgeError, match="It is taken"),
-        alone(tmp_path, "It is taken."),
+        locked(tmp_path, "It is taken."),
     ):
         pass
-    with alone(tmp_path, "It is taken."):
+    with locked(tmp_path, "It is taken."):
         pass
 
 
 def test_an_error_of_the_work_itself_is_not_taken_for_another_process(tmp_path) -> None:
     """As of a print to a full pipe that does not block."""
-    with pytest.raises(BlockingIOError, match="full"), alone(tmp_path, "It is taken."):
+    with pytest.raises(BlockingIOError, match="full"), locked(tmp_path, "It is taken."):
         raise BlockingIOError(errno.EAGAIN, "full")
 
 
@@ -138,7 +138,7 @@ def test_a_file_system_without_locks_refuses_nobody(tmp_path, monkeypatch) -> No
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    with alone(tmp_path, "It is taken."), alone(tmp_path, "It is taken."):
+    with locked(tmp_path, "It is taken."), locked(tmp_path, "It is taken."):
         pass
 
 

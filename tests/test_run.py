@@ -16,7 +16,7 @@ from fledge.errors import FledgeError
 from fledge.generation.burst import Bursts
 from fledge.run import Run, load
 from fledge.tokenizer import train_bpe
-from fledge.tokens.writer import alone
+from fledge.tokens.writer import sole_writer
 from fledge.training import load_checkpoint
 from tests.small import SMALL
 
@@ -234,7 +234,7 @@ def test_settings_that_leave_the_tokens_be_can_be_corrected_before_the_first_che
 def test_two_trainings_in_one_folder_exclude_each_other(tmp_path, text) -> None:
     run = small_run(tmp_path / "run", text)
     run.claim()
-    with alone(run.folder), pytest.raises(FledgeError, match=r"Another process is writing .*run\. Wait for it"):
+    with sole_writer(run.folder), pytest.raises(FledgeError, match=r"Another process is writing .*run\. Wait for it"):
         run.train()
 
 

@@ -174,7 +174,7 @@ def temporary_folder(prefix: str) -> tempfile.TemporaryDirectory[str]:
 
 
 @contextmanager
-def alone(folder: Path, sentence: str) -> Iterator[None]:
+def locked(folder: Path, sentence: str) -> Iterator[None]:
     """One process at a time has a folder, which must exist; another is refused with the sentence.
 
     The lock is on the folder itself and goes with the process. Where the file system has no locks, nobody is refused.

@@ -16,8 +16,8 @@ from torch.nn import functional
 from fledge import devices
 from fledge.model import Model
 from fledge.model.base import has_kernels
+from fledge.tokens.batch import MASKED
 
-MASKED = -100
 _SUMS_WIDE = "dtype_out" in torch.ops.aten.addmm.overloads()  # type: ignore[no-untyped-call]
 
 

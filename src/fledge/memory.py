@@ -43,7 +43,7 @@ if sys.platform == "win32":
         """Bytes now."""
         return int(_counters().WorkingSetSize)
 
-    def peak() -> int:
+    def peak_memory() -> int:
         """Bytes at the fullest moment since the process began."""
         return int(_counters().PeakWorkingSetSize)
 
@@ -61,9 +61,9 @@ else:
         try:
             return int((SELF / "statm").read_text().split()[1]) * resource.getpagesize()
         except OSError:
-            return peak()
+            return peak_memory()
 
-    def peak() -> int:
+    def peak_memory() -> int:
         """Bytes at the fullest moment since the process began, or since `forget_peak`."""
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return most if sys.platform == "darwin" else most * 1024

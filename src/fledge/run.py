@@ -247,7 +247,7 @@ class Run:
         """
         from fledge.runs.branches import SETTINGS
         from fledge.runs.checkpoints import checkpoints
-        from fledge.tokens.writer import alone
+        from fledge.tokens.writer import sole_writer
         from fledge.training import train
         from fledge.training.pairs import require_pairs, start_from_pairs
 
@@ -275,7 +275,7 @@ class Run:
             name = CONFIG if place == self.folder else SETTINGS
             write_json(place / name, self.config.model_dump(mode="json"))
 
-        with alone(self.folder) if os.environ.get("RANK", "0") == "0" else nullcontext():
+        with sole_writer(self.folder) if os.environ.get("RANK", "0") == "0" else nullcontext():
             windows = self.windows("train"), self.windows("validation") if len(validation.tokens) else None
             model = self.model
             if self.config.training.start == "pairs" and self.bundle is None:

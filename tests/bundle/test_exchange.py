@@ -21,7 +21,7 @@ from fledge.bundle.exchange import export_bundle, import_bundle
 from fledge.config import SamplingConfig
 from fledge.errors import FledgeError
 from fledge.generation import generate
-from fledge.generation.generate import Session
+from fledge.generation.generate import Decoding
 from fledge.model import build_model
 from fledge.model.exchange import export_weights
 from fledge.model.families import GGUF
@@ -164,7 +164,9 @@ def test_gguf_says_whether_a_text_begins_with_a_start_token(tmp_path: Path, spec
     bundle = make(tmp_path, tokenizer, "llama")
     reader = gguf.GGUFReader(export_bundle(bundle, tmp_path / "model.gguf", "gguf"))
     assert reader.fields["tokenizer.ggml.add_bos_token"].contents() is begins
-    assert (Session(bundle.model, tokenizer, ["In"], SamplingConfig()).histories[0] != tokenizer.encode("In")) is begins
+    assert (
+        Decoding(bundle.model, tokenizer, ["In"], SamplingConfig()).histories[0] != tokenizer.encode("In")
+    ) is begins
 
 
 @pytest.mark.parametrize("dtype", [None, "float16", "bfloat16"])

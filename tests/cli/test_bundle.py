@@ -26,7 +26,7 @@ from fledge.bundle.migrations import VERSION
 from fledge.config import ModelConfig, RunConfig, SamplingConfig, TokensConfig
 from fledge.corpus import Corpus
 from fledge.evaluation import evaluate, evaluate_texts
-from fledge.generation import Session, generate
+from fledge.generation import Decoding, generate
 from fledge.model import build_model
 from fledge.runs.checkpoints import find_bundle
 from fledge.tokenizer import train_bpe
@@ -136,11 +136,11 @@ def test_generate_takes_every_option_and_the_rest_from_the_bundle(
     save_bundle(tmp_path / "b", config, bundle.tokenizer, bundle.model)
     asked: list[object] = []
 
-    def remember(model: Any, tokenizer: Any, prompts: Any, sampling: Any, *more: Any) -> Session:
+    def remember(model: Any, tokenizer: Any, prompts: Any, sampling: Any, *more: Any) -> Decoding:
         asked.append((prompts, sampling, more))
-        return Session(model, tokenizer, [], sampling)
+        return Decoding(model, tokenizer, [], sampling)
 
-    monkeypatch.setattr("fledge.generation.Session", remember)
+    monkeypatch.setattr("fledge.generation.Decoding", remember)
     typed = "--temperature 0.5 --top-k 7 --top-p 0.9 --min-p 0.05 --repetition-penalty 1.3 --max-tokens 9 --seed 11"
     typed += " --stop earth --stop heaven --samples 2 --alternatives 3 --compile"
     given = {

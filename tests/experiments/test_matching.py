@@ -13,7 +13,7 @@ from fledge.errors import FledgeError
 from fledge.experiments.compare import ARCHITECTURES, Work, arm_config, compare, moved
 from fledge.experiments.findings import without_budget
 from fledge.experiments.match import TOLERANCE, same_parameters, same_work, spread
-from fledge.experiments.plan import Arm, Plan, make_plan, warm_up
+from fledge.experiments.plan import Arm, ExperimentPlan, make_plan, warm_up
 from fledge.experiments.ranking import how_matched
 from fledge.experiments.timing import Clock, Cost, Pace
 from fledge.experiments.trials import Outcome
@@ -139,7 +139,7 @@ def test_matched_time_is_by_measured_steps_and_says_their_ratio(
     arms = [Arm("a"), Arm("b", ("model.width=40",))]
     facts = Work(["a", "b"], [config, config], arms, "time", 300, tmp_path).facts(config, 200, longer=True)
     assert spread(facts["step_costs"][name] * facts["arm_steps"][name] for name in "ab") <= TOLERANCE
-    plan = Plan("compare", "?", {}, tuple(arms), (0,), facts)
+    plan = ExperimentPlan("compare", "?", {}, tuple(arms), (0,), facts)
     assert "2.5 times that for b" in how_matched(plan, [], "time")
     outcomes = [Outcome(name, 0, "complete", 1, 1, size, 1.0) for name, size in (("a", 1000), ("b", 1008))]
     assert how_matched(plan, outcomes, "parameters") == "Matched: parameters, which differ by 0.80% at most."

@@ -21,7 +21,7 @@ from fledge.experiments import engines, findings, landscape, trials
 from fledge.experiments.ablate import BASE, ablate, answer, group_arms, parse_arm
 from fledge.experiments.compare import compare
 from fledge.experiments.engines import Engine, Job, alone_in
-from fledge.experiments.plan import Arm, Plan, with_shared_data, with_windows
+from fledge.experiments.plan import Arm, ExperimentPlan, with_shared_data, with_windows
 from fledge.experiments.space import Axis, grid, parse_axis
 from fledge.experiments.sweep import changes_of, equal_windows, matrix_rates, samples_sentence, sweep
 from fledge.experiments.timing import Clock, Cost, fit, gain
@@ -46,8 +46,8 @@ def outcome(arm: str, seed: int = 0, loss: float | None = 2.0, status: str = "co
     return Outcome(arm, seed, status, 1, tokens, 1, 1.0, validation_loss=loss)  # type: ignore[arg-type]
 
 
-def plan(arms: list[str], seeds: int = 1) -> Plan:
-    return Plan("ablate", "?", {}, tuple(Arm(name) for name in arms), tuple(range(seeds)), {})
+def plan(arms: list[str], seeds: int = 1) -> ExperimentPlan:
+    return ExperimentPlan("ablate", "?", {}, tuple(Arm(name) for name in arms), tuple(range(seeds)), {})
 
 
 # -- names and folders -------------------------------------------------------------------------------------------------
@@ -660,7 +660,7 @@ def test_the_lowest_of_several_names_those_it_is_not_told_apart_from() -> None:
     losses = {BASE: [2.5, 2.6], "packed": [2.0, 2.1], "full": [2.02, 2.06], "longest": [2.9, 3.0]}
     runs = [outcome(arm, seed, loss) for arm, found in losses.items() for seed, loss in enumerate(found)]
     arms = tuple(Arm(name, (f"tokens.policy={name}",) if name != BASE else ()) for name in losses)
-    asked = Plan("ablate", "Which way of laying windows?", {}, arms, (0, 1), {})
+    asked = ExperimentPlan("ablate", "Which way of laying windows?", {}, arms, (0, 1), {})
     said = answer(asked, runs, "validation_loss")
     assert re.match(r"Lowest: full, with 2\.0400 ± [\d.]+, not told apart from .*packed", said)
     assert "after training on 64 tokens, padding included" in said

@@ -10,7 +10,7 @@ import torch
 
 from fledge.config import ModelConfig, OptimizerConfig, SamplingConfig
 from fledge.generation import generate
-from fledge.generation.burst import Bursts, has_kernels
+from fledge.generation.burst import Bursts, has_decode_kernels
 from fledge.generation.generate import holes_of
 from fledge.generation.prepare import is_prepared, prepare
 from fledge.model import Model, build_model
@@ -153,7 +153,7 @@ def test_equal_when_compiled(monkeypatch: pytest.MonkeyPatch, tokenizer: Tokeniz
 def test_on_the_cpu_the_plain_loop_is_taken(tokenizer: Tokenizer) -> None:
     model = small_model("rope", tokenizer)
     assert not Bursts.fit(model, model.init_state(1), SamplingConfig())
-    assert not has_kernels(model, model.init_state(1))
+    assert not has_decode_kernels(model, model.init_state(1))
 
 
 def test_numbers_are_refilled_on_the_way(monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer) -> None:

@@ -67,13 +67,13 @@ def compare_with_the_plain_formula(
         monkeypatch.setattr(decode_step, "KEYS", keys)  # three programs a head
         monkeypatch.setattr(decode_step, "TILE", keys // 2)  # and several tiles for each
         if INTERPRETED:
-            monkeypatch.setattr(burst, "has_kernels", lambda *_: True)
+            monkeypatch.setattr(burst, "has_decode_kernels", lambda *_: True)
             monkeypatch.setattr(decode_step, "cut", lambda *_: Cut(rows=8, block=32, warps=4))
         states = model.init_state(batch), model.init_state(batch)
         for state in states:
             state.even = not apart
         ours = Bursts(model, states[0], sampling, numbers, vocabulary - 10, compiled=False)
-        monkeypatch.setattr(burst, "has_kernels", lambda *_: False)
+        monkeypatch.setattr(burst, "has_decode_kernels", lambda *_: False)
         plain = Bursts(model, states[1], sampling, numbers, vocabulary - 10, compiled=False)
         assert ours.kernels is not None
         assert plain.kernels is None

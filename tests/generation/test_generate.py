@@ -15,7 +15,7 @@ from torch.nn import functional
 from fledge.config import SamplingConfig, parse
 from fledge.errors import FledgeError, notes_kept
 from fledge.generation import Generation, Piece, generate
-from fledge.generation.generate import Session
+from fledge.generation.generate import Decoding
 from fledge.generation.sampling import uniforms
 from fledge.generation.step import NativeStep
 from fledge.model import Model
@@ -74,7 +74,7 @@ def test_numbers_drawn_as_they_are_needed_are_the_same_numbers(
     sampling = SamplingConfig(temperature=1.2, max_tokens=60, samples=8, seed=3)
 
     def texts(block: int) -> list[list[int]]:
-        monkeypatch.setitem(Session._decode_singly.__globals__, "NUMBERS", block)
+        monkeypatch.setitem(Decoding._decode_singly.__globals__, "NUMBERS", block)
         return [result.ids for result in generate(model, tokenizer, ["In", "And the"], sampling)]
 
     at_once = texts(1 << 20)
@@ -84,7 +84,7 @@ def test_numbers_drawn_as_they_are_needed_are_the_same_numbers(
 
 def test_a_limit_that_is_never_reached_costs_nothing(tokenizer: Tokenizer) -> None:
     sampling = SamplingConfig(temperature=1.0, max_tokens=1 << 24, samples=64)
-    session = Session(small_model("gru", tokenizer), tokenizer, ["In"], sampling)
+    session = Decoding(small_model("gru", tokenizer), tokenizer, ["In"], sampling)
     tracemalloc.start()
     next(session.pieces())
     assert tracemalloc.get_traced_memory()[1] < 20_000_000
@@ -291,7 +291,7 @@ def test_a_session_that_waits_has_no_weights_of_its_own(
     """The short way through a BDH turns its matrices round: many sessions may wait, and few run."""
     made, make = [], NativeStep.make
     monkeypatch.setattr(NativeStep, "make", lambda model: made.append(model) or make(model))
-    session = Session(model, tokenizer, PROMPTS[:1], greedy(4))
+    session = Decoding(model, tokenizer, PROMPTS[:1], greedy(4))
     assert made == []
     assert list(session.pieces())
     assert made == [model]
@@ -349,8 +349,8 @@ def test_texts_are_the_same_however_many_are_written_at_once(
     prompts = ["In", "And the earth", "void"]
     together = generate(rope, tokenizer, prompts, sampling)
     for rows, finished in ((2, [0, 2, 3, 5, 6, 8, 9]), (7, [0, 6, 9])):
-        monkeypatch.setattr(Session, "_most_rows", lambda self, rows=rows: rows)
-        session = Session(rope, tokenizer, prompts, sampling)
+        monkeypatch.setattr(Decoding, "_most_rows", lambda self, rows=rows: rows)
+        session = Decoding(rope, tokenizer, prompts, sampling)
         seen = [session.finished, *(session.finished for _ in session.pieces()), session.finished]
         assert sorted(set(seen)) == finished
         assert [each.ids for each in session.results] == [each.ids for each in together]
@@ -359,13 +359,13 @@ def test_texts_are_the_same_however_many_are_written_at_once(
 
 def test_many_texts_take_bounded_memory(rope: Model, tokenizer: Tokenizer) -> None:
     sampling = SamplingConfig(temperature=1.0, max_tokens=2**24, samples=2**16)
-    assert 1000 < Session(rope, tokenizer, ["In"], sampling)._most_rows() < 2**16
+    assert 1000 < Decoding(rope, tokenizer, ["In"], sampling)._most_rows() < 2**16
 
 
 def test_a_stop_text_that_the_end_completes_is_one(rope: Model, tokenizer: Tokenizer) -> None:
     """Half a character becomes U+FFFD when no more tokens come."""
     half = next(token for token, data in tokenizer.vocab.items() if data == b"\xc3")
-    session = Session(rope, tokenizer, ["In"], SamplingConfig(temperature=0, max_tokens=1, stop=("\ufffd",)))
+    session = Decoding(rope, tokenizer, ["In"], SamplingConfig(temperature=0, max_tokens=1, stop=("\ufffd",)))
     session._usable = lambda logits: functional.one_hot(torch.tensor([half]), logits.shape[1]).float()  # type: ignore[method-assign]
     list(session.pieces())
     assert (session.results[0].ids, session.results[0].text, session.results[0].stopped) == ([half], "", "stop")

@@ -12,7 +12,7 @@ from fledge.bundle import save_bundle
 from fledge.config import ModelConfig, RunConfig, SamplingConfig
 from fledge.errors import FledgeError
 from fledge.generation import burst, generate
-from fledge.generation.burst import has_kernels
+from fledge.generation.burst import has_decode_kernels
 from fledge.generation.prepare import prepare
 from fledge.model import build_model
 from fledge.run import load
@@ -79,7 +79,7 @@ def test_what_our_kernels_do_not_take_is_recorded_all_the_same(tokenizer: Tokeni
     for model, texts in ((after.eval(), 1), (before, 9)):
         plain = generate(model, tokenizer, ["In"] * texts, sampling)
         model.to("cuda")
-        assert not has_kernels(model, model.init_state(texts))
+        assert not has_decode_kernels(model, model.init_state(texts))
         recorded = generate(prepare(model), tokenizer, ["In"] * texts, sampling)
         assert [result.ids for result in recorded] == [result.ids for result in plain]
 

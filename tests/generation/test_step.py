@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from fledge.config import ModelConfig
 from fledge.generation.prepare import prepare
-from fledge.generation.step import NativeStep, Product
+from fledge.generation.step import NativeProduct, NativeStep
 from fledge.model import build_model
 
 SHAPES = [
@@ -111,11 +111,11 @@ def test_states_that_the_native_core_cannot_read_go_through_the_model() -> None:
 def test_products_of_a_few_rows(rows: int) -> None:
     torch.manual_seed(rows)
     weight, bias, x, residual = (torch.randn(*shape) for shape in ((301, 77), (301,), (rows, 77), (rows, 301)))
-    ours, theirs = Product(weight, bias)(x, residual), functional.linear(x, weight, bias) + residual
+    ours, theirs = NativeProduct(weight, bias)(x, residual), functional.linear(x, weight, bias) + residual
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
     every_other = torch.randn(rows, 154)[:, ::2]  # what does not lie in one piece
     torch.testing.assert_close(
-        Product(weight)(every_other), functional.linear(every_other, weight), rtol=1e-5, atol=1e-5
+        NativeProduct(weight)(every_other), functional.linear(every_other, weight), rtol=1e-5, atol=1e-5
     )
 
 
@@ -126,14 +126,14 @@ def test_more_rows_than_the_native_products_take_go_through_the_model() -> None:
     assert native.fits(model.init_state(8))
     assert not native.fits(model.init_state(9))
     with pytest.raises(ValueError, match="1 to 8 rows"):
-        Product(torch.randn(4, 4))(torch.randn(9, 4))
+        NativeProduct(torch.randn(4, 4))(torch.randn(9, 4))
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_threads_and_forks() -> None:
     """Products on several Python threads at once, and in a child that has none of its parent's threads."""
     weight, x = torch.randn(600, 400), torch.randn(1, 400)
-    product, wanted = Product(weight), functional.linear(x, weight)
+    product, wanted = NativeProduct(weight), functional.linear(x, weight)
     product.threads = 2
 
     def right() -> bool:

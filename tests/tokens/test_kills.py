@@ -194,13 +194,13 @@ def test_a_copied_source_is_accepted_and_a_changed_byte_is_noticed(number, chang
 
 
 def test_two_writers_exclude_each_other(source, tmp_path):
-    with fledge.tokens.writer.alone(tmp_path), pytest.raises(FledgeError, match="Another process"):
+    with fledge.tokens.writer.sole_writer(tmp_path), pytest.raises(FledgeError, match="Another process"):
         write(source, tmp_path)
 
 
 def test_a_full_pipe_is_not_taken_for_another_writer(tmp_path):
     full = BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-    with pytest.raises(BlockingIOError) as raised, fledge.tokens.writer.alone(tmp_path):
+    with pytest.raises(BlockingIOError) as raised, fledge.tokens.writer.sole_writer(tmp_path):
         raise full
     assert raised.value is full
 
@@ -214,7 +214,7 @@ def test_who_comes_second_leaves_the_folder_to_the_first(source, tmp_path, monke
     def mkdir(path: Path, *arguments: Any, **options: Any) -> None:
         real(path, *arguments, **options)
         if path == folder:
-            first.enter_context(fledge.tokens.writer.alone(folder))
+            first.enter_context(fledge.tokens.writer.sole_writer(folder))
             (folder / "journal.jsonl").touch()
 
     with first, monkeypatch.context() as context:
@@ -227,7 +227,7 @@ def test_who_comes_second_leaves_the_folder_to_the_first(source, tmp_path, monke
 
 def test_a_whole_store_is_given_to_any_number_at_once(source, tmp_path):
     written = write(source, tmp_path / "store")
-    with fledge.tokens.writer.alone(tmp_path / "store"):
+    with fledge.tokens.writer.sole_writer(tmp_path / "store"):
         assert write(source, tmp_path / "store").manifest == written.manifest
 
 

@@ -184,7 +184,7 @@ def test_norms_biases_and_embeddings_do_not_decay(architecture: str) -> None:
     assert {kind for name, kind in kinds.items() if "lm_head" in name} == {"head"}
     assert "matrix" in kinds.values()
     optimizer = build_optimizer(model, OptimizerConfig())
-    decayed = {name for piece in optimizer.layout.pieces(Rule("plain", 0.1)) for name in piece.shapes}
+    decayed = {name for group in optimizer.layout.groups(Rule("plain", 0.1)) for name in group.shapes}
     assert decayed == {name for name, kind in kinds.items() if kind in ("matrix", "head")}
 
 

@@ -12,11 +12,12 @@ import torch
 from fledge.bundle import load_bundle
 from fledge.config import ModelConfig, load_recipe, override_config
 from fledge.errors import FledgeError, notes_kept
-from fledge.loss import MASKED, cross_entropy
+from fledge.loss import cross_entropy
 from fledge.model import build_model
 from fledge.run import Run
 from fledge.runs.checkpoints import checkpoints
 from fledge.start.distill import distillation
+from fledge.tokens.batch import MASKED
 from fledge.training import load_checkpoint, teachers
 from fledge.training.device import choose_precision
 from fledge.training.objective import Objective

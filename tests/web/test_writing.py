@@ -15,7 +15,7 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from fledge.generation.generate import Session
+from fledge.generation.generate import Decoding
 from fledge.web.worker import Busy, Worker
 from tests.web.world import read_lines
 
@@ -168,7 +168,7 @@ def test_a_model_that_fails_in_the_middle_is_the_last_word_of_its_stream(
     def failing(*given: Any) -> Any:
         raise RuntimeError("CUDA out of memory")
 
-    monkeypatch.setattr(Session, "_step", failing)
+    monkeypatch.setattr(Decoding, "_step", failing)
     asked = {"bundle": "alpha"} if "api" in path else {"model": "alpha", "stream": True}
     answer = client.post(path, json={**asked, "prompt": "the egg"})
     assert answer.status_code == 200

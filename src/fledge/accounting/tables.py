@@ -25,7 +25,7 @@ NARROWEST, LONGEST_NAME = 10, 20  # letters of a column of a comparison: of its 
 
 
 @dataclass(frozen=True)
-class Plan:
+class Assumptions:
     """What a time is reckoned for: the tokens, the share of the peak and where it comes from, the price of an hour."""
 
     tokens: float
@@ -34,7 +34,7 @@ class Plan:
     price: float | None = None
 
 
-def account_values(account: Account, plan: Plan) -> dict[str, Any]:
+def account_values(account: Account, plan: Assumptions) -> dict[str, Any]:
     """All that an account says, as values that JSON can hold: FLOPs of one window, memory in bytes."""
     tokens = plan.tokens
     best = optimum(tokens * account.flops_per_token)
@@ -124,7 +124,7 @@ def device_values(device: Device) -> dict[str, Any]:
     }
 
 
-def show_account(console: Console, account: Account, title: str, plan: Plan) -> None:
+def show_account(console: Console, account: Account, title: str, plan: Assumptions) -> None:
     """The account as a page: parameters, products, memory, time."""
     config, tokens = account.config, plan.tokens
     console.print(
@@ -299,7 +299,7 @@ def _range(formula: Formula) -> str:
     return f"for batches of {formula.first:,} to {formula.last:,}"
 
 
-def _show_time(console: Console, account: Account, plan: Plan) -> None:
+def _show_time(console: Console, account: Account, plan: Assumptions) -> None:
     device = account.device
     assert device is not None
     time, bound = account.time(plan.tokens, plan.mfu), account.bound()

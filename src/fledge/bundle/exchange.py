@@ -23,7 +23,7 @@ from fledge.bundle.sampling import GENERATION, hub_sampling, sampling_from_hub
 from fledge.bundle.save import WeightsToCome, save_bundle
 from fledge.bundle.weights import (
     OnDisk,
-    Shape,
+    TensorHeader,
     check_shapes,
     read_headers,
     tensor_files,
@@ -148,7 +148,7 @@ def write_hub_tokenizer(work: Path, bundle: Bundle) -> None:
 
 
 def _check_hub_shapes(
-    config: ModelConfig, model: Model, headers: Mapping[str, Shape], source: Path, family: Family
+    config: ModelConfig, model: Model, headers: Mapping[str, TensorHeader], source: Path, family: Family
 ) -> None:
     """The file's weights are those of its config.json, by the names that they have there, and no others."""
     named = export_weights(config, model.state_dict(), model.context_length, family)
@@ -207,7 +207,7 @@ def import_bundle(
         named = import_weights(config, without_memory(headers), family)
     except FledgeError as error:
         raise FledgeError(f"{source}: {error}") from None
-    shapes = {name: Shape(tensor.dtype, tuple(tensor.shape)) for name, tensor in named.items()}
+    shapes = {name: TensorHeader(tensor.dtype, tuple(tensor.shape)) for name, tensor in named.items()}
     check_shapes(shapes, {name: tuple(t.shape) for name, t in model.state_dict().items()}, source)
     # Some folders keep a few weights wider than the others. A bundle's are all of one type: the widest loses nothing.
     widest = reduce(torch.promote_types, (tensor.dtype for tensor in named.values()))

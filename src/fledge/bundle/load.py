@@ -18,7 +18,7 @@ from fledge.bundle.fit import require_fit
 from fledge.bundle.hub import place_of
 from fledge.bundle.manifest import MANIFEST, MODEL, STATE, TRAINING, Manifest, read_manifest, verify_files
 from fledge.bundle.save import TrainingState
-from fledge.bundle.weights import Shape, check_shapes, read_headers, read_tensors, tensor_files, total_bytes
+from fledge.bundle.weights import TensorHeader, check_shapes, read_headers, read_tensors, tensor_files, total_bytes
 from fledge.config import ModelConfig, RunConfig, parse
 from fledge.errors import FledgeError
 from fledge.files import read_json, readable_bytes, temporary_folder
@@ -144,7 +144,7 @@ def load_model(
 
 
 def lay_out_for(
-    shapes: Mapping[str, Shape], config: ModelConfig, vocabulary_size: int, context_length: int, where: Path
+    shapes: Mapping[str, TensorHeader], config: ModelConfig, vocabulary_size: int, context_length: int, where: Path
 ) -> Model:
     """The model that the file `where` describes, laid out; refused if it is out of all proportion to its weights."""
     if config.layers > max(len(shapes), 4096):

@@ -42,7 +42,7 @@ DTYPES: dict[str, torch.dtype] = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
-class Shape(NamedTuple):
+class TensorHeader(NamedTuple):
     """What a header says of one tensor."""
 
     dtype: torch.dtype
@@ -143,7 +143,7 @@ def tensor_files(folder: Path, stem: str) -> list[Path]:
     return paths
 
 
-def read_header(path: Path) -> dict[str, Shape]:
+def read_header(path: Path) -> dict[str, TensorHeader]:
     """The names, types and shapes in a safetensors file, refused unless they fill the file exactly."""
     size = path.stat().st_size
     broken = FledgeError(f"{path} is not a whole safetensors file: it was cut or changed.")
@@ -170,7 +170,7 @@ def read_header(path: Path) -> dict[str, Shape]:
             if end - begin != prod(shape) * torch.empty((), dtype=dtype).element_size():
                 raise broken
             spans.append((begin, end))
-            shapes[name] = Shape(dtype, shape)
+            shapes[name] = TensorHeader(dtype, shape)
     except FledgeError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -183,9 +183,9 @@ def read_header(path: Path) -> dict[str, Shape]:
     return shapes
 
 
-def read_headers(paths: Iterable[Path]) -> dict[str, Shape]:
+def read_headers(paths: Iterable[Path]) -> dict[str, TensorHeader]:
     """The tensors of several shards; one that lies in two of them is refused."""
-    shapes: dict[str, Shape] = {}
+    shapes: dict[str, TensorHeader] = {}
     for path in paths:
         for name, shape in read_header(path).items():
             if name in shapes:
@@ -227,12 +227,12 @@ class OnDisk(Mapping[str, Tensor]):
         return len(self.places)
 
 
-def without_memory(shapes: Mapping[str, Shape]) -> dict[str, Tensor]:
+def without_memory(shapes: Mapping[str, TensorHeader]) -> dict[str, Tensor]:
     """Tensors that say what a header says and hold nothing."""
     return {name: torch.empty(shape.shape, dtype=shape.dtype, device="meta") for name, shape in shapes.items()}
 
 
-def check_shapes(found: Mapping[str, Shape], wanted: Mapping[str, tuple[int, ...]], where: Path) -> None:
+def check_shapes(found: Mapping[str, TensorHeader], wanted: Mapping[str, tuple[int, ...]], where: Path) -> None:
     """The weights are those of the configured model: the same names and shapes, nothing more and nothing less."""
     for name, shape in wanted.items():
         if name not in found:
@@ -251,5 +251,5 @@ def check_shapes(found: Mapping[str, Shape], wanted: Mapping[str, tuple[int, ...
         raise FledgeError(f"{where} holds {surplus[0]}, which the model of these settings does not have.")
 
 
-def total_bytes(shapes: Mapping[str, Shape]) -> int:
+def total_bytes(shapes: Mapping[str, TensorHeader]) -> int:
     return sum(prod(s.shape) * torch.empty((), dtype=s.dtype).element_size() for s in shapes.values())

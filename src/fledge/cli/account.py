@@ -13,7 +13,7 @@ from fledge.errors import note
 
 if TYPE_CHECKING:
     from fledge.accounting import Account
-    from fledge.accounting.tables import Plan
+    from fledge.accounting.tables import Assumptions
     from fledge.bundle.manifest import Manifest
     from fledge.config import RunConfig
 
@@ -128,7 +128,7 @@ def compare(
     ] = None,
     settings: Set = None,
     vocabulary: Vocabulary = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Also draw stacked bars into this SVG.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Also draw stacked bars into this SVG.")] = None,
     as_json: Json = False,
 ) -> None:
     """Shares of the FLOPs by component, across models and context lengths."""
@@ -138,19 +138,19 @@ def compare(
     from fledge.accounting.bars import draw_shares, shares
     from fledge.accounting.tables import show_shares
 
-    if output:
-        check_drawing(output, SVG)
+    if out:
+        check_drawing(out, SVG)
     accounts = {name: account_run(*open_target(name, settings or (), vocabulary)) for name in targets}
     contexts = list(dict.fromkeys(contexts or [1_024, 16_384]))
     rows = shares(accounts, contexts)
-    if output:
-        save_drawing(output, draw_shares(accounts, contexts))
+    if out:
+        save_drawing(out, draw_shares(accounts, contexts))
     if as_json:
         print_json(rows)
     else:
         show_shares(Console(), rows)
-        if output:
-            print(f"Drawn in {output}")
+        if out:
+            print(f"Drawn in {out}")
 
 
 @app.command("devices")
@@ -253,20 +253,20 @@ def planned_tokens(run: RunConfig, account: Account) -> float:
 
 def make_plan(
     target: str, run: RunConfig, account: Account, tokens: float | None, mfu: float | None, price: float | None
-) -> Plan:
+) -> Assumptions:
     """What the time is reckoned for, and what its share of the peak rests on: given, measured in the run, assumed."""
     from fledge.accounting.ledger import DEFAULT_MFU
-    from fledge.accounting.tables import Plan
+    from fledge.accounting.tables import Assumptions
 
     tokens = tokens or planned_tokens(run, account)
     if mfu is not None:
-        return Plan(tokens, mfu, "as given", price)
+        return Assumptions(tokens, mfu, "as given", price)
     share, why_not = measured_share(target, run, account)
     if share is not None:
-        return Plan(tokens, share, f"as the run in {target} reached", price)
+        return Assumptions(tokens, share, f"as the run in {target} reached", price)
     if why_not:
         note(f"{why_not} {DEFAULT_MFU:.0%} of the peak is assumed; --mfu sets another share.")
-    return Plan(tokens, DEFAULT_MFU, "assumed", price)
+    return Assumptions(tokens, DEFAULT_MFU, "assumed", price)
 
 
 def measured_share(target: str, run: RunConfig, account: Account) -> tuple[float | None, str]:

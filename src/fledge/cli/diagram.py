@@ -18,9 +18,9 @@ def diagram(
     settings: Set = None,
     context: Context = None,
     vocabulary: Vocabulary = None,
-    output: Annotated[
+    out: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="File to write, .svg or .mmd (Mermaid); NAME.svg unless given."),
+        typer.Option("--out", "-o", help="File to write, .svg or .mmd (Mermaid); NAME.svg unless given."),
     ] = None,
     mermaid: Annotated[bool, typer.Option("--mermaid", help="Mermaid text instead of SVG.")] = False,
     house: Annotated[bool, typer.Option("--house", help="Draw fledge's rooms and their imports.")] = False,
@@ -38,9 +38,9 @@ def diagram(
     given = {"--set": settings, "--context": context, "--vocabulary": vocabulary}
     if house and (useless := [name for name, value in given.items() if value]):
         raise FledgeError(f"{', '.join(useless)} changes a model, and --house draws fledge itself. Leave it out.")
-    if output is not None:
-        check_drawing(output, MERMAID if mermaid else SVG + MERMAID)
-        mermaid = output.suffix.lower() in MERMAID
+    if out is not None:
+        check_drawing(out, MERMAID if mermaid else SVG + MERMAID)
+        mermaid = out.suffix.lower() in MERMAID
     if house:
         text, name = house_mermaid() if mermaid else draw_house(), "house"
     else:
@@ -49,6 +49,6 @@ def diagram(
         name = bare_name(target)
         chart = model_chart(run.model, size, context or max(run.tokens.context_length, positions or 1), name)
         text = write_mermaid(chart) if mermaid else draw_chart(chart)
-    output = output or Path(f"{name}{(MERMAID if mermaid else SVG)[0]}")
-    save_drawing(output, text)
-    print(f"Drawn in {output}")
+    out = out or Path(f"{name}{(MERMAID if mermaid else SVG)[0]}")
+    save_drawing(out, text)
+    print(f"Drawn in {out}")

@@ -175,21 +175,21 @@ def write(
     compiled: bool,
     index: PassageIndex | None,
 ) -> None:
-    from fledge.generation import Session
+    from fledge.generation import Decoding
     from fledge.generation.text import as_text
     from fledge.progress import streaming
 
-    session = Session(loaded.model, loaded.tokenizer, prompts, settings, alternatives, compiled)
+    decoding = Decoding(loaded.model, loaded.tokenizer, prompts, settings, alternatives, compiled)
     if len(prompts) * settings.samples == 1 and not as_json and not alternatives and index is None:
         with streaming() as show:
             show(as_text(prompts[0]))
-            for piece in session.pieces():
+            for piece in decoding.pieces():
                 show(piece.text)
         print()
         return
     written = 0
-    for _ in itertools.chain(session.pieces(), [None]):  # once more after the last piece
-        for result in session.results[written : session.finished]:
+    for _ in itertools.chain(decoding.pieces(), [None]):  # once more after the last piece
+        for result in decoding.results[written : decoding.finished]:
             write_result(loaded, result, alternatives, as_json, written == 0, index)
             written += 1
 

@@ -14,7 +14,7 @@ from fledge.experiments.engines import ONE_BY_ONE, Engine, alone_in, run_trials
 from fledge.experiments.findings import Experiment
 from fledge.experiments.plan import (
     Arm,
-    Plan,
+    ExperimentPlan,
     check_folder,
     key_of,
     make_plan,
@@ -188,7 +188,7 @@ def ablate(
         return Experiment(plan, outcomes, findings.write(page, outcomes, folder))
 
 
-def add_policies(page: Page, plan: Plan, config: RunConfig) -> None:
+def add_policies(page: Page, plan: ExperimentPlan, config: RunConfig) -> None:
     """What the ways to lay windows are, and what they are compared on."""
     tokens = config.tokens
     page.table(
@@ -204,7 +204,7 @@ def add_policies(page: Page, plan: Plan, config: RunConfig) -> None:
     )
 
 
-def unigrams(plan: Plan, folder: Path) -> dict[str, float]:
+def unigrams(plan: ExperimentPlan, folder: Path) -> dict[str, float]:
     """What counting tokens gives with each arm's tokens, in nats per token."""
     base = parse(RunConfig, plan.config)
     stores = {arm.name: with_shared_data(override_config(base, arm.changes), folder.absolute()) for arm in plan.arms}
@@ -212,7 +212,9 @@ def unigrams(plan: Plan, folder: Path) -> dict[str, float]:
     return {name: found[config.tokens.store] for name, config in stores.items()}
 
 
-def answer(plan: Plan, outcomes: Sequence[Outcome], metric: Metric, counted: Mapping[str, float] | None = None) -> str:
+def answer(
+    plan: ExperimentPlan, outcomes: Sequence[Outcome], metric: Metric, counted: Mapping[str, float] | None = None
+) -> str:
     """The finding in a few sentences: what hurts, what helps, what diverges, and of what no difference is shown.
 
     An arm that is no better than counting tokens, whose losses `counted` has, has learned nothing to be compared by.

@@ -20,7 +20,16 @@ from fledge.experiments import findings, ranking
 from fledge.experiments.engines import ONE_BY_ONE, Engine, alone_in, run_trials
 from fledge.experiments.findings import Experiment
 from fledge.experiments.match import Match, same_parameters, same_work
-from fledge.experiments.plan import EVALUATIONS, NOTES, Arm, Plan, check_folder, key_of, make_plan, with_shared_data
+from fledge.experiments.plan import (
+    EVALUATIONS,
+    NOTES,
+    Arm,
+    ExperimentPlan,
+    check_folder,
+    key_of,
+    make_plan,
+    with_shared_data,
+)
 from fledge.experiments.timing import Clock, Cost, pacer
 from fledge.experiments.trials import Outcome, Trial, check_arms, unigram_loss
 
@@ -226,7 +235,7 @@ class Work:
 
 
 def run_arms(
-    plan: Plan, names: Sequence[str], steps: dict[str, int], folder: Path, engine: Engine = ONE_BY_ONE
+    plan: ExperimentPlan, names: Sequence[str], steps: dict[str, int], folder: Path, engine: Engine = ONE_BY_ONE
 ) -> list[Outcome]:
     """Every rate of every arm with the first seed, then the best of each with the others."""
     base = parse(RunConfig, plan.config)

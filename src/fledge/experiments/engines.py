@@ -27,7 +27,7 @@ from fledge.experiments.plan import with_shared_data
 from fledge.experiments.trials import Outcome, Trial, describe, run_trial
 from fledge.experiments.watch import OUTCOME, STOPPING
 from fledge.extras import missing
-from fledge.files import alone
+from fledge.files import locked
 from fledge.tokens.writer import OtherText
 from fledge.training.device import choose_device
 from fledge.training.view import clock_time
@@ -53,7 +53,7 @@ def run_trials(
     (folder / "trials" / STOPPING).unlink(missing_ok=True)
     before = {trial.name for trial in trials if (folder / "trials" / trial.name / OUTCOME).is_file()}
     for trial in trials:
-        prepare(trial.config, folder)  # before several processes want it at once
+        write_shared_tokens(trial.config, folder)  # before several processes want it at once
     total, began, ran = total or done + len(trials), time.monotonic(), 0
     for number, (trial, outcome) in enumerate(zip(trials, _outcomes(trials, folder, engine), strict=True), done + 1):
         ran += trial.name not in before
@@ -63,7 +63,7 @@ def run_trials(
         yield outcome
 
 
-def prepare(config: RunConfig, folder: Path) -> None:
+def write_shared_tokens(config: RunConfig, folder: Path) -> None:
     """The tokens that trials share; what is said of other text is said of the experiment, which has one text."""
     try:
         with_shared_data(config, folder)
@@ -87,7 +87,7 @@ def places(engine: Engine, config: RunConfig) -> int:
 def alone_in(folder: Path) -> AbstractContextManager[None]:
     """One process at a time has an experiment's folder; another one is refused. A kill gives it free."""
     folder.mkdir(parents=True, exist_ok=True)
-    return alone(
+    return locked(
         folder, f"Another process is at work in {folder}. Wait until it is done, or name another folder with --out."
     )
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from fledge.config import RunConfig, changed, load_recipe, parse, recipe_names
 from fledge.config.writing import settings_text
 from fledge.errors import FledgeError
-from fledge.experiments.plan import NOTES, OF_STEP, TIMING, Plan, key_of, with_shared_data
+from fledge.experiments.plan import NOTES, OF_STEP, TIMING, ExperimentPlan, key_of, with_shared_data
 from fledge.experiments.space import BATCH
 from fledge.experiments.statistics import Estimate, apart, estimate, paired_difference
 from fledge.experiments.trials import LENGTH, Outcome, by_arm, without_context_notes
@@ -31,7 +31,7 @@ METRICS = {"validation_loss": "nats per token", "bits_per_byte": "bits per byte"
 
 def add_setup(
     page: Page,
-    plan: Plan,
+    plan: ExperimentPlan,
     command: str,
     outcomes: Sequence[Outcome],
     parallel: int,
@@ -220,7 +220,7 @@ def arm_values(outcomes: Sequence[Outcome], metric: str) -> list[float]:
     return [value for outcome in outcomes if (value := getattr(outcome, metric)) is not None]
 
 
-def add_arms(page: Page, plan: Plan, outcomes: Sequence[Outcome], metric: str, reference: str | None) -> None:
+def add_arms(page: Page, plan: ExperimentPlan, outcomes: Sequence[Outcome], metric: str, reference: str | None) -> None:
     """One row an arm: the mean with its interval, and the difference to the reference arm, seed by seed."""
     groups = by_arm(outcomes)
     base = {outcome.seed: outcome for outcome in groups.get(reference or "", [])}
@@ -313,7 +313,7 @@ def with_interval(value: Estimate) -> str:
     return f"{value.mean:+.4f}" + (f" ± {value.half_width:.4f}" if math.isfinite(value.half_width) else "")
 
 
-def add_curves(page: Page, plan: Plan, outcomes: Sequence[Outcome], folder: Path, note: str = "") -> None:
+def add_curves(page: Page, plan: ExperimentPlan, outcomes: Sequence[Outcome], folder: Path, note: str = "") -> None:
     """Validation loss of the first seed of each arm as it trained; of many arms, those that came furthest down.
 
     A `note` is said with them.
@@ -363,7 +363,7 @@ def read_curve(run: Path, x: str) -> Curve:
     return [float(row[x]) for row in rows], [float(row["validation_loss"]) for row in rows]
 
 
-def add_samples(page: Page, plan: Plan, outcomes: Sequence[Outcome], folder: Path, prompt: str) -> None:
+def add_samples(page: Page, plan: ExperimentPlan, outcomes: Sequence[Outcome], folder: Path, prompt: str) -> None:
     """The same prompt, the same seed, each arm."""
     from fledge.run import load
 
@@ -396,7 +396,7 @@ def add_samples(page: Page, plan: Plan, outcomes: Sequence[Outcome], folder: Pat
 class Experiment(NamedTuple):
     """What was planned, what came of each trial, and the report on it, which a notebook shows."""
 
-    plan: Plan
+    plan: ExperimentPlan
     outcomes: list[Outcome]
     report: Path
 

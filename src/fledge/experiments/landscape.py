@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fledge.experiments import findings
-from fledge.experiments.plan import Plan
+from fledge.experiments.plan import ExperimentPlan
 from fledge.experiments.space import BATCH, RATE, Axis, Point
 from fledge.experiments.statistics import estimate
 from fledge.experiments.trials import Measure, Metric, Outcome, by_arm
@@ -16,7 +16,7 @@ from fledge.reports.page import Page
 
 
 def report(
-    plan: Plan,
+    plan: ExperimentPlan,
     outcomes: Sequence[Outcome],
     axes: Sequence[Axis],
     points: Mapping[str, Point],

@@ -77,10 +77,10 @@ def largest_batch(config: RunConfig, folder: Path, seconds: float | None = None)
 
 
 def _climb(config: RunConfig, folder: Path, windows: int | None, seconds: float | None, told: Connection) -> None:
-    from fledge.loss import MASKED
     from fledge.run import Run
+    from fledge.tokens.batch import MASKED
     from fledge.training import join_ranks
-    from fledge.training.device import choose_precision, prepare, used_memory
+    from fledge.training.device import choose_precision, set_up_device, used_memory
     from fledge.training.progress import Progress
     from fledge.training.stepper import Stepper
 
@@ -88,7 +88,7 @@ def _climb(config: RunConfig, folder: Path, windows: int | None, seconds: float 
     size = 1
     with join_ranks(config.training.device) as ranks:
         precision = choose_precision(config.training.precision, ranks.device)
-        prepare(ranks.device, precision, config.training.threads)
+        set_up_device(ranks.device, precision, config.training.threads)
         while True:
             whole = override_config(config, [f"training.batch_size={size}", f"training.micro_batch={size}"])
             run = Run(whole, folder / TIMING, quiet=True)

@@ -46,7 +46,7 @@ def key_of(change: str) -> str:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExperimentPlan:
     """Everything that fixes the numbers: the recipe as settings, the arms, the seeds. Stored before the first trial."""
 
     kind: str
@@ -57,7 +57,7 @@ class Plan:
     facts: dict[str, Any]
 
     @classmethod
-    def read(cls, folder: Path) -> Plan:
+    def read(cls, folder: Path) -> ExperimentPlan:
         values = read_json(folder / PLAN)
         try:
             arms = tuple(Arm(arm["name"], tuple(arm["changes"])) for arm in values.pop("arms"))
@@ -76,13 +76,13 @@ class Plan:
         drawn = self.kind == "sweep" and not any(arm.changes for arm in self.arms)
         return (int(self.facts["points"]) if drawn else len(self.arms)) * len(self.seeds)
 
-    def settle(self, folder: Path) -> Plan:
+    def settle(self, folder: Path) -> ExperimentPlan:
         """Write the plan, or take up the stored one where it asks the same; a plan of another recipe is refused."""
         if not (folder / PLAN).is_file():
             check_folder(folder)
             write_json(folder / PLAN, asdict(self))
             return self
-        stored = Plan.read(folder)
+        stored = ExperimentPlan.read(folder)
         mine, theirs = (json.loads(json.dumps(asdict(plan))) for plan in (self, stored))
         if mine != theirs:
             raise FledgeError(
@@ -113,7 +113,7 @@ def make_plan(
     match: Callable[[RunConfig, int], dict[str, Any]] | None = None,
     asked: Mapping[str, Any] | None = None,
     tokens_hold: bool = False,
-) -> Plan:
+) -> ExperimentPlan:
     """The plan. With a budget, `pace` turns it into steps by measuring this machine, and the stored plan keeps them.
 
     So are the threads of each trial kept, of which the bits depend: the machine's, divided by those that run at once.
@@ -133,7 +133,7 @@ def make_plan(
         found = found._replace(steps=matched.get("steps", found.steps))
         check_corpus(config, found.steps if pace is not None else 0, folder)
     else:
-        stored = Plan.read(folder)
+        stored = ExperimentPlan.read(folder)
         kept = stored.config["training"]
         config = override_config(config, [f"training.threads={kept['threads']}"])
         if budget_text and stored.facts.get("budget") == budget_text:
@@ -158,7 +158,7 @@ def make_plan(
     facts = {"steps": found.steps, "budget": budget_text, **matched, **(asked or {})}
     facts |= {NOTES: notes} if notes else {}
     numbers = tuple(range(config.training.seed, config.training.seed + seeds))
-    plan = Plan(kind, question, settings.model_dump(mode="json"), tuple(arms), numbers, facts)
+    plan = ExperimentPlan(kind, question, settings.model_dump(mode="json"), tuple(arms), numbers, facts)
     settled = plan.settle(folder)
     if new:
         given = "training.steps" if config.training.tokens is None else "training.tokens"

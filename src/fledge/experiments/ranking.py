@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fledge.experiments import findings
 from fledge.experiments.match import Match, spread
-from fledge.experiments.plan import Plan
+from fledge.experiments.plan import ExperimentPlan
 from fledge.experiments.statistics import Estimate, apart, estimate, seeds_needed
 from fledge.experiments.trials import Outcome, by_arm
 from fledge.files import readable_bytes
@@ -21,7 +21,7 @@ METRIC = "validation_loss"
 
 
 def report(
-    plan: Plan, outcomes: Sequence[Outcome], names: Sequence[str], match: Match, unigram: float, folder: Path
+    plan: ExperimentPlan, outcomes: Sequence[Outcome], names: Sequence[str], match: Match, unigram: float, folder: Path
 ) -> Page:
     """The page of a comparison, all but its samples and its set-up."""
     chosen = best_rates(outcomes, names, plan.seeds[0])
@@ -166,7 +166,7 @@ def needed(
 
 
 def add_table(
-    page: Page, plan: Plan, finals: Sequence[Outcome], chosen: Mapping[str, str], match: Match, unigram: float
+    page: Page, plan: ExperimentPlan, finals: Sequence[Outcome], chosen: Mapping[str, str], match: Match, unigram: float
 ) -> None:
     groups = by_arm(finals)
     rows = []
@@ -239,7 +239,7 @@ def add_pairs(page: Page, finals: Sequence[Outcome], chosen: Mapping[str, str]) 
     )
 
 
-def how_matched(plan: Plan, outcomes: Sequence[Outcome], match: Match) -> str:
+def how_matched(plan: ExperimentPlan, outcomes: Sequence[Outcome], match: Match) -> str:
     """What is the same for all arms, and how nearly."""
     if match == "time":
         costs, steps = plan.facts["step_costs"], plan.facts["arm_steps"]
@@ -293,7 +293,9 @@ def at_edge(outcomes: Sequence[Outcome], chosen: Mapping[str, str]) -> list[str]
     return [name for name, arm in chosen.items() if arm.rpartition("×")[2] in ends]
 
 
-def add_arms(page: Page, plan: Plan, chosen: Mapping[str, str], steps: Mapping[str, int], notes: Sequence[str]) -> None:
+def add_arms(
+    page: Page, plan: ExperimentPlan, chosen: Mapping[str, str], steps: Mapping[str, int], notes: Sequence[str]
+) -> None:
     """What the matching and the tuning made of each arm, and of the recipe."""
     page.heading("Arms")
     if notes:

@@ -23,7 +23,7 @@ from fledge.experiments.plan import (
     DATA,
     PLAN,
     Arm,
-    Plan,
+    ExperimentPlan,
     check_folder,
     make_plan,
     tokens_differ,
@@ -317,7 +317,7 @@ class Search:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: ExperimentPlan,
         folder: Path,
         axes: Sequence[Axis],
         method: Method,

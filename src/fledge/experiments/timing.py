@@ -58,10 +58,10 @@ def step_seconds(config: RunConfig, folder: Path, least: float = TIMED_SECONDS, 
 
     Steps are timed for `least` seconds, and fewer of them where they take longer than `most`.
     """
-    from fledge.loss import MASKED
     from fledge.run import Run
+    from fledge.tokens.batch import MASKED
     from fledge.training import join_ranks
-    from fledge.training.device import choose_precision, prepare
+    from fledge.training.device import choose_precision, set_up_device
     from fledge.training.progress import Progress
     from fledge.training.stepper import Stepper
 
@@ -69,7 +69,7 @@ def step_seconds(config: RunConfig, folder: Path, least: float = TIMED_SECONDS, 
     windows, size = run.windows("train"), config.training.batch_size
     with join_ranks(config.training.device) as ranks:
         precision = choose_precision(config.training.precision, ranks.device)
-        prepare(ranks.device, precision, config.training.threads)
+        set_up_device(ranks.device, precision, config.training.threads)
         stepper = Stepper(run.config, run.model, ranks, precision, Progress())
         stepper.plain.train()
         seconds: list[float] = []

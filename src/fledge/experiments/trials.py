@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from fledge import devices, memory
 from fledge.config import RunConfig, override_config, parse
 from fledge.errors import FledgeError, note, notes_kept
-from fledge.experiments.plan import Arm, Plan, key_of, with_length, with_shared_data
+from fledge.experiments.plan import Arm, ExperimentPlan, key_of, with_length, with_shared_data
 from fledge.experiments.watch import OUTCOME, GivenUp, Watch
 from fledge.files import read_json, write_json
 from fledge.runs.layout import METRICS
@@ -123,7 +123,7 @@ class Trial(NamedTuple):
         return trial_folder(self.arm, self.config.training.seed)
 
 
-def plan_trials(plan: Plan, alone: bool = False) -> list[Trial]:
+def plan_trials(plan: ExperimentPlan, alone: bool = False) -> list[Trial]:
     """Every arm with every seed; seeds outermost, so that an early stop leaves all arms comparable."""
     base = parse(RunConfig, plan.config)
     return [

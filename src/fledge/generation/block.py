@@ -16,7 +16,7 @@ from fledge.model.layers import LayerNorm, RMSNorm
 from fledge.model.transformer import Block
 
 
-class Shape(NamedTuple):
+class BlockShape(NamedTuple):
     """What of the settings a block's mathematics depends on, as plain values that a compiler can take for constants."""
 
     heads: int
@@ -29,8 +29,8 @@ class Shape(NamedTuple):
     feed_forward: str
 
     @staticmethod
-    def of(config: ModelConfig) -> Shape:
-        return Shape(
+    def of(config: ModelConfig) -> BlockShape:
+        return BlockShape(
             config.heads,
             config.kv_heads or config.heads,
             config.head_width,
@@ -49,7 +49,7 @@ class Norm(NamedTuple):
     bias: Tensor | None
 
 
-class Product(NamedTuple):
+class Linear(NamedTuple):
     weight: Tensor
     bias: Tensor | None
 
@@ -58,13 +58,13 @@ class Weights(NamedTuple):
     """One block as plain tensors: equal for all blocks but for their values, so that one compilation serves all."""
 
     norm1: Norm
-    qkv: Product
+    qkv: Linear
     query_norm: Norm
     key_norm: Norm
-    output: Product
+    output: Linear
     norm2: Norm
-    inner: Product
-    outer: Product
+    inner: Linear
+    outer: Linear
 
 
 class Place(NamedTuple):
@@ -111,11 +111,11 @@ def norm_weights(module: nn.Module) -> Norm:
     return Norm(None, None)
 
 
-def _product(module: Any) -> Product:
-    return Product(module.weight.detach(), None if module.bias is None else module.bias.detach())
+def _product(module: Any) -> Linear:
+    return Linear(module.weight.detach(), None if module.bias is None else module.bias.detach())
 
 
-def block_step(x_BD: Tensor, w: Weights, keys: Tensor, values: Tensor, place: Place, shape: Shape) -> Tensor:
+def block_step(x_BD: Tensor, w: Weights, keys: Tensor, values: Tensor, place: Place, shape: BlockShape) -> Tensor:
     """One block for one token a row: see `Block` in the model, whose mathematics this is."""
     if shape.pre_norm:
         x_BD = x_BD + _attend(_norm(x_BD, w.norm1, shape), w, keys, values, place, shape)
@@ -124,13 +124,13 @@ def block_step(x_BD: Tensor, w: Weights, keys: Tensor, values: Tensor, place: Pl
     return _norm(x_BD + _feed_forward(x_BD, w, shape), w.norm2, shape)
 
 
-def head_step(x_BD: Tensor, norm: Norm, head: Tensor, shape: Shape) -> Tensor:
+def head_step(x_BD: Tensor, norm: Norm, head: Tensor, shape: BlockShape) -> Tensor:
     if shape.pre_norm:
         x_BD = _norm(x_BD, norm, shape)
     return functional.linear(x_BD, head)
 
 
-def _norm(x: Tensor, norm: Norm, shape: Shape) -> Tensor:
+def _norm(x: Tensor, norm: Norm, shape: BlockShape) -> Tensor:
     if norm.weight is None:
         return x
     wide, size = x.float(), x.shape[-1:]
@@ -140,7 +140,7 @@ def _norm(x: Tensor, norm: Norm, shape: Shape) -> Tensor:
     return functional.layer_norm(wide, size, norm.weight.float(), bias, shape.epsilon).to(x.dtype)
 
 
-def _attend(x_BD: Tensor, w: Weights, keys: Tensor, values: Tensor, place: Place, shape: Shape) -> Tensor:
+def _attend(x_BD: Tensor, w: Weights, keys: Tensor, values: Tensor, place: Place, shape: BlockShape) -> Tensor:
     heads, kv_heads, size = shape.heads, shape.kv_heads, shape.head_size
     batch, groups, capacity = x_BD.shape[0], heads // kv_heads, place.held.shape[-1]
     heads_BHK = functional.linear(x_BD, *w.qkv).view(batch, -1, size)
@@ -169,7 +169,7 @@ def _attend(x_BD: Tensor, w: Weights, keys: Tensor, values: Tensor, place: Place
     return functional.linear(mixed.to(x_BD.dtype).reshape(batch, -1), *w.output)
 
 
-def _head_norm(x: Tensor, norm: Norm, shape: Shape) -> Tensor:
+def _head_norm(x: Tensor, norm: Norm, shape: BlockShape) -> Tensor:
     assert norm.weight is not None
     return functional.rms_norm(x.float(), x.shape[-1:], norm.weight.float(), shape.epsilon).to(x.dtype)
 
@@ -180,7 +180,7 @@ def _turn(x_BHK: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     return turned.flatten(-2).to(x_BHK.dtype)
 
 
-def _feed_forward(x_BD: Tensor, w: Weights, shape: Shape) -> Tensor:
+def _feed_forward(x_BD: Tensor, w: Weights, shape: BlockShape) -> Tensor:
     inner = functional.linear(x_BD, *w.inner)
     if shape.feed_forward == "swiglu":
         gate, up = inner.chunk(2, dim=-1)

@@ -18,7 +18,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from fledge.config import SamplingConfig
-from fledge.generation.block import Place, Shape, block_step, block_weights, compiled_parts, head_step, norm_weights
+from fledge.generation.block import (
+    BlockShape,
+    Place,
+    block_step,
+    block_weights,
+    compiled_parts,
+    head_step,
+    norm_weights,
+)
 from fledge.generation.decode_step import DecodeStep
 from fledge.generation.sampling import choose
 from fledge.model.base import capability
@@ -62,7 +70,7 @@ class Bursts:
         assert state.capacity is not None
         self.model, self.state, self.sampling, self.vocabulary_size = model, state, sampling, vocabulary_size
         self.capacity, self.holes = state.capacity, holes
-        self.shape = Shape.of(model.config)
+        self.shape = BlockShape.of(model.config)
         self.device = state.lengths.device
         self.weights = [block_weights(cast(Block, block)) for block in model.layers]
         self.final = norm_weights(model.ln_final)
@@ -83,7 +91,7 @@ class Bursts:
         self.block: Callable[..., Tensor] = block_step
         self.finish: Callable[..., Tensor] = head_step
         self.kernels: DecodeStep | None = None
-        if has_kernels(model, state):
+        if has_decode_kernels(model, state):
             early = capability(self.device) >= (9, 0)
             self.kernels = DecodeStep(model, state, self.shape, self.weights, self.final, vocabulary_size, early)
         elif compiled:
@@ -206,7 +214,7 @@ class Bursts:
         return Place(self.place % self.capacity, held, angles.cos(), angles.sin())
 
 
-def has_kernels(model: Transformer, state: State) -> bool:
+def has_decode_kernels(model: Transformer, state: State) -> bool:
     """Whether our own kernels decode this: a few rows of a pre-norm Transformer, on a GPU with a recent Triton."""
     weight, config = model.token_embeddings.weight, model.config
     return (

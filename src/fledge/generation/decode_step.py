@@ -15,7 +15,7 @@ from torch import Tensor
 from fledge.model.layers import sinusoids
 
 if TYPE_CHECKING:
-    from fledge.generation.block import Norm, Product, Shape, Weights
+    from fledge.generation.block import BlockShape, Linear, Norm, Weights
     from fledge.model import State
     from fledge.model.transformer import Transformer
 
@@ -77,7 +77,7 @@ class DecodeStep:
         self,
         model: Transformer,
         state: State,
-        shape: Shape,
+        shape: BlockShape,
         weights: list[Weights],
         final: Norm,
         vocabulary_size: int,
@@ -152,7 +152,7 @@ class DecodeStep:
     def _product(
         self,
         x: Tensor,
-        product: Product | tuple[Tensor, None],
+        product: Linear | tuple[Tensor, None],
         out: Tensor,
         *,
         norm: Norm | None = None,

@@ -55,14 +55,14 @@ def generate(
     steps on a GPU that our own kernels do not take (more than eight texts, post-norm): half a minute at first, which
     pays for long texts.
     """
-    session = Session(model, tokenizer, prompts, sampling or SamplingConfig(), alternatives, compiled)
-    for piece in session.pieces():
+    decoding = Decoding(model, tokenizer, prompts, sampling or SamplingConfig(), alternatives, compiled)
+    for piece in decoding.pieces():
         if stream is not None:
             stream(piece)
-    return session.results
+    return decoding.results
 
 
-class Session:
+class Decoding:
     """One call of `generate` while it runs; `pieces` drives it, and the first `finished` of `results` are whole."""
 
     def __init__(
@@ -103,7 +103,7 @@ class Session:
 
     @cached_property
     def stepper(self) -> NativeStep | None:
-        """Made with the first step, since it may hold weights of its own: a session that waits has none."""
+        """Made with the first step, since it may hold weights of its own: a decoding that waits has none."""
         return NativeStep.make(self.model)
 
     def text_of(self, prompt: Prompt) -> str:

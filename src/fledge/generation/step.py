@@ -37,16 +37,16 @@ class Layer(NamedTuple):
     """One block, taken apart: plain functions and tensors cost less to reach than modules."""
 
     norm1: Map
-    qkv: Product
+    qkv: NativeProduct
     query_norm: Map | None
     key_norm: Map | None
-    output: Product
+    output: NativeProduct
     norm2: Map
     inner: Map
-    outer: Product
+    outer: NativeProduct
 
 
-class Product:
+class NativeProduct:
     """x · weightᵀ (+ bias) (+ residual) for a few rows, at the speed at which the weights come from memory."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
@@ -70,7 +70,7 @@ class NativeStep(ABC):
 
     def __init__(self, model: Model) -> None:
         self.threads = torch.get_num_threads()
-        self.head = Product(model.head_weight[: model.vocabulary_size])
+        self.head = NativeProduct(model.head_weight[: model.vocabulary_size])
 
     @staticmethod
     def make(model: Model) -> NativeStep | None:
@@ -196,7 +196,7 @@ class BDHStep(NativeStep):
         self.model, self.width = model, model.config.width
         heads, neurons = model.config.heads, model.neurons
         self.shape = (heads, neurons)
-        self.encoder = Product(model.encoder.detach().transpose(1, 2).reshape(heads * neurons, self.width))
+        self.encoder = NativeProduct(model.encoder.detach().transpose(1, 2).reshape(heads * neurons, self.width))
         self.inner = model.encoder_v.detach().transpose(1, 2).contiguous()
         self.outer = model.decoder.detach().contiguous()
         self.synapses = _core.Synapses(heads, neurons, self.width)
@@ -238,13 +238,13 @@ def _take_apart(block: Block) -> Layer:
     attention, feed_forward = block.attn, block.ffn
     return Layer(
         norm1=_norm(block.ln1),
-        qkv=Product(attention.qkv.weight, attention.qkv.bias),
+        qkv=NativeProduct(attention.qkv.weight, attention.qkv.bias),
         query_norm=_norm(attention.q_norm) if attention.qk_norm else None,
         key_norm=_norm(attention.k_norm) if attention.qk_norm else None,
-        output=Product(attention.output_proj.weight, attention.output_proj.bias),
+        output=NativeProduct(attention.output_proj.weight, attention.output_proj.bias),
         norm2=_norm(block.ln2),
         inner=_inner(feed_forward),
-        outer=Product(feed_forward.w2.weight, feed_forward.w2.bias),
+        outer=NativeProduct(feed_forward.w2.weight, feed_forward.w2.bias),
     )
 
 
@@ -269,7 +269,7 @@ def _norm(module: nn.Module) -> Map:
 def _inner(module: FeedForward) -> Map:
     """The feed-forward up to its last matrix."""
     if module.kind == "swiglu":
-        both = Product(module.w13.weight, module.w13.bias)
+        both = NativeProduct(module.w13.weight, module.w13.bias)
         width = module.w13.sizes[0]
 
         def gated(x: Tensor) -> Tensor:
@@ -277,7 +277,7 @@ def _inner(module: FeedForward) -> Map:
             return functional.silu(found[:, :width]).mul_(found[:, width:])
 
         return gated
-    first = Product(module.w1.weight, module.w1.bias)
+    first = NativeProduct(module.w1.weight, module.w1.bias)
     if module.kind == "silu":
         return lambda x: functional.silu(first(x))
     if module.kind == "relu2":

@@ -228,7 +228,7 @@ def _phase(phases: list[Phase], name: str) -> Iterator[None]:
     memory.forget_peak()
     started = time.perf_counter()
     yield
-    phases.append(Phase(name, time.perf_counter() - started, memory.peak()))
+    phases.append(Phase(name, time.perf_counter() - started, memory.peak_memory()))
 
 
 def _merge(counter: PretokenCounter, wanted: int, least: int, phases: list[Phase], bar: Bar) -> list[Any]:

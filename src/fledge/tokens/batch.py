@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fledge.errors import FledgeError
 
-IGNORED = -100  # the target of a place that does not count
+MASKED = -100  # the target of a place that does not count
 PADDING = -1  # the document of a place that holds nothing
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from fledge.corpus.native import native
-from fledge.tokens.batch import IGNORED, PADDING, Batch
+from fledge.tokens.batch import MASKED, PADDING, Batch
 from fledge.tokens.pool import Pool
 from fledge.tokens.store import TokenSplit
 
@@ -38,7 +38,7 @@ class Stretches(NamedTuple):
         )
 
 
-class Plan(NamedTuple):
+class GatherPlan(NamedTuple):
     """Where the rows of many batches come from, found in one go: finding costs mostly per call."""
 
     stretches: Stretches
@@ -84,7 +84,7 @@ def _fill(tokens: npt.NDArray[Any], found: Stretches, padding: int, opening: int
     held = np.repeat(found.begins, found.lengths) + within
     places = np.repeat(found.sources, found.lengths) + within
     inputs.fill(padding)
-    targets.fill(IGNORED)
+    targets.fill(MASKED)
     targets[held] = tokens[places]
     inputs[held] = tokens[places - 1]
     inputs[found.begins[(found.sources == 0) & (found.lengths > 0)]] = opening

@@ -16,7 +16,7 @@ import numpy as np
 from fledge.config import TokensConfig
 from fledge.errors import FledgeError, note
 from fledge.tokenizer.base import Roles
-from fledge.tokens.gather import Numbers, Plan, Stretches
+from fledge.tokens.gather import GatherPlan, Numbers, Stretches
 from fledge.tokens.scratch import Ascending, chunks, release, scratch_array
 from fledge.tokens.store import TokenSplit, end_token
 from fledge.tokens.windows import Windows
@@ -94,18 +94,18 @@ class LineWindows(Windows):
         super()._release()
         release(self._cumulative.array)
 
-    def _find(self, windows: Numbers, epochs: Numbers) -> Plan:
+    def _find(self, windows: Numbers, epochs: Numbers) -> GatherPlan:
         lines = self._cumulative.find(windows)
         first, pairs = self.lines.find(lines)
         offsets = self.offset(windows - self._cumulative.array[lines], pairs)
         return self._cut(first, pairs, offsets, self.context_length)
 
-    def _cut(self, first: Numbers, pairs: Numbers, offsets: Numbers, width: int) -> Plan:
+    def _cut(self, first: Numbers, pairs: Numbers, offsets: Numbers, width: int) -> GatherPlan:
         low, high = np.maximum(0, -offsets), np.minimum(width, pairs - offsets)
         rows, nought = len(first), np.zeros_like(first)
         begins = np.arange(rows) * width + low
         found = Stretches(begins, first + offsets + low, high - low, nought, nought)
-        return Plan(found, rows, width)
+        return GatherPlan(found, rows, width)
 
     def describe(self) -> dict[str, Any]:
         return super().describe() | {"lines": len(self.lines), "longest_line": self.lines.longest}
@@ -160,7 +160,7 @@ class AlignedWindows(LineWindows):
     def offset(self, windows: Numbers, pairs: Numbers) -> Numbers:
         return windows * self.context_length
 
-    def _cut(self, first: Numbers, pairs: Numbers, offsets: Numbers, width: int) -> Plan:
+    def _cut(self, first: Numbers, pairs: Numbers, offsets: Numbers, width: int) -> GatherPlan:
         plan = super()._cut(first, pairs, offsets, width)
         if self.config.remainder != "cut":
             return plan
@@ -186,7 +186,7 @@ class LongestWindows(LineWindows):
     def offset(self, windows: Numbers, pairs: Numbers) -> Numbers:
         return np.zeros_like(pairs)
 
-    def _cut(self, first: Numbers, pairs: Numbers, offsets: Numbers, width: int) -> Plan:
+    def _cut(self, first: Numbers, pairs: Numbers, offsets: Numbers, width: int) -> GatherPlan:
         return super()._cut(first, pairs, offsets, min(width, int(pairs.max(initial=1))))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from fledge.config import TokensConfig
 from fledge.tokenizer.base import Roles
-from fledge.tokens.gather import Numbers, Plan, Stretches
+from fledge.tokens.gather import GatherPlan, Numbers, Stretches
 from fledge.tokens.lines import Lines
 from fledge.tokens.permutation import keys, mix, permute
 from fledge.tokens.scratch import Ascending, chunks, release, scratch_array
@@ -90,7 +90,7 @@ class PackingWindows(Windows):
                 if array is not None:
                     release(array)
 
-    def _find(self, windows: Numbers, epochs: Numbers) -> Plan:
+    def _find(self, windows: Numbers, epochs: Numbers) -> GatherPlan:
         owners: list[Numbers] = []  # the row of each stretch
         parts: list[Stretches] = []
         for epoch in np.unique(epochs).tolist() or [0]:  # a batch may lie across the border of two epochs
@@ -105,7 +105,7 @@ class PackingWindows(Windows):
             owner = owner[order]
             stretches = Stretches(*(np.concatenate(same)[order] for same in zip(*parts, strict=True)))  # type: ignore[arg-type]
         firsts = np.searchsorted(owner, np.arange(len(windows) + 1))
-        return Plan(stretches, len(windows), self.context_length, firsts)
+        return GatherPlan(stretches, len(windows), self.context_length, firsts)
 
     def _stretches(self, found: Segments, rows: Numbers, epoch: int) -> Stretches:
         first, _ = self.lines.find(found.documents)

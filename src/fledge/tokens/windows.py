@@ -16,7 +16,7 @@ from fledge.config import TokensConfig
 from fledge.errors import FledgeError
 from fledge.tokenizer.base import Roles
 from fledge.tokens.batch import Batch
-from fledge.tokens.gather import Numbers, Plan, Stretches, gather
+from fledge.tokens.gather import GatherPlan, Numbers, Stretches, gather
 from fledge.tokens.permutation import keys, permute
 from fledge.tokens.store import TokenSplit, end_token
 
@@ -39,9 +39,9 @@ class Windows(ABC):
         self.padding = padding_token(roles)
         self.opening: int | None = None  # the input before the very first token of the file
         self._since_release = 0
-        self._ahead: dict[range, tuple[Plan, int]] = {}
-        self._fresh: dict[range, tuple[Plan, int]] = {}
-        self._before: dict[range, tuple[Plan, int]] = {}
+        self._ahead: dict[range, tuple[GatherPlan, int]] = {}
+        self._fresh: dict[range, tuple[GatherPlan, int]] = {}
+        self._before: dict[range, tuple[GatherPlan, int]] = {}
         self._order: tuple[int, Numbers] = (-1, np.empty(0, np.int64))
 
     @abstractmethod
@@ -57,10 +57,10 @@ class Windows(ABC):
         return moved
 
     @abstractmethod
-    def _find(self, windows: Numbers, epochs: Numbers) -> Plan:
+    def _find(self, windows: Numbers, epochs: Numbers) -> GatherPlan:
         """Where the windows of these numbers lie, in this order."""
 
-    def plan(self, samples: Sequence[int] | Numbers) -> Plan:
+    def plan(self, samples: Sequence[int] | Numbers) -> GatherPlan:
         """Where the samples of these numbers come from."""
         numbers = np.asarray(samples, np.int64)
         return self._find(self.ordered(numbers), numbers // max(1, len(self)))
@@ -91,7 +91,7 @@ class Windows(ABC):
             return [self.batch(share) for share in shares]
         return self._gather(plan, first, sum(rows)).split(rows)
 
-    def _gather(self, plan: Plan, low: int, rows: int) -> Batch:
+    def _gather(self, plan: GatherPlan, low: int, rows: int) -> Batch:
         found = gather(self.split, plan.part(low, low + rows), rows, plan.width, self.padding, self.opening)
         self._since_release += rows
         if self._since_release >= RELEASE_EVERY:
@@ -141,7 +141,7 @@ class StreamWindows(Windows):
         """Tokens that have one before them: what there is to predict."""
         return len(self.split.tokens) - 1
 
-    def _find(self, windows: Numbers, epochs: Numbers) -> Plan:
+    def _find(self, windows: Numbers, epochs: Numbers) -> GatherPlan:
         return self._cut((windows * self.context_length + self._starts(epochs)) % self.pairs)
 
     def _starts(self, epochs: Numbers) -> Numbers:
@@ -152,13 +152,13 @@ class StreamWindows(Windows):
         each: Numbers = starts[places] if self.shuffle else np.zeros_like(epochs)
         return each
 
-    def _cut(self, starts: Numbers) -> Plan:
+    def _cut(self, starts: Numbers) -> GatherPlan:
         """Rows from these places on; one that reaches the end of the text goes on at its beginning."""
         rows, width = len(starts), self.context_length
         begins, lengths = np.arange(rows) * width, np.minimum(width, self.pairs - starts)
         split = np.flatnonzero(lengths < width)
         if not split.size:
-            return Plan(Stretches(begins, starts + 1, lengths), rows, width)
+            return GatherPlan(Stretches(begins, starts + 1, lengths), rows, width)
         owners = np.concatenate((np.arange(rows), split))
         order = np.argsort(owners, kind="stable")
         stretches = Stretches(
@@ -166,7 +166,7 @@ class StreamWindows(Windows):
             np.concatenate((starts + 1, np.ones_like(split)))[order],
             np.concatenate((lengths, width - lengths[split]))[order],
         )
-        return Plan(stretches, rows, width, np.searchsorted(owners[order], np.arange(rows + 1)))
+        return GatherPlan(stretches, rows, width, np.searchsorted(owners[order], np.arange(rows + 1)))
 
 
 class LaneWindows(StreamWindows):
@@ -191,7 +191,7 @@ class LaneWindows(StreamWindows):
     def __len__(self) -> int:
         return self.steps * self.lanes
 
-    def _find(self, windows: Numbers, epochs: Numbers) -> Plan:
+    def _find(self, windows: Numbers, epochs: Numbers) -> GatherPlan:
         steps, lanes = np.divmod(windows, self.lanes)
         return self._cut((lanes * self.steps + steps) * self.context_length)
 

@@ -90,7 +90,7 @@ def write_store(
         return found()  # nothing is written, so any number may look at once
     began = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    with alone(folder), _no_leftovers(folder, began):
+    with sole_writer(folder), _no_leftovers(folder, began):
         require_ours(folder, {name: _head(folder / name) for name in SIGNS if (folder / name).exists()})
         if restart:
             _clear(folder)
@@ -143,9 +143,9 @@ def _no_leftovers(folder: Path, began: bool) -> Iterator[None]:
         raise
 
 
-def alone(folder: Path) -> AbstractContextManager[None]:
+def sole_writer(folder: Path) -> AbstractContextManager[None]:
     """One writer per folder, of a store as of a run."""
-    return files.alone(folder, f"Another process is writing {folder}. Wait for it, or name another folder with --out.")
+    return files.locked(folder, f"Another process is writing {folder}. Wait for it, or name another folder with --out.")
 
 
 def _clear(folder: Path) -> None:

@@ -27,15 +27,15 @@ class Average:
     @torch.no_grad()
     def __init__(self, layout: Layout, span: float) -> None:
         self.span = span
-        self._pieces = [piece for rule in layout.rules for piece in layout.pieces(rule)]
-        self.weights = [piece.weights.clone() for piece in self._pieces]
+        self._groups = [group for rule in layout.rules for group in layout.groups(rule)]
+        self.weights = [group.weights.clone() for group in self._groups]
 
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Take in the weights after the step of this number, counted from 1."""
         share = min(1.0, 1 / (self.span * step))
-        for average, piece in zip(self.weights, self._pieces, strict=True):
-            average.lerp_(piece.weights, share)
+        for average, group in zip(self.weights, self._groups, strict=True):
+            average.lerp_(group.weights, share)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -48,13 +48,13 @@ class Average:
 
     def named(self) -> Iterator[tuple[str, Tensor]]:
         """The average of each parameter, whole and in its own shape."""
-        for piece, average in zip(self._pieces, self.weights, strict=True):
-            yield from piece.split(average)
+        for group, average in zip(self._groups, self.weights, strict=True):
+            yield from group.split(average)
 
     def named_plain(self) -> Iterator[tuple[str, Tensor]]:
         """A copy of the plain weights of each parameter, whole."""
-        for piece in self._pieces:
-            for name, weights in piece.split(piece.weights):
+        for group in self._groups:
+            for name, weights in group.split(group.weights):
                 yield name, weights.clone()
 
     @torch.no_grad()
@@ -62,25 +62,25 @@ class Average:
         """Take up what a checkpoint kept beside its model's weights, which the model holds already: the average, or,
         where the model is the average, the plain weights. With neither, the average begins anew."""
         kept = next((kind for kind in (PLAIN, AVERAGE) if any(name.startswith(f"{kind}/") for name in tensors)), None)
-        self.weights = [piece.weights.clone() for piece in self._pieces]
+        self.weights = [group.weights.clone() for group in self._groups]
         if kept is None:
             return
-        for piece, average in zip(self._pieces, self.weights, strict=True):
-            target = piece.weights if kept == PLAIN else average
-            for name, shape in piece.shapes.items():
+        for group, average in zip(self._groups, self.weights, strict=True):
+            target = group.weights if kept == PLAIN else average
+            for name, shape in group.shapes.items():
                 saved = tensors.get(f"{kept}/{name}")
                 if saved is None or tuple(saved.shape) != tuple(shape) or not saved.isfinite().all():
                     raise FledgeError(
                         f"The checkpoint's {kept} weights of {name} are missing, of another shape or not finite: it "
                         "was written by another model. Go on from an earlier checkpoint with --at STEP."
                     )
-                piece.fill(target, name, saved)
+                group.fill(target, name, saved)
 
     @torch.no_grad()
     def _swap(self) -> None:
         """Exchange the plain and the averaged weights, some at a time: there is no room for a third set."""
-        for average, piece in zip(self.weights, self._pieces, strict=True):
-            sets = (torch.split(weights.view(-1), BLOCK) for weights in (average, piece.weights))
+        for average, group in zip(self.weights, self._groups, strict=True):
+            sets = (torch.split(weights.view(-1), BLOCK) for weights in (average, group.weights))
             for averaged, plain in zip(*sets, strict=True):
                 kept = averaged.clone()
                 averaged.copy_(plain)

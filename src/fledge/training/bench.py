@@ -10,10 +10,10 @@ import torch
 from fledge.config import RunConfig, override_config
 from fledge.devices import names
 from fledge.errors import FledgeError, out_of_memory
-from fledge.loss import MASKED
 from fledge.model import build_model
 from fledge.tokens import Batch
-from fledge.training.device import choose_device, choose_precision, prepare, reseed, synchronize, used_memory
+from fledge.tokens.batch import MASKED
+from fledge.training.device import choose_device, choose_precision, reseed, set_up_device, synchronize, used_memory
 from fledge.training.meter import Meter
 from fledge.training.objective import Objective
 from fledge.training.optimizers import build_optimizer, clip_scale, gradient_norm
@@ -48,7 +48,7 @@ def measure(config: RunConfig, batch_size: int, device_name: str, seconds: float
     config = override_config(config, [f"training.batch_size={batch_size}"])
     device = choose_device(device_name, named="--device")
     precision = choose_precision(config.training.precision, device)
-    prepare(device, precision, config.training.threads)
+    set_up_device(device, precision, config.training.threads)
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)

@@ -96,7 +96,7 @@ def set_threads(threads: int | None) -> None:
         torch.set_num_threads(_threads_before.pop())
 
 
-def prepare(device: torch.device, precision: Precision, threads: int | None) -> None:
+def set_up_device(device: torch.device, precision: Precision, threads: int | None) -> None:
     """The process-wide switches that follow from the choices."""
     set_threads(threads)
     if device.type == "cuda":
@@ -106,7 +106,7 @@ def prepare(device: torch.device, precision: Precision, threads: int | None) -> 
         torch.set_float32_matmul_precision("highest" if precision.name == "fp32" else "high")
 
 
-def peak(device: torch.device, precision: Precision) -> float | None:
+def peak_of(device: torch.device, precision: Precision) -> float | None:
     """FLOP/s that MFU is reckoned against; None where no table knows the device."""
     return peak_flops(torch.cuda.get_device_name(device), precision.name) if device.type == "cuda" else None
 
@@ -164,4 +164,4 @@ def used_memory(device: torch.device) -> int:
     """Bytes at the fullest moment so far: of the GPU, or of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return memory.peak()
+    return memory.peak_memory()

@@ -1,6 +1,6 @@
 """Parameters end to end: one buffer of weights and one of gradients per update rule, with the parameters as views.
 
-Sharded parameters (FSDP2) keep the storage that was made for them: each is a piece of its own, updated shard by shard.
+Sharded parameters (FSDP2) keep the storage that was made for them: each is a group of its own, updated shard by shard.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fledge.errors import FledgeError
 
 
-class Piece(Protocol):
+class UpdateGroup(Protocol):
     """Some parameters of one rule that are updated together, element by element."""
 
     shapes: dict[str, torch.Size]
@@ -192,31 +192,31 @@ class Rule(NamedTuple):
 
 
 class Layout:
-    """Parameters by rule, as pieces that are updated together."""
+    """Parameters by rule, as groups that are updated together."""
 
     def __init__(self, named: Mapping[str, nn.Parameter], rules: Mapping[str, Rule], flat: bool) -> None:
         self.rules = sorted(set(rules.values()))
-        self._pieces: dict[Rule, list[Piece]] = {}
+        self._groups: dict[Rule, list[UpdateGroup]] = {}
         for rule in self.rules:
             members = {name: named[name] for name, of in rules.items() if of == rule}
-            self._pieces[rule] = (
+            self._groups[rule] = (
                 [FlatPiece(alike) for alike in _alike(members)]
                 if flat
                 else [ShardedPiece(name, parameter) for name, parameter in members.items()]
             )
 
-    def pieces(self, rule: Rule) -> list[Piece]:
-        return self._pieces[rule]
+    def groups(self, rule: Rule) -> list[UpdateGroup]:
+        return self._groups[rule]
 
     def gradients(self) -> list[Tensor]:
-        return [piece.gradient for rule in self.rules for piece in self._pieces[rule]]
+        return [group.gradient for rule in self.rules for group in self._groups[rule]]
 
     @torch.no_grad()
     def zero(self) -> None:
         """Clear the gradients."""
         for rule in self.rules:
-            for piece in self._pieces[rule]:
-                piece.clear()
+            for group in self._groups[rule]:
+                group.clear()
 
 
 def _alike(named: Mapping[str, nn.Parameter]) -> list[dict[str, nn.Parameter]]:

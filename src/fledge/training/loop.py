@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fledge.config import RunConfig
-from fledge.loss import MASKED
 from fledge.notebook import table
 from fledge.progress import readable_time
+from fledge.tokens.batch import MASKED
 from fledge.training.ranks import join_ranks
 from fledge.training.schedules import decay_share, schedule
 from fledge.training.session import Session

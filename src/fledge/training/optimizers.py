@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fledge.config import OptimizerConfig, parse
 from fledge.errors import FledgeError
-from fledge.training.layout import Layout, Piece, Rule
+from fledge.training.layout import Layout, Rule, UpdateGroup
 
 Parameters: TypeAlias = nn.Module | Iterable[nn.Parameter] | Iterable[tuple[str, nn.Parameter]]
 CACHE_BLOCK = 1 << 18  # elements updated at once on a CPU: weights, gradient and state stay in the cache together
@@ -125,7 +125,7 @@ class Optimizer:
         self._scale: Tensor | None = None
         self.steps = 0
         self.state: dict[tuple[str, Rule], list[Tensor]] = {
-            (kind, rule): [torch.zeros_like(piece.weights) for piece in layout.pieces(rule)]
+            (kind, rule): [torch.zeros_like(group.weights) for group in layout.groups(rule)]
             for rule in layout.rules
             for kind in self.kinds(rule)
         }
@@ -134,7 +134,7 @@ class Optimizer:
         """The names of the tensors that a rule keeps for each parameter."""
         raise NotImplementedError
 
-    def update(self, rule: Rule, piece: Piece, gradient: Tensor, state: list[Tensor]) -> None:
+    def update(self, rule: Rule, group: UpdateGroup, gradient: Tensor, state: list[Tensor]) -> None:
         raise NotImplementedError
 
     @torch.no_grad()
@@ -142,18 +142,18 @@ class Optimizer:
         self.steps += 1
         self._scale = scale
         for rule in self.layout.rules:
-            for index, piece in enumerate(self.layout.pieces(rule)):
-                gradient = piece.gradient
+            for index, group in enumerate(self.layout.groups(rule)):
+                gradient = group.gradient
                 if scale is not None and not self._folds(rule, gradient):
                     gradient = gradient.mul_(scale)
                 state = [self.state[kind, rule][index] for kind in self.kinds(rule)]
-                left_out = set(piece.left_out())
+                left_out = set(group.left_out())
                 kept = [
                     (part, part.clone())
-                    for tensor in (piece.weights, *state)
-                    for part in (piece.views(tensor, left_out) if left_out else ())
+                    for tensor in (group.weights, *state)
+                    for part in (group.views(tensor, left_out) if left_out else ())
                 ]
-                self.update(rule, piece, gradient, state)
+                self.update(rule, group, gradient, state)
                 for part, before in kept:
                     part.copy_(before)
 
@@ -180,17 +180,17 @@ class Optimizer:
     def named_state(self) -> Iterator[tuple[str, Tensor]]:
         """Every tensor of the state as `kind/parameter`, whole and in the parameter's own shape."""
         for (kind, rule), tensors in self.state.items():
-            for piece, tensor in zip(self.layout.pieces(rule), tensors, strict=True):
-                for name, whole in piece.split(tensor):
+            for group, tensor in zip(self.layout.groups(rule), tensors, strict=True):
+                for name, whole in group.split(tensor):
                     yield f"{kind}/{name}", whole
 
     @torch.no_grad()
     def load_state(self, tensors: Mapping[str, Tensor], steps: int) -> None:
         """Take up a saved state; every tensor must be there and fit."""
         self.steps = steps
-        for (kind, rule), pieces in self.state.items():
-            for piece, tensor in zip(self.layout.pieces(rule), pieces, strict=True):
-                for name, shape in piece.shapes.items():
+        for (kind, rule), groups in self.state.items():
+            for group, tensor in zip(self.layout.groups(rule), groups, strict=True):
+                for name, shape in group.shapes.items():
                     saved = tensors.get(f"{kind}/{name}")
                     if saved is None or tuple(saved.shape) != tuple(shape) or not saved.is_floating_point():
                         found = "missing" if saved is None else f"of shape {tuple(saved.shape)} and {saved.dtype}"
@@ -204,7 +204,7 @@ class Optimizer:
                             f"The checkpoint's optimizer state {kind}/{name} holds numbers that no training leaves "
                             "there. Go on from an earlier checkpoint with --at STEP, or from its weights with --from."
                         )
-                    piece.fill(tensor, name, saved)
+                    group.fill(tensor, name, saved)
 
 
 _kernels: dict[Any, Any] = {}
@@ -230,7 +230,7 @@ class AdamW(Optimizer):
     def kinds(self, rule: Rule) -> tuple[str, ...]:
         return ("mean", "square")
 
-    def update(self, rule: Rule, piece: Piece, gradient: Tensor, state: list[Tensor]) -> None:
+    def update(self, rule: Rule, group: UpdateGroup, gradient: Tensor, state: list[Tensor]) -> None:
         config = self.config
         rate = config.learning_rate * self.factor
         scalars = (
@@ -239,7 +239,7 @@ class AdamW(Optimizer):
             math.sqrt(1 - config.beta2**self.steps),
         )
         settings = (config.beta1, config.beta2, config.epsilon, config.cautious_decay)
-        self.apply(adamw, scalars, [piece.weights, gradient, *state], *settings)
+        self.apply(adamw, scalars, [group.weights, gradient, *state], *settings)
 
 
 class SGD(Optimizer):
@@ -250,11 +250,11 @@ class SGD(Optimizer):
     def kinds(self, rule: Rule) -> tuple[str, ...]:
         return ("velocity",)
 
-    def update(self, rule: Rule, piece: Piece, gradient: Tensor, state: list[Tensor]) -> None:
+    def update(self, rule: Rule, group: UpdateGroup, gradient: Tensor, state: list[Tensor]) -> None:
         rate = self.config.learning_rate * self.factor
         scalars = (1 - rate * self.decay(rule), rate)
         settings = (self.config.momentum, self.config.nesterov, self.config.cautious_decay)
-        self.apply(sgd, scalars, [piece.weights, gradient, *state], *settings)
+        self.apply(sgd, scalars, [group.weights, gradient, *state], *settings)
 
 
 class Muon(AdamW):
@@ -265,9 +265,9 @@ class Muon(AdamW):
     def kinds(self, rule: Rule) -> tuple[str, ...]:
         return ("momentum",) if rule.method == "matrix" else super().kinds(rule)
 
-    def update(self, rule: Rule, piece: Piece, gradient: Tensor, state: list[Tensor]) -> None:
+    def update(self, rule: Rule, group: UpdateGroup, gradient: Tensor, state: list[Tensor]) -> None:
         if rule.method != "matrix":
-            super().update(rule, piece, gradient, state)
+            super().update(rule, group, gradient, state)
             return
         (momentum,) = state
         rate = self.config.matrix_learning_rate * self.factor
@@ -275,8 +275,8 @@ class Muon(AdamW):
         update = gradient.lerp(momentum, self.config.momentum) if self.config.nesterov else momentum
         keep, cautious = 1 - rate * self.decay(rule), self.config.cautious_decay
         if not cautious:
-            piece.weights.mul_(keep)
-        for names, matrices in piece.by_shape(update):
+            group.weights.mul_(keep)
+        for names, matrices in group.by_shape(update):
             batched = matrices.device.type == "cuda" or matrices.ndim > 3
             rows, columns = matrices.shape[-2:]
             flat = matrices.reshape(-1, rows, columns)
@@ -285,8 +285,8 @@ class Muon(AdamW):
             turned = turned.reshape(matrices.shape)
             for name, change in zip(names, turned, strict=True):
                 if cautious:
-                    piece.decay_cautiously(name, change, keep)
-                piece.add(name, change, -rate * math.sqrt(max(1, rows / columns)))
+                    group.decay_cautiously(name, change, keep)
+                group.add(name, change, -rate * math.sqrt(max(1, rows / columns)))
 
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {"adamw": AdamW, "sgd": SGD, "muon": Muon}

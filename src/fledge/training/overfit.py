@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from fledge.config import RunConfig, override_config
-from fledge.loss import MASKED
 from fledge.model import build_model
 from fledge.tokens import Batch
-from fledge.training.device import choose_precision, prepare, reseed
+from fledge.tokens.batch import MASKED
+from fledge.training.device import choose_precision, reseed, set_up_device
 from fledge.training.progress import Progress
 from fledge.training.ranks import join_ranks
 from fledge.training.stepper import Stepper
@@ -71,7 +71,7 @@ def overfit_one_batch(
     lowest = lowest_loss(batch)
     with join_ranks(config.training.device) as ranks:
         precision = choose_precision(config.training.precision, ranks.device)
-        prepare(ranks.device, precision, config.training.threads)
+        set_up_device(ranks.device, precision, config.training.threads)
         reseed(config.training.seed, "weights")
         model = build_model(config.model, vocabulary_size, config.tokens.context_length)
         stepper = Stepper(config, model, ranks, precision, Progress())

@@ -169,7 +169,7 @@ class Diverged(FledgeError):
         self.step = step
 
 
-class Outcome(NamedTuple):
+class StepOutcome(NamedTuple):
     """What a step gave, once the device has told."""
 
     step: int
@@ -179,7 +179,7 @@ class Outcome(NamedTuple):
     norm: float
 
 
-def judge(outcome: Outcome, progress: Progress, spike: float | None) -> Trouble | None:
+def judge(outcome: StepOutcome, progress: Progress, spike: float | None) -> Trouble | None:
     """Count a step's loss in, or say what is wrong with it."""
     what = None
     if not math.isfinite(outcome.loss):

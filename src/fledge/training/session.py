@@ -26,10 +26,10 @@ from fledge.tokens import Batch, Loader
 from fledge.training.announce import expect, flops_per_token, grown_memory, opening
 from fledge.training.clock import Clock
 from fledge.training.continuity import check_same_model
-from fledge.training.device import choose_precision, peak, prepare, used_memory
+from fledge.training.device import choose_precision, peak_of, set_up_device, used_memory
 from fledge.training.norms import Norms
 from fledge.training.profiling import StepProfile
-from fledge.training.progress import Diverged, Outcome, Progress, Trouble, judge, total_steps
+from fledge.training.progress import Diverged, Progress, StepOutcome, Trouble, judge, total_steps
 from fledge.training.ranks import Ranks
 from fledge.training.records import Records
 from fledge.training.saver import Saver
@@ -73,7 +73,7 @@ class Session:
         self.validation, self.bytes_per_token = validation, bytes_per_token
         self.device = ranks.device
         self.precision = choose_precision(settings.precision, self.device)
-        prepare(self.device, self.precision, settings.threads)
+        set_up_device(self.device, self.precision, settings.threads)
         self.progress = Progress()
         if resume is not None:
             check_same_model(config, resume)
@@ -90,7 +90,7 @@ class Session:
         if ranks.main:
             left = self.steps - self.progress.step
             pruning.require_room(self.place, settings, left, self.stepper.checkpoint_bytes())
-        self.peak = peak(self.device, self.precision)
+        self.peak = peak_of(self.device, self.precision)
         self.flops_per_token = flops_per_token(config, self.model.vocabulary_size)
         self.view = View(config.name, self.steps, quiet, ranks.main)
         self.stepper.note = self.view.warn
@@ -159,7 +159,7 @@ class Session:
         norms = torch.stack([entry[4] for entry in self._pending]).tolist()
         pending, self._pending = self._pending, []
         for (step, first, after, _, _), loss, norm in zip(pending, losses, norms, strict=True):
-            if trouble := judge(Outcome(step, first, after, loss, norm), self.progress, self.config.training.spike):
+            if trouble := judge(StepOutcome(step, first, after, loss, norm), self.progress, self.config.training.spike):
                 return trouble
             self._last.update(loss=loss, norm=norm)
         return None

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from fledge.config import RunConfig
 from fledge.errors import FledgeError
-from fledge.loss import MASKED
+from fledge.tokens.batch import MASKED
 
 if TYPE_CHECKING:
     from fledge.bundle import Bundle

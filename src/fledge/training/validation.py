@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fledge.loss import MASKED
 from fledge.tokens import Batch
+from fledge.tokens.batch import MASKED
 from fledge.training.objective import Objective
 from fledge.training.ranks import Ranks
 

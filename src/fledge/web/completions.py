@@ -20,10 +20,10 @@ from fledge.web.schemas import NUMBER, Answer, Name
 from fledge.web.shelf import Shelf
 from fledge.web.streams import LiveResponse, collect, last_words, unless_gone
 from fledge.web.worker import Job, Worker
-from fledge.web.writing import Fresh, open_session, run_session
+from fledge.web.writing import Fresh, open_decoding, run_decoding
 
 if TYPE_CHECKING:
-    from fledge.generation.generate import Session
+    from fledge.generation.generate import Decoding
     from fledge.tokenizer import Tokenizer
     from fledge.tokens.index import PassageIndex
 
@@ -159,10 +159,10 @@ def routes(library: Library, shelf: Shelf, worker: Worker) -> APIRouter:
     @router.post("/completions", response_model=Completion, responses={200: {"content": {"text/event-stream": {}}}})
     async def completions(asked: CompletionRequest, request: Request) -> Any:
         """Go on from one or several prompts; with `stream`, as server-sent events that end with `[DONE]`."""
-        session = await run_in_threadpool(start_session, shelf, asked)
+        decoding = await run_in_threadpool(start_decoding, shelf, asked)
         index = await run_in_threadpool(shelf.passages, asked.model) if asked.sources else None
-        writer = Writer(asked, session, index)
-        job = worker.submit(lambda: run_session(session))
+        writer = Writer(asked, decoding, index)
+        job = worker.submit(lambda: run_decoding(decoding))
         if asked.stream:
             return LiveResponse(writer.stream(job), media_type="text/event-stream")
         try:
@@ -174,7 +174,7 @@ def routes(library: Library, shelf: Shelf, worker: Worker) -> APIRouter:
     return router
 
 
-def start_session(shelf: Shelf, asked: CompletionRequest) -> Session:
+def start_decoding(shelf: Shelf, asked: CompletionRequest) -> Decoding:
     shelf.library.bundle(asked.model)
     if asked.echo and asked.logprobs is not None:
         raise FledgeError("logprobs are not offered with echo: a prompt's own tokens get none. Leave one of them out.")
@@ -192,7 +192,7 @@ def start_session(shelf: Shelf, asked: CompletionRequest) -> Session:
         "stop": stop,
         "seed": secrets.randbits(48) if asked.seed is None else asked.seed,
     }
-    return open_session(shelf, asked.model, prompts, parse(SamplingConfig, values), asked.logprobs or 0)
+    return open_decoding(shelf, asked.model, prompts, parse(SamplingConfig, values), asked.logprobs or 0)
 
 
 def prompts_of(asked: CompletionRequest) -> list[Any]:
@@ -202,19 +202,19 @@ def prompts_of(asked: CompletionRequest) -> list[Any]:
 
 
 class Writer:
-    """Turns a session's progress into the answers that OpenAI's clients read."""
+    """Turns a decoding's progress into the answers that OpenAI's clients read."""
 
-    def __init__(self, asked: CompletionRequest, session: Session, index: PassageIndex | None) -> None:
-        self.asked, self.session, self.index = asked, session, index
+    def __init__(self, asked: CompletionRequest, decoding: Decoding, index: PassageIndex | None) -> None:
+        self.asked, self.decoding, self.index = asked, decoding, index
         self.name = f"cmpl-{secrets.token_hex(12)}"
         self.created = int(time.time())
-        self.prompts = [list(ids) for ids in session.histories]
-        self.decoders = [session.tokenizer.decoder() for _ in session.results]
-        self.offsets = [0] * len(session.results)
+        self.prompts = [list(ids) for ids in decoding.histories]
+        self.decoders = [decoding.tokenizer.decoder() for _ in decoding.results]
+        self.offsets = [0] * len(decoding.results)
 
     def whole(self) -> Completion:
         choices = []
-        for row, result in enumerate(self.session.results):
+        for row, result in enumerate(self.decoding.results):
             text = self.echo(row) + result.text
             choices.append(self.end(row, text, self.logprobs(row, 0, len(result.ids))))
         return self.answer(choices, self.usage())
@@ -224,11 +224,11 @@ class Writer:
         `[DONE]`."""
         try:
             if self.asked.echo:
-                for row in range(len(self.session.results)):
+                for row in range(len(self.decoding.results)):
                     yield self.event([Choice(text=self.echo(row), index=row, logprobs=None, finish_reason=None)])
             async for fresh in job.events():
                 yield self.event([self.piece(fresh)])
-            for row in range(len(self.session.results)):
+            for row in range(len(self.decoding.results)):
                 yield self.event([await run_in_threadpool(self.end, row, "", None)])
             if self.asked.stream_options and self.asked.stream_options.include_usage:
                 yield self.event([], self.usage())
@@ -243,7 +243,7 @@ class Writer:
         """What is known when a text has ended."""
         found = None
         if self.index is not None:
-            sources = self.index.sources(self.session.results[row].ids, self.session.tokenizer)
+            sources = self.index.sources(self.decoding.results[row].ids, self.decoding.tokenizer)
             found = [SourceFacts.model_validate(source) for source in sources]
         return Choice(text=text, index=row, logprobs=logprobs, finish_reason=self.reason(row), sources=found)
 
@@ -261,22 +261,22 @@ class Writer:
         """The prompt as it was sent, and not as the model meets it: after a start token, perhaps."""
         if not self.asked.echo:
             return ""
-        sent = prompts_of(self.asked)[row // self.session.sampling.samples]
-        return sent if isinstance(sent, str) else self.session.tokenizer.decode(sent)
+        sent = prompts_of(self.asked)[row // self.decoding.sampling.samples]
+        return sent if isinstance(sent, str) else self.decoding.tokenizer.decode(sent)
 
     def reason(self, row: int) -> Literal["stop", "length"]:
-        return "length" if self.session.results[row].stopped == "length" else "stop"
+        return "length" if self.decoding.results[row].stopped == "length" else "stop"
 
     def usage(self) -> Usage:
-        distinct = self.prompts[:: self.session.sampling.samples]
+        distinct = self.prompts[:: self.decoding.sampling.samples]
         prompt = sum(map(len, distinct))
-        made = sum(len(result.ids) for result in self.session.results)
+        made = sum(len(result.ids) for result in self.decoding.results)
         return Usage(prompt_tokens=prompt, completion_tokens=made, total_tokens=prompt + made)
 
     def logprobs(self, row: int, start: int, stop: int) -> Logprobs | None:
         if self.asked.logprobs is None:
             return None
-        result, tokenizer = self.session.results[row], self.session.tokenizer
+        result, tokenizer = self.decoding.results[row], self.decoding.tokenizer
         tokens = [token_text(tokenizer, token) for token in result.ids[start:stop]]
         chosen = result.logprobs[start:stop]
         found = result.alternatives[start:stop] if self.asked.logprobs else [[] for _ in tokens]

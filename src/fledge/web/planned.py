@@ -20,7 +20,7 @@ class PlannedChoice(Answer):
     why: str
 
 
-class Plan(Answer):
+class StartPlan(Answer):
     """What `fledge start` chose for a run, and what it will take. The choices stand; the rest follows from them."""
 
     texts: list[str]
@@ -51,7 +51,7 @@ class Setting(Answer):
     kind: Literal["number", "text", "flag", "choice"]
 
 
-def plan_of(folder: Path, name_of: Callable[[str], str | None]) -> Plan | None:
+def plan_of(folder: Path, name_of: Callable[[str], str | None]) -> StartPlan | None:
     """The plan of a run; None of one that had none, or is being planned."""
     path = folder / START
     if not path.is_file():
@@ -63,7 +63,7 @@ def plan_of(folder: Path, name_of: Callable[[str], str | None]) -> Plan | None:
     forecast = _forecast(folder, config)
     speed = float(kept["speed"])
     tokens = config.steps * config.training.batch_size * config.tokens.context_length
-    return Plan(
+    return StartPlan(
         texts=[name for place in kept["texts"] if (name := name_of(place)) is not None],
         time=kept["time"],
         set=kept["set"],

@@ -24,7 +24,7 @@ from fledge.web.orders import (
     TrainRequest,
     is_untrained,
 )
-from fledge.web.planned import Plan, Setting, plan_of, settings_list, verdict_of
+from fledge.web.planned import Setting, StartPlan, plan_of, settings_list, verdict_of
 from fledge.web.schemas import Answer
 from fledge.web.uploads import Texts
 
@@ -61,7 +61,7 @@ class Standing(Answer):
 
     run: str
     job: JobFacts | None
-    plan: Plan | None
+    plan: StartPlan | None
     "Of a run that began with one."
     trained: bool
     "Whether it has a checkpoint."

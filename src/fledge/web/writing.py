@@ -18,7 +18,7 @@ from fledge.web.streams import LiveResponse, last_words
 from fledge.web.worker import Job, Worker
 
 if TYPE_CHECKING:
-    from fledge.generation.generate import Session
+    from fledge.generation.generate import Decoding
 
 
 class Fresh(NamedTuple):
@@ -30,35 +30,35 @@ class Fresh(NamedTuple):
     text: str
 
 
-def open_session(
+def open_decoding(
     shelf: Shelf,
     bundle: str,
     prompts: Sequence[str | list[int]],
     sampling: SamplingConfig,
     alternatives: int = 0,
     prefix: Sequence[int] = (),
-) -> Session:
+) -> Decoding:
     """A generation that is ready to run; everything that can be wrong with the request is found here."""
-    from fledge.generation.generate import Session, check_ids
+    from fledge.generation.generate import Decoding, check_ids
 
     found = shelf.bundle(bundle)
-    session = Session(found.model, found.tokenizer, prompts, sampling, alternatives)
+    decoding = Decoding(found.model, found.tokenizer, prompts, sampling, alternatives)
     check_ids(prefix, found.tokenizer)
-    for history, stream in zip(session.histories, session.streams, strict=True):
+    for history, stream in zip(decoding.histories, decoding.streams, strict=True):
         history += prefix
         for token in prefix:
             stream.push(token)
-    return session
+    return decoding
 
 
-def run_session(session: Session) -> Iterator[Fresh]:
-    """Drive a session; ids whose text is not certain yet are given with the next piece of their row."""
-    given = [0] * len(session.results)
-    for piece in session.pieces():
-        stop = len(session.results[piece.row].ids)
+def run_decoding(decoding: Decoding) -> Iterator[Fresh]:
+    """Drive a decoding; ids whose text is not certain yet are given with the next piece of their row."""
+    given = [0] * len(decoding.results)
+    for piece in decoding.pieces():
+        stop = len(decoding.results[piece.row].ids)
         yield Fresh(piece.row, given[piece.row], stop, piece.text)
         given[piece.row] = stop
-    for row, result in enumerate(session.results):
+    for row, result in enumerate(decoding.results):
         if len(result.ids) > given[row]:
             yield Fresh(row, given[row], len(result.ids), "")
 
@@ -79,8 +79,8 @@ def routes(shelf: Shelf, worker: Worker) -> APIRouter:
         """
         values = request.model_dump(exclude={"bundle", "prompt", "prefix", "alternatives"})
         sampling = parse(SamplingConfig, values)
-        session = await run_in_threadpool(
-            open_session,
+        decoding = await run_in_threadpool(
+            open_decoding,
             shelf,
             request.bundle,
             [request.prompt],
@@ -88,16 +88,16 @@ def routes(shelf: Shelf, worker: Worker) -> APIRouter:
             request.alternatives,
             request.prefix,
         )
-        job = worker.submit(lambda: run_session(session))
-        return LiveResponse(lines(job, session), media_type="application/x-ndjson")
+        job = worker.submit(lambda: run_decoding(decoding))
+        return LiveResponse(lines(job, decoding), media_type="application/x-ndjson")
 
     return router
 
 
-async def lines(job: Job, session: Session) -> AsyncGenerator[bytes, None]:
+async def lines(job: Job, decoding: Decoding) -> AsyncGenerator[bytes, None]:
     """The events of one text as lines of JSON."""
-    result, vocab = session.results[0], session.tokenizer.vocab
-    limit, prompt = session.model.context_length, len(session.histories[0])
+    result, vocab = decoding.results[0], decoding.tokenizer.vocab
+    limit, prompt = decoding.model.context_length, len(decoding.histories[0])
     started = time.monotonic()
     try:
         yield line({"event": "start", "ahead": job.ahead, "prompt_tokens": prompt, "note": note(limit, prompt)})
