@@ -91,7 +91,7 @@ def test_a_process_of_its_own_is_asked_to_stop() -> None:
 def test_memory_is_known() -> None:
     total = memory.total()
     assert total is not None
-    assert 1 << 20 < memory.resident() <= memory.peak() * 1.1 < total * 1.1
+    assert 1 << 20 < memory.resident() <= memory.peak_memory() * 1.1 < total * 1.1
 
 
 def test_one_module_knows_systems() -> None:
