@@ -14,7 +14,7 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import HTMLResponse
 
 from fledge.errors import FledgeError
-from fledge.experiments.plan import PLAN, Plan, key_of
+from fledge.experiments.plan import PLAN, ExperimentPlan, key_of
 from fledge.experiments.statistics import estimate
 from fledge.experiments.trials import Measure, trial_folder
 from fledge.runs.layout import REPORT
@@ -89,7 +89,7 @@ class ExperimentAnswer(Answer):
 class Found(NamedTuple):
     """What one look at an experiment's folder found."""
 
-    plan: Plan
+    plan: ExperimentPlan
     measure: Measure
     trials: list[TrialEntry]
     updated: float
@@ -156,7 +156,7 @@ def describe(name: str, folder: Path, catalogue: Catalogue) -> ExperimentAnswer:
 def look(folder: Path, catalogue: Catalogue) -> Found:
     """The plan, and every trial as it stands now."""
     read_object(folder / PLAN)  # refuses one that is too large
-    plan = Plan.read(folder)
+    plan = ExperimentPlan.read(folder)
     if plan.kind not in KINDS:
         raise FledgeError(f"{folder / 'plan.json'} is the plan of no sweep, ablation or comparison.")
     axes = [str(text).partition("=")[0] for text in plan.facts.get("over", ())]

@@ -31,7 +31,7 @@ from fledge.web.schemas import NUMBER, Name, Request
 from fledge.web.shelf import Shelf, changed
 from fledge.web.streams import LiveResponse, collect, last_words
 from fledge.web.worker import Busy, Worker
-from fledge.web.writing import as_base64, line, run_session, token
+from fledge.web.writing import as_base64, line, run_decoding, token
 
 if TYPE_CHECKING:
     from fledge.bundle import Bundle
@@ -228,12 +228,12 @@ def parts_of(replay: Replay) -> dict[str, str]:
 
 def write(request: LearnRequest, bundle: Bundle) -> Iterator[Any]:
     """The text that a checkpoint writes, after a piece for each step towards it: other texts take turns with these."""
-    from fledge.generation.generate import Session
+    from fledge.generation.generate import Decoding
 
     sampling = SamplingConfig(max_tokens=request.max_tokens, temperature=request.temperature, seed=request.seed)
-    session = Session(bundle.model, bundle.tokenizer, [request.prompt], sampling)
-    yield from run_session(session)
-    result, vocab = session.results[0], bundle.tokenizer.vocab
+    decoding = Decoding(bundle.model, bundle.tokenizer, [request.prompt], sampling)
+    yield from run_decoding(decoding)
+    result, vocab = decoding.results[0], bundle.tokenizer.vocab
     yield {"tokens": [token(result, vocab, place) for place in range(len(result.ids))], "stopped": result.stopped}
 
 
