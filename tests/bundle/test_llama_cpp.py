@@ -19,9 +19,10 @@ from fledge.model.families import GGUF, home
 from fledge.tokenizer import CharacterTokenizer, Tokenizer, train_bpe
 from tests.bundle.conftest import TEXT, small_config, small_model
 from tests.bundle.test_exchange import OTHERS, SHAPES, make
+from tests.conftest import DATA
 from tests.llama_cpp import LlamaCpp
 
-MESSY = Path(__file__).parents[3] / "shared/data/messy"
+MESSY = DATA / "messy"
 SENTENCES = [
     "In the beginning, the earth — é 你好 and 42,000 men's   hearts\n\n\tdon't  I'LL\r\n",
     "Ελληνικά русский العربية עברית हिन्दी 日本語 한국어 ไทย 👩‍👩‍👧‍👦 🏳️‍🌈 ﬃ ½ ² x²",

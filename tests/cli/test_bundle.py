@@ -664,6 +664,8 @@ def test_a_quantised_export_says_what_it_costs(tmp_path: Path, folder: Path, fle
     gguf, kind = tmp_path / "a.gguf", "q4_0"
     said = fledge("bundle", "export", folder / "one", gguf, "--type", kind, "--text", folder / "text.txt")
     assert said.code == 0, said.err
+    assert "a.Modelfile is for Ollama" in said.out
+    assert "Ollama" not in fledge("bundle", "export", folder / "one", tmp_path / "a").out
     bundle = load_bundle(folder / "one")
     bits = []
     for weights in (bundle.model.state_dict(), rounded(bundle.model.state_dict(), kind)):

@@ -165,10 +165,11 @@ def export_(
     if text is not None and not quantised:
         raise FledgeError("--text measures what a quantised type costs: give one with --type, such as q8_0.")
     loaded = load_bundle(find_bundle(bundle, at))
+    modelfile = place.with_suffix(MODELFILE)
+    of_another = modelfile.exists()
     export_bundle(loaded, place, format, dtype)
     print(f"{place} is written.")
-    modelfile = place.with_suffix(MODELFILE)
-    if modelfile.is_file():
+    if modelfile.is_file() and not of_another:
         print(f"{modelfile} is for Ollama: ollama create NAME -f {modelfile}")
     if dtype is not None and quantised:
         _print_cost(loaded, bundle, dtype.lower(), text)
