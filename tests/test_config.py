@@ -138,7 +138,7 @@ def test_unknown_recipes_are_answered_with_the_nearest(tmp_path) -> None:
     with pytest.raises(FledgeError, match="is a run and not a recipe.*--resume"):
         load_recipe(str(tmp_path))
     (tmp_path / "list.json").write_text("[]")
-    with pytest.raises(FledgeError, match=r"list\.json holds no settings but a list"):
+    with pytest.raises(FledgeError, match=r"list\.json holds a list and not a table of settings"):
         load_recipe(str(tmp_path / "list.json"))
 
 
@@ -180,8 +180,8 @@ def test_the_handbooks_table_of_where_settings_can_go_is_the_one_there_is() -> N
         ("training.steps=false", "training.steps = false is not allowed: give a number."),
         ("model.norm=true", "model.norm = true is not allowed"),
         ("corpus.source=", "corpus.source: an empty text is not allowed"),
-        ('corpus.source="a\\u0000b"', "holds a NUL character"),
-        ('name="a\\u0000b"', "holds a NUL character"),
+        ('corpus.source="a\\u0000b"', "contains a NUL character"),
+        ('name="a\\u0000b"', "contains a NUL character"),
         ("training.steps=" + "9" * 5000, "training.steps = "),
     ],
 )

@@ -279,7 +279,7 @@ def test_a_text_that_moved_is_not_needed_where_its_tokens_are_whole(tmp_path, te
     small_run(folder, moved).train()
     moved.unlink()
     again = Run.open(folder, quiet=True)
-    with pytest.warns(UserWarning, match="Going on with the tokens of it"):
+    with pytest.warns(UserWarning, match="Using its tokens"):
         assert len(again.tokens.split("train").tokens) == len(trained.tokens.split("train").tokens)
     with pytest.raises(FledgeError, match="no file or folder"):
         _ = Run.open(folder, [f"corpus.source={tmp_path / 'other.txt'}"], quiet=True).tokens
@@ -296,7 +296,7 @@ def test_drawing_and_threads_leave_the_process_as_it_was(tmp_path, text) -> None
 
 
 def test_a_folder_that_no_bundle_could_be_loaded_from_is_refused_before_training(tmp_path, text) -> None:
-    with pytest.raises(FledgeError, match="lies below a name that is not UTF-8, .* Choose another place"):
+    with pytest.raises(FledgeError, match="contains a name that is not UTF-8, .* Choose another place"):
         small_run(tmp_path / "nu\udcfe", text).train()
     assert not list(tmp_path.glob("nu*"))
 

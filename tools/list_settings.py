@@ -16,32 +16,32 @@ HEAD = """\
 # Settings
 
 Every setting has one name, one default and one explanation. The name is the same in a recipe (TOML), on the command
-line (`--set model.layers=6`) and in Python (`fledge.Run("akjv-demo", overrides=["model.layers=6"])`). A recipe says
-what differs from these defaults ([an example](training.md#a-recipe-of-your-own)); the packaged ones are
-{recipes}. A run keeps all of its settings in `config.json`.
+line (`--set model.layers=6`) and in Python (`fledge.Run("akjv-demo", overrides=["model.layers=6"])`). A recipe
+lists the settings that differ from these defaults ([an example](training.md#a-recipe-of-your-own)). The packaged
+recipes are {recipes}. A run keeps all of its settings in `config.json`.
 
-A value after `--set` is written as in TOML, `--set 'corpus.source=["a.txt", "b.txt"]'`; a plain word needs no quotes.
-`none` unsets a value; in a file, leave the setting out.
+Write a value after `--set` as in TOML: `--set 'corpus.source=["a.txt", "b.txt"]'`. A plain word needs no quotes. `none`
+unsets a value; in a file, leave the setting out instead.
 """
 ENVIRONMENT = """
 ## Environment variables and exit codes
 
 | variable | what it does |
 |---|---|
-| `FLEDGE_CACHE` | where downloads are kept, in the place of `fledge` in the user's cache folder |
-| `FLEDGE_CORPORA` | where fetched corpora lie, in the place of `corpora` in the cache |
-| `FLEDGE_IMPORT` | modules with architectures of your own, as `--import` names them |
-| `FLEDGE_INPUT`, `FLEDGE_WORKING` | in a notebook of `fledge kaggle`: other folders |
-| `FLEDGE_TIME`, `FLEDGE_NETWORK` | there: another limit; 1 lets it use the network |
-| `NO_COLOR` | no colours, whatever its value |
+| `FLEDGE_CACHE` | folder for downloads; default: `fledge` in the user's cache folder |
+| `FLEDGE_CORPORA` | folder for fetched corpora; default: `corpora` in the cache |
+| `FLEDGE_IMPORT` | Python files with your own architectures, like `--import` |
+| `FLEDGE_INPUT`, `FLEDGE_WORKING` | in a notebook of `fledge kaggle`: its input and output folders |
+| `FLEDGE_TIME`, `FLEDGE_NETWORK` | in the same notebook: the time limit; 1 allows the network |
+| `NO_COLOR` | no colours, if set to any value |
 
 | exit code | when |
 |---|---|
-| 0 | it is done |
-| 1 | a check found something wrong, which is printed |
-| 2 | the command was refused: one sentence on the standard error stream says why, and what to do |
+| 0 | success |
+| 1 | a check found a problem, which is printed |
+| 2 | the command was refused: standard error says why, and what to do |
 | 130 | stopped by Ctrl-C |
-| 141 | the program that read the output ended first |
+| 141 | the program that reads the output ended first |
 """
 BAR = r"\|"  # inside a table
 TABLE = "\n| setting | default | choices | |\n|---|---|---|---|\n"

@@ -25,7 +25,7 @@ def changed(name: object, how: str = "was changed") -> FledgeError:
     >>> print(changed("notes.txt"))
     notes.txt was changed while it was read. Give the command again when nothing writes to it any more.
     """
-    return FledgeError(f"{name} {how} while it was read. Give the command again when nothing writes to it any more.")
+    return FledgeError(f"{name} {how} while it was read. Run the command again when nothing writes to it any more.")
 
 
 MOST_NAMES = 40  # told where none is like the one that was given

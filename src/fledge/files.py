@@ -68,7 +68,7 @@ def require_utf8(path: Path, what: str) -> None:
         str(path.absolute()).encode()
     except UnicodeEncodeError:
         raise FledgeError(
-            f"{path} lies below a name that is not UTF-8, from which {what} can't be read. Choose another place."
+            f"{path} contains a name that is not UTF-8, and {what} can't be read from there. Choose another place."
         ) from None
 
 

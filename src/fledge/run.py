@@ -183,15 +183,15 @@ class Run:
         except FledgeError as error:
             if (kept := self._kept_tokens()) is None:
                 raise
-            note(f"{error} Going on with the tokens of it in {self.folder / 'tokens'}.")
+            note(f"{error} Using its tokens in {self.folder / 'tokens'}.")
             return kept
         self.claim()
         try:
             return store_on_the_fly(corpus, self.tokenizer, self.folder / "tokens", progress=not self.quiet)
         except OtherText:
             raise FledgeError(
-                f"{self.folder} was begun with other text or another tokenizer. Leave the settings of corpus and "
-                "tokenizer as they were, or begin a new run in another folder."
+                f"{self.folder} was started with another text or tokenizer. Leave the settings of corpus and "
+                "tokenizer as they were, or start a new run in another folder."
             ) from None
 
     def _kept_tokens(self) -> TokenStore | None:
@@ -258,7 +258,7 @@ class Run:
                 self.__dict__.pop(name, None)
         elif resume is None and checkpoints(self.folder):
             raise FledgeError(
-                f"{self.folder} holds a run with checkpoints already. Go on with it "
+                f"{self.folder} already holds a run with checkpoints. Resume it "
                 f"({command('train', '--resume', self.folder)}), or choose another folder with --out."
             )
         if resume is not None:

@@ -203,7 +203,7 @@ def test_weights_of_more_than_one_type_are_not_saved(tmp_path: Path, tokenizer: 
     config = small_config()
     model = small_model(config, tokenizer).bfloat16()
     model.layers[0].ln1.float()
-    with pytest.raises(FledgeError, match="of the types bfloat16, float32, and a bundle's are all of one"):
+    with pytest.raises(FledgeError, match="have the types bfloat16, float32, and a bundle needs a single type"):
         save_bundle(tmp_path / "b", config, tokenizer, model)
     save_bundle(tmp_path / "b", config, tokenizer, model.float())
 
@@ -266,7 +266,7 @@ def test_a_forged_header_length_allocates_nothing(tmp_path: Path, length: int) -
 @pytest.mark.parametrize("path", [None, 3, b"runs/akjv", ["runs/akjv"]])
 def test_what_is_no_path_is_a_sentence(path: Any) -> None:
     for read in (load, load_bundle):
-        with pytest.raises(FledgeError, match=r"is no place to load a bundle from\. Give the path"):
+        with pytest.raises(FledgeError, match=r"is not a path of a bundle\. Give the path"):
             read(path)
 
 

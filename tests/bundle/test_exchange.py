@@ -636,7 +636,7 @@ def test_weights_that_are_not_finite_are_not_imported(tmp_path: Path, tokenizer:
     weights = load_file(folder / "model.safetensors")
     weights["model.norm.weight"][3] = torch.nan
     save_file(weights, folder / "model.safetensors")
-    with pytest.raises(FledgeError, match="not finite, in what is ln_final.weight here"):
+    with pytest.raises(FledgeError, match="not finite, in the weights that fledge calls ln_final.weight"):
         import_bundle(folder, tmp_path / "back")
 
 

@@ -78,5 +78,5 @@ def test_the_table_names_the_device_that_auto_chose() -> None:
 @pytest.mark.parametrize("seconds", ["1e18", "nan", "0", "-1"])
 def test_a_time_that_never_ends_or_never_begins_is_refused(seconds: str) -> None:
     command = ["bench", "device", "--device", "cpu", "--batch", "2", "--seconds", seconds]
-    with pytest.raises(FledgeError, match="is not possible: give more than 0"):
+    with pytest.raises(FledgeError, match="is not allowed: give more than 0"):
         CliRunner().invoke(build(), command, catch_exceptions=False)

@@ -484,7 +484,7 @@ def test_bundle_export_takes_the_format_from_the_name(fledge: Fledge, folder: Pa
     for name in ("z.ollama", "z.safetensors", "my.model.bin"):
         refused = fledge("bundle", "export", folder / "one", tmp_path / name)
         assert refused.code == 2
-        assert f"known by the ending .{name.rpartition('.')[2]}" in refused.err
+        assert f"has the extension .{name.rpartition('.')[2]}" in refused.err
         assert not (tmp_path / name).exists()
     assert fledge("bundle", "export", folder / "one", tmp_path / "mine-0.1").code == 0
     assert fledge("bundle", "export", folder / "one", tmp_path / "z.hf", "--format", "huggingface").code == 0
@@ -615,8 +615,8 @@ def test_a_card_that_a_manifest_lists_is_packed_once(fledge: Fledge, folder: Pat
         (lambda moments: dict([*moments.items()][1:]), "is missing, and"),
         (lambda moments: {name: each[:1] for name, each in moments.items()}, "is of shape"),
         (lambda moments: {name: each.long() for name, each in moments.items()}, "torch.int64"),
-        (lambda moments: {name: each - 1 for name, each in moments.items()}, "no training leaves there"),
-        (lambda moments: {name: each * torch.nan for name, each in moments.items()}, "no training leaves there"),
+        (lambda moments: {name: each - 1 for name, each in moments.items()}, "negative or non-finite moments"),
+        (lambda moments: {name: each * torch.nan for name, each in moments.items()}, "negative or non-finite moments"),
     ],
 )
 def test_check_says_what_resuming_would(fledge: Fledge, tmp_path: Path, change: Any, sentence: str) -> None:

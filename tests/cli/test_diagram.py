@@ -103,7 +103,7 @@ def test_the_house_in_mermaid_has_every_import_of_the_picture(tmp_path: Path, mo
         (("tinystories", "-o", "/dev/null/model.svg"), "/dev/null/model.svg can't be written"),
         (("--house", "--set", "model.layers=2"), "--set changes a model"),
         (("--house", "--context", "8", "--vocabulary", "9"), "--context, --vocabulary changes a model"),
-        (("",), "An empty name is no model"),
+        (("",), "The name of the model is empty"),
         (("tinystorys",), "Did you mean tinystories"),
         (("xl", "--set", "model.architecture=mamba"), "'mamba'"),
         (("xl", "--set", "model.heads=7"), "does not divide"),

@@ -190,13 +190,13 @@ def test_debug_shows_the_traceback_wherever_it_stands_and_exits_as_without_it(mo
         ("train x --layers 6", "no option --layers. It is a setting: --set model.layers=VALUE."),
         ("train x --seed 1", "It is a setting: --set training.seed=VALUE."),
         ("generate x -z", "fledge generate has no option -z. See fledge generate --help."),
-        ("train x --resume", "--resume needs a value: the folder of a run to go on with."),
+        ("train x --resume", "--resume needs a value: the folder of a run to resume."),
         ("generate", "fledge generate needs BUNDLE: a bundle, a run, or a packed bundle."),
         ("tokenize x -o y", "fledge tokenize needs --tokenizer: a tokenizer's folder or file"),
         ("corpus show x --validation-fraction 0.9", "--validation-fraction 0.9 is not allowed: "),
         ("corpus show x --samples abc", "--samples abc is not allowed: "),
         ("corpus show x --format cvs", "'cvs' is not one of 'auto', 'text'"),
-        ("doctor now", "fledge doctor can't make anything of 'now'"),
+        ("doctor now", "fledge doctor does not understand 'now'"),
     ],
 )
 def test_a_mistyped_command_is_one_sentence(monkeypatch, capsys, arguments: str, sentence: str) -> None:

@@ -71,7 +71,7 @@ def test_a_process_that_is_started_knows_it_too(code: Path) -> None:
 
 def test_code_that_a_recipe_names_runs_only_where_it_is_allowed(fledge: Fledge, code: Path) -> None:
     Path("mine.toml").write_text('imports = ["mine.py"]\n[model]\narchitecture = "mine"\n')
-    with pytest.raises(FledgeError, match=r"asks to run the Python file mine\.py.* --import mine\.py"):
+    with pytest.raises(FledgeError, match=r"wants to run the Python file mine\.py.* --import mine\.py"):
         load_recipe("mine.toml")
     for words in (("train", "mine.toml"), ("account", "show", "mine.toml"), ("kaggle", "mine.toml")):
         refused = fledge(*words)
@@ -105,7 +105,7 @@ def test_a_file_that_cannot_be_run_is_a_sentence(code: Path, monkeypatch: pytest
 def test_quiet_leaves_out_progress_and_notes_of_every_verb(fledge: Fledge, code: Path) -> None:
     changes = [f"--set={change}" for change in [*SMALL, "corpus.source=text.txt"]]
     loud = fledge("train", "akjv-demo", *changes, "--out", "runs/loud")
-    assert "note: No token store" in loud.err
+    assert "note: There is no token store" in loud.err
     for words in (["-q", "train"], ["train", "--quiet"], ["train", "-q"]):
         quiet = fledge(*words, "akjv-demo", *changes, "--out", f"runs/{len(words[0])}{words[-1]}")
         assert (quiet.code, quiet.err) == (0, "")

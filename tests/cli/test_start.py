@@ -43,7 +43,7 @@ def test_a_text_becomes_a_model_with_reasons(stories: Path) -> None:
     done = fledge(stories, "start", "My stories.txt", "--time", "25s")
     took = time.monotonic() - began
     assert done.returncode == 0, done.stderr
-    assert "No token store" not in done.stderr
+    assert "no token store" not in done.stderr
     assert took < 60  # the time asked for, and what it takes to import torch on a busy machine
     run = stories / "runs" / "my-stories"
     recipe = (run / "recipe.toml").read_text()
@@ -130,7 +130,7 @@ def test_a_plan_trains_nothing_and_takes_what_is_set_by_hand(stories: Path) -> N
     other = Start(
         [str(stories / "My stories.txt")], 60, "1m", stories / "run", lambda word, fact: None, ["model.layers=2"]
     )
-    with pytest.raises(FledgeError, match="begun with other settings"):
+    with pytest.raises(FledgeError, match="started with other settings"):
         other.run()
 
 

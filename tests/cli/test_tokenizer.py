@@ -384,7 +384,7 @@ def test_fetch_uses_the_cache(
         ),
         (("train", "corpus.txt", "--out", "own", "--pattern", "("), "pattern"),
         (("train", "corpus.txt", "--out", "own", "--special", "a", "--special", "a"), "special"),
-        (("train", "corpus.txt", "--out", "corpus.txt/own"), "is a file, and a folder"),
+        (("train", "corpus.txt", "--out", "corpus.txt/own"), "is a file and not a folder"),
         (("train", "corpus.txt", "--out", "link"), "link is already there"),
         pytest.param(("train", "corpus.txt", "--out", "x" * 5000), "can't be a path", id="train into a long name"),
         (("train", "corpus.txt", "--out", "own", "--vocab-size", 10**30), "vocab_size = 10+ must be"),
@@ -421,7 +421,7 @@ def test_fetch_uses_the_cache(
         (("convert", "word", "texts"), "already there"),
         (("convert", "word", "own", "--special", "<a>"), "must be a text"),
         pytest.param(("convert", "word", "own", "--special", "<a>=" + "9" * 5000), "must be a text", id="a long id"),
-        (("fetch", "gpt5"), "can be fetched"),
+        (("fetch", "gpt5"), "is not a published vocabulary"),
         (("fetch", "gpt2", "--out", "texts"), "already there"),
     ],
 )
@@ -460,7 +460,7 @@ def test_no_memory_for_a_text_is_told_of_the_text(
     monkeypatch.setattr("fledge.tokenizer.fit.train_tokenizer", too_much)
     result = fledge("tokenizer", "train", corpus, "--out", tmp_path / "own")
     assert result.code == 2
-    assert "the text, or one document of it, is too large" in result.err
+    assert "the text, or one of its documents, is too large" in result.err
     assert "model.width" not in result.err
 
 

@@ -215,7 +215,7 @@ def test_a_refused_resume_changes_nothing(
 def test_other_text_is_refused_with_what_a_run_can_do(finished: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
-    with pytest.raises(FledgeError, match="as they were, or begin a new run in another folder"):
+    with pytest.raises(FledgeError, match="as they were, or start a new run in another folder"):
         fledge("train", "--resume", str(folder), "--set", "corpus.validation_fraction=0.4")
 
 
@@ -275,11 +275,11 @@ def test_a_complete_run_of_so_many_tokens_says_how_to_go_on(corpus: Path, tmp_pa
     [
         ([], "Name a recipe"),
         (["--at", "3"], "--at names a step"),
-        (["akjv-demo", "--resume", "nowhere"], "leave out the recipe"),
+        (["akjv-demo", "--resume", "nowhere"], "Leave out the recipe"),
         (["--resume", "nowhere"], "nowhere"),
         (["akjv-demo", "--time-limit", "soon"], "not a duration such as 8h50m"),
         (["akjv-demo", "--set", "training.tracker=wandb"], "training.trackers"),
-        (["akjv-demo", "--set", "training.device=gpu9"], "is no device"),
+        (["akjv-demo", "--set", "training.device=gpu9"], "is not a device"),
         (
             ["akjv-demo", *changes(["model.architecture=lstm", "tokens.policy=lanes", "tokens.lanes=64"])],
             "tokens.lanes = 64 and training.batch_size = 32 are not allowed together",

@@ -483,7 +483,7 @@ def test_a_copy_has_the_same_outline_and_content(tmp_path):
 
 def test_a_separator_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
-    with pytest.raises(FledgeError, match="is not UTF-8, which a separator is"):
+    with pytest.raises(FledgeError, match="is not valid UTF-8"):
         Corpus.open(tmp_path / "a.txt", separator="\udcff")
 
 

@@ -164,7 +164,7 @@ def test_a_name_in_any_letters_is_fetched_under_it(server, tmp_path):
         ("https://example.com/corpus/", "is the address of a folder"),
         ("https://example.com", "is the address of a folder"),
         ("https://example.com/corpus/..", "is the address of a folder"),
-        ("http://[::1/x", "is not an address: Invalid IPv6 URL"),
+        ("http://[::1/x", "is not a valid address: Invalid IPv6 URL"),
         (f"http://{'x' * 70}.example/x.txt", "can't be fetched: .*Check the address"),
     ],
 )
@@ -224,7 +224,7 @@ def test_where_nothing_is_published_the_first_copy_is_the_measure(server, unknow
     fetch("unknown", progress=False)
     server.data, server.tag = DATA[::-1], '"two"'
     unknown.unlink()
-    with pytest.raises(FledgeError, match=r"noted in .*text.txt.sha256; remove it to trust the file anew"):
+    with pytest.raises(FledgeError, match=r"stored in .*text.txt.sha256; remove it to accept the new file"):
         fetch("unknown", progress=False)
     unknown.with_name("text.txt.sha256").unlink()
     assert fetch("unknown", progress=False)[0].read_bytes() == DATA[::-1]

@@ -60,5 +60,5 @@ def test_a_damaged_page_is_refused_by_name(path):
 
 def test_standard_input_is_refused_with_what_to_do(monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)  # it is not even looked at
-    with pytest.raises(FledgeError, match="Standard input can't be Parquet.*Write it to a file"):
+    with pytest.raises(FledgeError, match="Parquet can't be read from standard input.*Write it to a file"):
         Corpus.open("-", format="parquet")

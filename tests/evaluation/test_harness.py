@@ -146,7 +146,7 @@ def test_a_task_s_wishes_are_followed_or_refused_with_a_sentence() -> None:
         {"do_sample": True, "min_p": 0.3, "repetition_penalty": 1.5, "max_new_tokens": 3, "num_beams": 1}
     )
     assert (more.min_p, more.repetition_penalty, more.max_tokens) == (0.3, 1.5, 3)
-    with pytest.warns(UserWarning, match="no setting for here: num_beams = 4, typo = 'x'"):
+    with pytest.warns(UserWarning, match="that fledge does not have: num_beams = 4, typo = 'x'"):
         sampling_of({"num_beams": 4, "typo": "x"})
     assert sampling_of({"do_sample": False, "temperature": 0.7, "top_k": 5}).temperature == 0
     for wrong, sentence in [
@@ -229,7 +229,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["nonexist"], None, "lm_eval has no task 'nonexist'. lm_eval's own command lists"),
         (["wikitext", "lambada_openia"], None, "Did you mean lambada_openai"),
-        (["wikitext"], "nowhere", "nowhere is no folder"),
+        (["wikitext"], "nowhere", "nowhere is not a folder"),
     ],
 )
 def test_what_lm_eval_does_not_have_is_one_sentence(
@@ -242,7 +242,7 @@ def test_what_lm_eval_does_not_have_is_one_sentence(
 @pytest.mark.usefixtures("stand_in")
 def test_a_task_file_that_is_no_yaml_is_named(bundle: Bundle, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("task: mine\n  : [")
-    with pytest.raises(FledgeError, match="mine.yaml is not YAML: .* Mend it"):
+    with pytest.raises(FledgeError, match="mine.yaml is not YAML: .* Fix it"):
         run_tasks({"bundle": bundle}, ["mine"], tmp_path)
 
 

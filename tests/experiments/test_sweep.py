@@ -537,7 +537,7 @@ def test_a_folder_with_something_else_is_refused_before_anything_is_written(conf
         lambda: sweep(config, place, [parse_axis("model.layers=1,2")]),
         lambda: compare(["transformer", "lstm"], config, place),
     ):
-        with pytest.raises(FledgeError, match="holds no experiment"):
+        with pytest.raises(FledgeError, match="is not an experiment"):
             run()
     assert [path.name for path in place.iterdir()] == ["diary.txt"]
 
@@ -602,7 +602,7 @@ def test_what_a_trial_elsewhere_raises_comes_back_as_words(monkeypatch, tmp_path
         ("optimizer.learning_rate=1e-3,,1e-2", "learning_rate"),
         ("name=a,b", "no result depends on it"),
         ("model.multiplier=2,4", "no effect on model.architecture = transformer"),
-        ("training.device=cpu,gpu", "no device for fledge"),
+        ("training.device=cpu,gpu", "not a device that fledge supports"),
     ],
 )
 def test_values_that_no_trial_can_use_are_refused_before_the_first(config, tmp_path: Path, over, words) -> None:

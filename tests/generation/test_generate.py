@@ -398,5 +398,5 @@ def test_a_model_without_a_state_reads_the_whole_context_for_every_token(tokeniz
 
 
 def test_a_prompt_of_half_a_character_is_a_sentence(rope: Model, tokenizer: Tokenizer) -> None:
-    with pytest.raises(FledgeError, match=r"The prompt holds U\+D800, half of a character"):
+    with pytest.raises(FledgeError, match=r"The prompt contains U\+D800, half of a surrogate pair"):
         generate(rope, tokenizer, ["\ud800"])

@@ -166,7 +166,7 @@ def test_impossible_lengths_are_refused(name):
     for wrong in (torch.tensor([1, 2, 3]), torch.tensor([1.0, 2.5])):
         with pytest.raises(FledgeError, match="one whole number for each of 2 rows"):
             model.hidden(ids(2, 3), state=model.init_state(2), lengths=wrong)
-    with pytest.raises(FledgeError, match="lengths goes with a state"):
+    with pytest.raises(FledgeError, match="lengths needs a state"):
         model.hidden(ids(2, 3), lengths=torch.tensor([1, 2]))
 
 

@@ -122,7 +122,7 @@ def test_what_no_format_holds_is_refused():
         assert nearest_home(config, HUB).endswith(f"llama: train with model.{change}.")
     strange = ModelConfig(architecture="of-my-own")
     assert format_of(strange) is None
-    with pytest.raises(FledgeError, match="No model of transformers is like this one"):
+    with pytest.raises(FledgeError, match="transformers has no model like this one"):
         export_weights(strange, {})
     with pytest.raises(FledgeError, match="model_type = 'mamba' can't be imported"):
         config_from_hub({"model_type": "mamba"})

@@ -154,5 +154,5 @@ def test_too_long_a_text_and_a_strange_model_are_refused() -> None:
         pass
 
     model.__class__ = Strange
-    with pytest.raises(FledgeError, match="Nothing is known of the inside"):
+    with pytest.raises(FledgeError, match="The view Inside does not support"):
         look(model, ONE)

@@ -23,7 +23,7 @@ from fledge.training.stepper import Stepper
 from tests.training.support import run, settings
 
 GONE = (
-    r"is not this run's folder any more: its config\.json is gone.*nothing more is written there.*begin the run again"
+    r"is not this run's folder any more: its config\.json is gone.*nothing more is written there.*start the run again"
 )
 
 

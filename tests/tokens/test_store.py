@@ -351,7 +351,7 @@ def test_on_the_fly_says_how_to_avoid_it(tmp_path):
     assert len(store.split("train").tokens)
     del store
     assert not folder.exists()
-    with pytest.warns(UserWarning, match="No token store"):
+    with pytest.warns(UserWarning, match="There is no token store"):
         store_on_the_fly(Corpus.from_documents(TEXTS), ByteTokenizer(), tmp_path / "kept", progress=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -364,7 +364,7 @@ def test_on_the_fly_names_the_sources_as_they_were_given(tmp_path):
         (tmp_path / name).write_text(lines)
     names = [str(tmp_path / "*.data"), str(tmp_path / "b.data")]
     corpus = Corpus.open(*names, format="jsonl", field="body", skip_bad=True)
-    with pytest.warns(UserWarning, match="No token store") as caught:
+    with pytest.warns(UserWarning, match="There is no token store") as caught:
         store_on_the_fly(corpus, ByteTokenizer(), tmp_path / "kept", progress=False)
     words = shlex.split(str(caught[0].message).partition("all runs: ")[2].partition(", then")[0])
     options = ["--format", "jsonl", "--field", "body", "--skip-bad"]

@@ -141,7 +141,7 @@ def test_going_back_skips_the_batch_and_goes_on(
     config = settings(training={"steps": 30, "on_divergence": "skip", "spike": spike, "save_every": 5})
     result = run(config, tmp_path / "run", windows=windows)
     assert result.step == 30
-    assert "without the samples 200 to 207" in capsys.readouterr().err
+    assert "skips the samples 200 to 207" in capsys.readouterr().err
     training = load_checkpoint(tmp_path / "run").training
     assert training is not None
     assert training.values["skipped"] == [[200, 208]]
@@ -303,7 +303,7 @@ def test_a_first_checkpoint_that_cannot_be_written_promises_nothing(tmp_path, mo
         run(settings(), tmp_path / "run")
     sentence = str(caught.value)
     assert (
-        "model.safetensors). There is no checkpoint yet. Check the disk, or use another, then give the same" in sentence
+        "model.safetensors). There is no checkpoint yet. Check the disk, or use another, then run the same" in sentence
     )
     assert "--resume" not in sentence
     assert "free" not in sentence.lower()

@@ -249,7 +249,7 @@ def test_a_changed_architecture_is_refused_by_name(unbroken: Path, tmp_path: Pat
 
 def test_fewer_steps_than_done_are_refused(unbroken: Path, tmp_path: Path) -> None:
     shutil.copytree(unbroken, tmp_path / "run")
-    with pytest.raises(FledgeError, match="has done 12 steps already, and 5 are asked for"):
+    with pytest.raises(FledgeError, match="has already done 12 steps, and 5 were requested"):
         run(settings(model={"dropout": 0.1}, training={"steps": 5}), tmp_path / "run", resume=True)
 
 
@@ -285,7 +285,7 @@ def test_a_run_without_a_checkpoint_is_not_begun_again_to_diverge_again(tmp_path
 
 
 def test_a_folder_with_a_run_is_not_overwritten(unbroken: Path) -> None:
-    with pytest.raises(FledgeError, match="holds a run already"):
+    with pytest.raises(FledgeError, match="already holds a run"):
         run(settings(model={"dropout": 0.1}), unbroken)
 
 

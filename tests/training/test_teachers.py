@@ -135,7 +135,7 @@ def test_what_can_not_be_learned_from_is_refused(taught, tmp_path):
         distillation([taught[0], tmp_path / "other"], "akjv-demo", SMALL)
     with pytest.raises(FledgeError, match=r"windows have 32\. Set tokens.context_length=16"):
         distillation(taught, "akjv-demo", [*SMALL, "tokens.context_length=32"])
-    with pytest.raises(FledgeError, match="tokens.policy = packed can't be learned from teachers"):
+    with pytest.raises(FledgeError, match="tokens.policy = packed can't be used with teachers"):
         distillation(taught, "akjv-demo", [*SMALL, "tokens.policy=packed"])
     with pytest.raises(FledgeError, match="at least one teacher"):
         distillation([], "akjv-demo", SMALL)

@@ -133,7 +133,7 @@ class TestTokens:
 
     def test_bytes_that_do_not_decode_are_explained(self, page: Any) -> None:
         visit(page, "tokens")
-        page.get_by_label("Or bytes in hexadecimal").fill("C0 AF")
+        page.get_by_label("Or enter bytes in hexadecimal").fill("C0 AF")
         page.get_by_text("two-byte form of U+002F").wait_for()
 
     def test_a_megabyte_does_not_freeze_the_page(self, page: Any) -> None:
@@ -277,7 +277,7 @@ class TestInside:
     def test_a_take_leads_inside(self, page: Any) -> None:
         visit(page, "generate")
         page.get_by_label("Bundle", exact=True).select_option(ALPHA)
-        page.get_by_label("Tokens at most", exact=True).fill("8")
+        page.get_by_label("Maximum tokens", exact=True).fill("8")
         page.get_by_label("Prompt", exact=True).fill("the egg")
         page.get_by_role("button", name="Generate").click()
         until(page, "/tokens in/.test(document.querySelector('.take-status').textContent)")
@@ -437,7 +437,7 @@ class TestGenerate:
     def test_a_text_streams_in_and_the_seed_repeats_it(self, page: Any) -> None:
         visit(page, "generate")
         page.get_by_label("Bundle", exact=True).select_option(ALPHA)
-        page.get_by_label("Tokens at most", exact=True).fill("20")
+        page.get_by_label("Maximum tokens", exact=True).fill("20")
         page.get_by_label("Temperature", exact=True).fill("0.725")  # between two steps of the arrow keys
         page.get_by_label("Repetition penalty", exact=True).fill("1.01")
         page.get_by_label("Prompt", exact=True).fill("the egg")
@@ -469,7 +469,7 @@ class TestGenerate:
         visit(page, "generate")
         page.get_by_label("Bundle", exact=True).select_option(ALPHA)
         page.get_by_label("Prompt", exact=True).fill("In the beginning")
-        page.get_by_label("Tokens at most", exact=True).fill("12")
+        page.get_by_label("Maximum tokens", exact=True).fill("12")
         page.get_by_role("button", name="Generate").click()
         until(page, "/tokens in/.test(document.querySelector('.take-status').textContent)")
         page.locator(".g").nth(3).click()
@@ -492,7 +492,7 @@ class TestGenerate:
     def test_a_branch_by_keyboard_keeps_the_focus_at_its_place(self, page: Any) -> None:
         visit(page, "generate")
         page.get_by_label("Bundle", exact=True).select_option(ALPHA)
-        page.get_by_label("Tokens at most", exact=True).fill("12")
+        page.get_by_label("Maximum tokens", exact=True).fill("12")
         page.get_by_role("button", name="Generate").click()
         until(page, "/tokens in/.test(document.querySelector('.take-status').textContent)")
         page.locator(".written").focus()
@@ -504,14 +504,14 @@ class TestGenerate:
         until(page, "/tokens in/.test(document.querySelector('.take-status').textContent)")
         assert page.evaluate("document.activeElement.className") == "written"
         page.keyboard.press("ArrowRight")
-        page.get_by_text("Token 5: what could have stood here").wait_for()
+        page.get_by_text("Token 5: alternatives").wait_for()
 
     def test_a_server_that_dies_is_told_in_a_sentence(self, page: Any, world: Path) -> None:
         command = [sys.executable, "-m", "fledge", "serve", str(world / "runs"), "--port", "0", "--no-open"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
             try:
                 page.goto(process.stdout.readline().split()[5] + "#/generate")  # type: ignore[union-attr]
-                page.get_by_label("Tokens at most", exact=True).fill("8000")
+                page.get_by_label("Maximum tokens", exact=True).fill("8000")
                 page.get_by_label("Temperature", exact=True).fill("1")
                 page.get_by_role("button", name="Generate").click()
                 until(page, "document.querySelectorAll('.g').length > 5")
@@ -523,7 +523,7 @@ class TestGenerate:
         visit(page, "generate")
         page.get_by_label("Bundle", exact=True).select_option(ALPHA)
         page.get_by_label("Prompt", exact=True).fill("In the beginning")
-        page.get_by_label("Tokens at most", exact=True).fill("8000")
+        page.get_by_label("Maximum tokens", exact=True).fill("8000")
         page.get_by_label("Temperature", exact=True).fill("1")
         page.evaluate(
             """() => { window.said = 0; new MutationObserver(() => { window.said++; })
@@ -543,10 +543,10 @@ class TestGenerate:
         visit(page, "generate")
         page.get_by_label("Bundle", exact=True).select_option(ALPHA)
         page.get_by_label("Temperature", exact=True).fill("1")
-        page.get_by_label("Tokens at most", exact=True).fill("5")
+        page.get_by_label("Maximum tokens", exact=True).fill("5")
         page.get_by_role("button", name="Generate").click()
         until(page, "/tokens in/.test(document.querySelector('.take-status').textContent)")
-        page.get_by_label("Tokens at most", exact=True).fill("8000")
+        page.get_by_label("Maximum tokens", exact=True).fill("8000")
         page.get_by_role("button", name="Generate").click()
         until(page, "document.querySelectorAll('.g').length > 5 && document.querySelectorAll('.caret').length === 1")
         page.get_by_role("button", name="Take 1").click()
@@ -581,7 +581,7 @@ class TestGenerate:
         visit(page, "generate")
         page.get_by_label("Bundle", exact=True).select_option(ALPHA)
         page.get_by_label("Beside it", exact=True).select_option(BETA)
-        page.get_by_label("Tokens at most", exact=True).fill("10")
+        page.get_by_label("Maximum tokens", exact=True).fill("10")
         page.get_by_role("button", name="Generate").click()
         until(
             page,

@@ -60,7 +60,7 @@ def test_the_page_underlines_what_was_copied_and_shows_the_passage(learned: Path
     with serving([learned.parent]) as address, browsing() as page:
         page.goto(f"{address}/#/generate")
         write(page, 60)
-        page.get_by_role("heading", name="Where it comes from").wait_for()
+        page.get_by_role("heading", name="Sources").wait_for()
         assert page.locator(".written .g.copied").count() >= 20
         page.locator(".sources li button").first.click()
         passage = page.locator(".passage")
@@ -68,9 +68,9 @@ def test_the_page_underlines_what_was_copied_and_shows_the_passage(learned: Path
         assert passage.locator("mark").inner_text().strip()
         assert "the hen said" in passage.inner_text()
         page.locator(".written .g").last.click()  # a token of the stretch shows the alternatives, and the passage
-        assert page.get_by_text("what could have stood here").is_visible()
+        assert page.get_by_text(": alternatives").is_visible()
         write(page, 5)
-        page.get_by_text("No stretch of 20 tokens").wait_for()
+        page.get_by_text("No passage of 20 tokens").wait_for()
         page.get_by_role("button", name="Take 1").click()
         until(page, "document.querySelectorAll('.written .g.copied').length >= 20")
         assert page.problems == []
@@ -79,5 +79,5 @@ def test_the_page_underlines_what_was_copied_and_shows_the_passage(learned: Path
 def write(page: Any, tokens: int) -> None:
     page.get_by_label("Prompt").fill("the egg")
     page.get_by_label("Temperature", exact=True).fill("0")
-    page.get_by_label("Tokens at most", exact=True).fill(str(tokens))
+    page.get_by_label("Maximum tokens", exact=True).fill(str(tokens))
     page.get_by_role("button", name="Generate", exact=True).click()

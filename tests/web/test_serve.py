@@ -130,7 +130,7 @@ def test_a_taken_port_is_one_sentence(world: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(FledgeError, match="Choose another with --port"):
+        with pytest.raises(FledgeError, match="Choose another port with --port"):
             serve([world / "runs"], "127.0.0.1", taken.getsockname()[1], None, "cpu", False)
 
 

@@ -63,11 +63,11 @@ def test_a_newcomer_meets_the_text_first(empty: tuple[Path, str]) -> None:
         give(page, ("book.txt", b"%PDF-1.7 and more"))
         page.get_by_role("alert").get_by_text("is a PDF file").wait_for()
         assert {path.name for path in runs.rglob("*") if path.is_file()} == {"eggs.jsonl", "pasted.txt"}
-        page.get_by_text("Change a setting by hand").click()
+        page.get_by_text("Change a setting").click()
         page.get_by_label("A setting to change").fill("model.layers")
         page.keyboard.press("Enter")
         until(page, f"({FOCUSED}) === 'model.layers'")
-        assert page.locator(".changes").get_by_text("Blocks, one after the other.").is_visible()
+        assert page.locator(".changes").get_by_text("Number of blocks.").is_visible()
 
 
 @pytest.mark.slow
@@ -92,10 +92,10 @@ def test_six_clicks_from_an_empty_folder_to_a_text(empty: tuple[Path, str]) -> N
         page.get_by_role("button", name="Stop").wait_for()
         page.goto("about:blank")  # closed, and opened again
         page.goto(f"{address}/#/train")
-        page.get_by_role("link", name="Write with it").wait_for(timeout=240_000)
+        page.get_by_role("link", name="Generate text").wait_for(timeout=240_000)
         assert page.frame_locator("iframe.report").get_by_text("What the numbers mean").count() == 1
         assert page.get_by_text(re.compile("overfit")).first.is_visible()
-        page.get_by_role("link", name="Write with it").click()
+        page.get_by_role("link", name="Generate text").click()
         page.get_by_role("button", name="Generate", exact=True).click()
         page.get_by_text(re.compile(r"tokens? in [\d.]+ s")).first.wait_for()
         assert page.evaluate("window.clicks") + 3 <= 6  # three before the page was closed
@@ -115,7 +115,7 @@ def test_on_a_phone_in_the_dark_nothing_is_cut_off(empty: tuple[Path, str]) -> N
         page.get_by_role("button", name="Start training").wait_for(timeout=240_000)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         page.get_by_role("button", name="Discard").click()
-        page.get_by_text("Choose a text, then a time").wait_for()
+        page.get_by_text("Choose a text and a time").wait_for()
         assert page.problems == []
 
 

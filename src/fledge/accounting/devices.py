@@ -125,7 +125,7 @@ def find_device(name: str) -> Device:
         return this_device() if name.lower() == "auto" else measured_cpu()
     if (device := match(name)) is None:
         known = nearest(name.lower(), [*DEVICES, "auto", "cpu"])
-        raise FledgeError(f"There is no device {name!r} in the table. {known}")
+        raise FledgeError(f"The table has no device {name!r}. {known}")
     return device
 
 
@@ -165,8 +165,8 @@ def this_device() -> Device:
         name = devices.title(place)
         if (device := match(name)) is None:
             raise FledgeError(
-                f"The GPU of this machine, {name}, is not in the table of devices. "
-                f"Name one that is like it with --device: {', '.join(DEVICES)}."
+                f"The GPU of this machine, {name}, is not in the table of devices. Name a similar one with "
+                f"--device: {', '.join(DEVICES)}."
             )
         return replace(device, memory=float(devices.total_memory(place) or device.memory))
     return measured_cpu()

@@ -200,14 +200,14 @@ class Account:
     def _device(self, device: Device | str | None) -> Device:
         found = find_device(device) if isinstance(device, str) else device or self.device
         if not isinstance(found, Device):
-            raise FledgeError("A time needs a device, such as device='h200'.")
+            raise FledgeError("A time estimate needs a device, such as device='h200'.")
         return found
 
     def _peak(self, device: Device | str | None) -> float:
         found = self._device(device)
         if (peak := found.peak(self.precision)) is None:
             raise FledgeError(
-                f"{found.title} has no units for {self.precision}. Its precisions: {', '.join(found.peaks)}."
+                f"{found.title} does not support {self.precision}. It supports: {', '.join(found.peaks)}."
             )
         return peak
 

@@ -310,8 +310,8 @@ def _show_time(console: Console, account: Account, plan: Assumptions) -> None:
     largest = account.memory.largest_batch(device.memory)
     if not largest:
         console.print(
-            f"It does not fit: one window needs {readable_bytes(account.memory.at(1))}, and there are "
-            f"{readable_bytes(device.memory)}. What follows is for a device like this one with enough memory."
+            f"It does not fit: one window needs {readable_bytes(account.memory.at(1))}, and the device has "
+            f"{readable_bytes(device.memory)}. The next lines assume a device like this with enough memory."
         )
     else:
         limit = account.memory.at(largest)

@@ -124,6 +124,7 @@ def textbook(config: ModelConfig, vocabulary_size: int, context_length: int) -> 
     """
     if config.architecture != "transformer":
         raise FledgeError(
-            f"The notes' list is for Transformers, and model.architecture = {config.architecture}. Use the real memory."
+            f"The textbook formula is for Transformers, and model.architecture = {config.architecture}. Use "
+            "--memory real."
         )
     return Textbook(config.layers, config.width, config.heads, context_length, vocabulary_size)

@@ -69,9 +69,7 @@ def _pack_folder(folder: Path, target: Path, training: bool) -> Path:
     card = folder / CARD
     own_card = card.is_file() and card.resolve().parent == folder.resolve()  # and not a link to a file of the person's
     if own_card and card.stat().st_size > LARGEST_CARD:
-        raise FledgeError(
-            f"{card} is longer than the {LARGEST_CARD:,} bytes that a packed bundle's may have. Shorten it."
-        )
+        raise FledgeError(f"{card} is longer than the {LARGEST_CARD:,} bytes allowed in a packed bundle. Shorten it.")
     files = [folder / name for name in dict.fromkeys([*[CARD] * own_card, *manifest.files])]
     require_space(target.parent, sum(path.stat().st_size for path in files), f"Packing {folder.name}")
     with atomic_write(target) as file, _writer(target, file) as add:
@@ -224,7 +222,7 @@ class _Member(tarfile.TarInfo):
 def _plain(path: Path, archive: tarfile.TarFile, info: tarfile.TarInfo) -> tuple[str, IO[bytes]]:
     stream = archive.extractfile(info) if info.isreg() else None
     if stream is None:
-        raise FledgeError(f"{path} holds {info.name!r}, which is no plain file. Do not trust it.")
+        raise FledgeError(f"{path} holds {info.name!r}, which is not a plain file. Do not trust it.")
     return info.name, stream
 
 
@@ -236,7 +234,7 @@ def copy_limited(stream: IO[bytes], target: Path, limit: int, where: Path) -> No
             copied += len(block)
             if copied > limit:
                 raise FledgeError(
-                    f"{where}: {target.name} is longer than the {limit:,} bytes that are allowed it. Do not trust it."
+                    f"{where}: {target.name} is longer than the {limit:,} bytes allowed. Do not trust it."
                 )
             file.write(block)
 

@@ -58,13 +58,13 @@ def export_bundle(bundle: Bundle, target: Path | str, format: str | None = None,
     if format is None:
         if named is None and re.fullmatch(r"\.[A-Za-z]\w*", target.suffix):
             raise FledgeError(
-                f"No format to export to is known by the ending {target.suffix}. Name a .gguf file (for llama.cpp and "
-                "Ollama) or an .onnx file; a folder for transformers has a name without an ending, or is told by "
+                f"No export format has the extension {target.suffix}. Name a .gguf file (for llama.cpp and "
+                "Ollama) or an .onnx file. For a transformers folder, give a name without an extension, or "
                 "--format huggingface."
             )
         format = named or "huggingface"
     if format not in FORMATS:
-        raise FledgeError(f"{format!r} is not a format to export to. {nearest(format, FORMATS)}")
+        raise FledgeError(f"{format!r} is not an export format. {nearest(format, FORMATS)}")
     if named is not None and format != named:
         raise FledgeError(
             f"{target} is the name of {'an' if named == 'onnx' else 'a'} {named.upper()} file, and {format} writes "
@@ -89,8 +89,8 @@ def export_bundle(bundle: Bundle, target: Path | str, format: str | None = None,
         most = torch.stack(tensor.aminmax()).abs().max().item()  # one pass, and not a number where one is none
         if not math.isfinite(most):
             raise FledgeError(
-                f"{bundle.source}: {name} holds numbers that are not finite: its training went wrong. Export an "
-                "earlier checkpoint."
+                f"{bundle.source}: {name} holds numbers that are not finite, so its training diverged. Export "
+                "an earlier checkpoint."
             )
         if most > torch.finfo(kind).max:
             raise FledgeError(f"{name} holds {most:.3g}, which is too large for {dtype}. Export with --dtype float32.")
@@ -128,8 +128,8 @@ def _write_hub_folder(target: Path, bundle: Bundle, weights: dict[str, Tensor], 
     if family.file:
         nearest_one = f" {nearest_home(config, HUB)}" if config.architecture == "transformer" else ""
         note(
-            f"No model of transformers is like this one, so the folder carries its own code, {family.file}: load it "
-            f"with trust_remote_code=True.{nearest_one}"
+            f"transformers has no model like this one, so the folder contains its own code, {family.file}: "
+            f"load it with trust_remote_code=True.{nearest_one}"
         )
     return target
 
@@ -175,7 +175,7 @@ def import_bundle(
     Only safetensors are read: pickled weights may run code."""
     source = Path(source)
     if is_archive(source):
-        raise FledgeError(f"{source} is a packed bundle of fledge's own: use it as it is.")
+        raise FledgeError(f"{source} is a packed fledge bundle. It needs no import: use it as it is.")
     if not (source / "config.json").is_file():
         why = "there is no config.json in it." if source.exists() else "there is nothing at that path."
         meant = "" if source.exists() else did_you_mean(source)
@@ -215,7 +215,10 @@ def import_bundle(
     def values() -> Iterator[Tensor]:
         for name, tensor in imported(config, OnDisk(paths), family, named):
             if not tensor.isfinite().all():
-                raise FledgeError(f"{source} holds numbers that are not finite, in what is {name} here. Do not use it.")
+                raise FledgeError(
+                    f"{source} holds numbers that are not finite, in the weights that fledge calls {name}. Do not "
+                    "use it."
+                )
             yield tensor.to(widest)
 
     name = Path(target).name if origin else source.resolve().name or "imported"

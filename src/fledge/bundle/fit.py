@@ -23,7 +23,7 @@ def require_fit(
     """Refuse a tokenizer of more ids than the model has scores for."""
     if ids > vocabulary_size:
         raise FledgeError(
-            f"{tokenizer} has {ids:,} ids and the model {vocabulary_size:,}: they do not belong together. {advice}"
+            f"{tokenizer} has {ids:,} ids and the model has {vocabulary_size:,}: they do not belong together. {advice}"
         )
 
 
@@ -37,12 +37,12 @@ def require_same_model(config: RunConfig, bundle: Bundle) -> None:
     ]
     if fixed:
         raise FledgeError(
-            f"The model and the tokenizer are those of {bundle.source}, and {'; '.join(fixed[:4])}. "
-            "Leave these settings as they are there."
+            f"The model and the tokenizer come from {bundle.source}, and {'; '.join(fixed[:4])}. Do not "
+            "change these settings."
         )
     length, longest = config.tokens.context_length, bundle.model.context_length
     if "tokens.context_length" in differing and length > longest:
         raise FledgeError(
-            f"tokens.context_length = {length} is not allowed: the model of {bundle.source} sees {longest} tokens at "
-            "most."
+            f"tokens.context_length = {length} is not allowed: the model of {bundle.source} sees at most "
+            f"{longest} tokens."
         )

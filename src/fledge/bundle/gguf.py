@@ -146,7 +146,7 @@ def modelfile(name: str, bundle: Bundle) -> str:
     ]
     for text in sampling.stop:
         if '"""' in text or text.endswith('"'):
-            note(f"A Modelfile has no way to write the stop text {text!r:.60}: it is left out.")
+            note(f"A Modelfile can't express the stop text {text!r:.60}, so it is left out.")
         else:
             lines.append(f'PARAMETER stop """{text}"""')
     return "\n".join(lines) + "\n"

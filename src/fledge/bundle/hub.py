@@ -38,7 +38,7 @@ def place_of(path: object) -> Path:
     """
     if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
         raise FledgeError(
-            f"{path!r:.40} is no place to load a bundle from. Give the path of a bundle, a run or a packed bundle, "
+            f"{path!r:.40} is not a path of a bundle. Give the path of a bundle, a run or a packed bundle, "
             "such as 'runs/akjv'."
         )
     return local_bundle(path) if is_hub(path) else Path(path)
@@ -90,7 +90,7 @@ def push_bundle(
 
     address = parse(place if place.startswith("hf:") else f"hf://{place}")
     if address.kind != "model" or address.path:
-        raise FledgeError(f"{place} is no name for a model: push to owner/name.")
+        raise FledgeError(f"{place} is not a name for a model. Push to owner/name.")
     with temporary_folder("fledge-push-") as home:
         folder = Path(home) / address.repository.partition("/")[2]
         if format == "huggingface":
@@ -98,7 +98,7 @@ def push_bundle(
         elif format == "bundle":
             save_bundle(folder, bundle.config, bundle.tokenizer, bundle.model, metrics=bundle.metrics)
         else:
-            raise FledgeError(f"{format!r:.40} is not a format to push: it is huggingface or bundle.")
+            raise FledgeError(f"{format!r:.40} is not a format to push. Use huggingface or bundle.")
         settings = without_places(bundle.config)
         write_json(folder / SETTINGS, settings.model_dump(mode="json"))
         if curve is not None:

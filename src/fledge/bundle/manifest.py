@@ -94,7 +94,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise FledgeError(f"{folder} is not a bundle: there is no {MANIFEST} in it. {what_to_try(folder)}")
     if path.stat().st_size > LARGEST_MANIFEST:
         size = readable_bytes(path.stat().st_size)
-        raise FledgeError(f"{path} is {size} long; no bundle's manifest is. Do not trust it.")
+        raise FledgeError(f"{path} is {size} long, more than any bundle's manifest. Do not trust it.")
     values = read_json(path)
     if not isinstance(values, dict) or values.get("format") != "fledge-bundle":
         raise FledgeError(f"{path} is not a fledge bundle's manifest. Copy the bundle again, or give another.")
@@ -145,7 +145,7 @@ def verify_files(folder: Path, files: dict[str, Entry], contents: bool = True) -
         path = folder / name
         if not path.is_file():
             raise FledgeError(
-                f"{path} is missing: the bundle was not copied whole. Copy it again, or go back to an earlier one."
+                f"{path} is missing: the bundle was not copied completely. Copy it again, or go back to an earlier one."
             )
         if root not in path.resolve().parents:
             raise FledgeError(f"{path} is a link that leaves the bundle. Do not trust it.")

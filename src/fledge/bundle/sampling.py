@@ -64,9 +64,7 @@ def hub_sampling(config: RunConfig, context_length: int) -> dict[str, Any]:
     if sampling.repetition_penalty != 1:
         found["repetition_penalty"] = sampling.repetition_penalty
     if shown := [f"{name} = {value!r:.40}" for name in left if (value := getattr(sampling, name)) != _USUAL[name]]:
-        note(
-            f"Not written to {GENERATION}: sampling.{', sampling.'.join(shown)}. Give them where the text is generated."
-        )
+        note(f"Not written to {GENERATION}: sampling.{', sampling.'.join(shown)}. Give them when you generate text.")
     return found
 
 
@@ -77,7 +75,7 @@ def sampling_from_hub(folder: Path, tokenizer: Tokenizer, context_length: int) -
         return SamplingConfig()
     values = read_json(path)
     if not isinstance(values, dict):
-        raise FledgeError(f"{path} is not a table of settings: mend it, or remove it to import without it.")
+        raise FledgeError(f"{path} is not a table of settings. Fix it, or remove it to import without it.")
     taken: dict[str, Any] = {}
     left: dict[str, str] = {}
     for name, value in values.items():

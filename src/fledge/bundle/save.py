@@ -85,8 +85,8 @@ def save_bundle(
     kinds = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in forms.values()})
     if len(kinds) != 1:
         raise FledgeError(
-            f"The model's weights are of the types {', '.join(kinds)}, and a bundle's are all of one. Make them so "
-            "first, such as with model.float()."
+            f"The model's weights have the types {', '.join(kinds)}, and a bundle needs a single type. "
+            "Convert them first, such as with model.float()."
         )
     tensors = [*forms.values(), *(training.tensors.values() if training else ())]
     needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors)

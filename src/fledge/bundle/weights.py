@@ -139,7 +139,7 @@ def tensor_files(folder: Path, stem: str) -> list[Path]:
     if not names:
         raise FledgeError(f"{index} names no files: there are no weights in {folder}.")
     if len(paths) != len(names) or not all(path.is_file() for path in paths):
-        raise FledgeError(f"{index} names files that are not beside it: the folder was not copied whole.")
+        raise FledgeError(f"{index} names files that are missing: the folder was not copied completely.")
     return paths
 
 

@@ -54,19 +54,21 @@ VERBS = (
 )
 
 MODEL_OUT_OF_MEMORY = (
-    "memory ran out: the model, the batch or the context is too large for this machine. Set model.width, "
-    "training.batch_size or tokens.context_length lower; fledge account shows what a recipe needs."
+    "out of memory: the model, the batch or the context is too large for this machine. Lower model.width, "
+    "training.batch_size or tokens.context_length; fledge account shows what a recipe needs."
 )
 TEXTS_OUT_OF_MEMORY = (
-    "memory ran out: the model, or the texts that are written at once, are too large for this machine. Give fewer "
+    "out of memory: the model, or the texts generated at once, are too large for this machine. Give fewer "
     "prompts or samples, or a smaller --max-tokens."
 )
-TEXT_OUT_OF_MEMORY = "memory ran out: the text, or one document of it, is too large for this machine. Give less of it."
+TEXT_OUT_OF_MEMORY = (
+    "out of memory: the text, or one of its documents, is too large for this machine. Give a smaller text."
+)
 OUT_OF_MEMORY = {
     **dict.fromkeys(("corpus", "tokenizer", "tokenize"), TEXT_OUT_OF_MEMORY),
     "generate": TEXTS_OUT_OF_MEMORY,
 }
-STOPPED = "stopped. What is whole stays so; the same command goes on where it can, and else begins again."
+STOPPED = "stopped. Complete files are kept. The same command resumes where it can, and otherwise starts again."
 
 
 def build() -> typer.Typer:
@@ -208,18 +210,21 @@ def os_sentence(error: OSError) -> str:
         case errno.EROFS:
             return f"{where.strip()} can't be written: the file system is read-only. Choose another place."
         case errno.ENOSPC:
-            return f"the disk is full{where and ' at'}{where}. What was whole still is; free some space and go on."
+            return (
+                f"the disk is full{where and ' at'}{where}. Complete files are kept. Free some space and run the "
+                "command again."
+            )
         case errno.ENOENT:
             meant = did_you_mean(Path(str(error.filename))) if error.filename else ""
             return f"there is no file or folder{where}.{meant or ' Check the path.'}"
         case errno.EACCES | errno.EPERM:
-            return f"reading or writing{where} is not permitted. Check the rights of the file and its folder."
+            return f"reading or writing{where} is not permitted. Check the permissions of the file and its folder."
         case errno.EEXIST:
-            return f"{where.strip()} is there already, and is in the way. Choose another name."
+            return f"{where.strip()} exists already. Choose another name."
         case errno.EISDIR:
             return f"{where.strip()} is a folder, and a file is needed here."
         case errno.ENOTDIR:
-            return f"{where.strip()} lies below a file, and a folder is needed here."
+            return f"{where.strip()} is inside a file, where a folder is needed."
         case errno.EIO:
             what = f"{where.strip()} could not be read or written" if where else "a file could not be read or written"
             return f"{what}: the disk or the network drive reports an error. Check it, or use a copy elsewhere."

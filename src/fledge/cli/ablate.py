@@ -12,22 +12,22 @@ from fledge.cli.places import recipes
 
 
 def ablate(
-    recipe: Annotated[str, typer.Argument(help="A packaged recipe, or a TOML file.", autocompletion=recipes)],
+    recipe: Annotated[str, typer.Argument(help="A packaged recipe's name, or a TOML file.", autocompletion=recipes)],
     group: Annotated[
         list[str] | None,
-        typer.Option(help="architecture, windows, vocabulary, fit or tied; may be given more than once."),
+        typer.Option(help="architecture, windows, vocabulary, fit or tied; can be repeated."),
     ] = None,
     arm: Annotated[list[str] | None, typer.Option(help="An arm of your own: 'name: a.b=c d.e=f'.")] = None,
     set_: Changes = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The experiment's folder; runs/RECIPE-ablate by default.")
+        Path | None, typer.Option("--out", "-o", help="The experiment's folder; default: runs/RECIPE-ablate.")
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Seeds per arm; one shows no uncertainty.", min=1)] = 3,
+    seeds: Annotated[int, typer.Option(help="Seeds per arm; a single seed gives no uncertainty.", min=1)] = 3,
     budget: Budget = None,
     engine: EngineName = "local",
     parallel: Parallel = 1,
 ) -> None:
-    """Run a recipe with one part changed at a time, at equal data and seeds, and report the differences."""
+    """Change one part of a recipe at a time, with the same data and seeds, and report the differences."""
     from fledge.cli.experiment import command_line, finish, seconds_of
     from fledge.config import load_recipe
     from fledge.experiments.ablate import ablate as run_ablation

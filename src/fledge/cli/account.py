@@ -37,12 +37,12 @@ class _ShowByDefault(TyperGroup):
 app = typer.Typer(
     cls=_ShowByDefault,
     no_args_is_help=True,
-    help="What a model costs: parameters, FLOPs, memory, time.\n\nStart with: fledge account tinystories",
+    help="Count what a model costs: parameters, FLOPs, memory, time.\n\nStart with: fledge account tinystories",
 )
 
 Set = Annotated[list[str] | None, typer.Option("--set", help="Change a setting: --set model.layers=6")]
-Context = Annotated[int | None, typer.Option(min=1, help="Context length; the recipe's own unless given.")]
-Vocabulary = Annotated[int | None, typer.Option(min=2, help="Vocabulary size; the recipe's own unless given.")]
+Context = Annotated[int | None, typer.Option(min=1, help="Context length; default: the recipe's.")]
+Vocabulary = Annotated[int | None, typer.Option(min=2, help="Vocabulary size; default: the recipe's.")]
 
 
 @app.command("show")
@@ -51,27 +51,29 @@ def show(
         str, typer.Argument(help="A recipe, a TOML file, a bundle, or a shape: small, medium, large, xl.")
     ],
     settings: Set = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Windows at once; the recipe's own unless given.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Windows per step; default: the recipe's.")] = None,
     context: Context = None,
     vocabulary: Vocabulary = None,
     precision: Annotated[str | None, typer.Option(help="auto, fp32, tf32, bf16 or fp16.")] = None,
     recompute: Annotated[bool | None, typer.Option(help="Recompute activations in the backward pass.")] = None,
-    flash: Annotated[bool, typer.Option(help="Attention that keeps no T×T scores.")] = True,
-    memory: Annotated[str, typer.Option(help="real: what our training holds; textbook: reckoned by hand.")] = "real",
+    flash: Annotated[bool, typer.Option(help="Use attention that does not store T×T scores.")] = True,
+    memory: Annotated[str, typer.Option(help="real: what fledge allocates; textbook: the usual formula.")] = "real",
     device: Annotated[
-        str | None, typer.Option(help="A device such as h200 or a100; auto for this one, cpu for its CPU.")
+        str | None, typer.Option(help="A device such as h200 or a100; auto for this machine, cpu for its CPU.")
     ] = None,
-    tokens: Annotated[
-        float | None, typer.Option(min=1, help="Tokens to train on; the recipe's own unless given.")
-    ] = None,
+    tokens: Annotated[float | None, typer.Option(min=1, help="Tokens to train on; default: the recipe's.")] = None,
     mfu: Annotated[
         float | None,
-        typer.Option(min=0.0, max=1.0, help="Share of the device's peak that is reached; a run's own, else 0.4."),
+        typer.Option(
+            min=0.0, max=1.0, help="Share of the device's peak FLOPs to assume; default: a run's own, otherwise 0.4."
+        ),
     ] = None,
-    price: Annotated[float | None, typer.Option(min=0.0, help="Price of the device per hour.")] = None,
+    price: Annotated[
+        float | None, typer.Option(min=0.0, help="Price of the device per hour, to print the cost.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Parameters, FLOPs, memory and time of one model."""
+    """Print the parameters, FLOPs, memory and time of one model."""
     from rich.console import Console
 
     from fledge.accounting import account_run
@@ -110,7 +112,7 @@ def show(
         raise
     except (OverflowError, ValueError):  # a number that no float holds, or that is infinite
         raise FledgeError(
-            f"The numbers of {target} are beyond reckoning. Choose a smaller model, batch or number of tokens."
+            f"The numbers of {target} are too large to compute. Choose a smaller model, batch or number of tokens."
         ) from None
     if as_json:
         print(text)
@@ -123,15 +125,13 @@ def show(
 @app.command("compare")
 def compare(
     targets: Annotated[list[str], typer.Argument(help="Recipes, bundles or shapes: small medium large xl")],
-    contexts: Annotated[
-        list[int] | None, typer.Option("--context", min=1, help="Context lengths to compare at.")
-    ] = None,
+    contexts: Annotated[list[int] | None, typer.Option("--context", min=1, help="Context lengths to compare.")] = None,
     settings: Set = None,
     vocabulary: Vocabulary = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Also draw stacked bars into this SVG.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Also draw stacked bars to this SVG file.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Shares of the FLOPs by component, across models and context lengths."""
+    """Compare the share of FLOPs in each component across models and context lengths."""
     from rich.console import Console
 
     from fledge.accounting import account_run
@@ -155,7 +155,7 @@ def compare(
 
 @app.command("devices")
 def devices(as_json: Json = False) -> None:
-    """The table of devices: peaks, memory, bandwidth, and where each is printed."""
+    """Print the table of devices: peak FLOPs, memory, bandwidth, and the source of each number."""
     from rich.console import Console
 
     from fledge.accounting.devices import DEVICES
@@ -179,8 +179,8 @@ def open_target(target: str, settings: Any, vocabulary: int | None) -> tuple[Run
 
     if not target.strip():
         raise FledgeError(
-            f"An empty name is no model. Name a recipe ({', '.join(recipe_names())}), a TOML file, a bundle, or a "
-            f"shape ({', '.join(SHAPES)})."
+            f"The name of the model is empty. Name a recipe ({', '.join(recipe_names())}), a TOML file, a "
+            f"bundle, or a shape ({', '.join(SHAPES)})."
         )
     names, positions = [*recipe_names(), *SHAPES], None
     if target not in names and not (Path(target).exists() or "/" in target or target.endswith((".toml", ".json"))):

@@ -27,16 +27,18 @@ def device(
     ] = None,
     batch: Annotated[
         list[int] | None,
-        typer.Option(help="A batch size; give it several times. 8, 50, 128 and 500 where none is given."),
+        typer.Option(help="A batch size; can be repeated. Default: 8, 50, 128 and 500."),
     ] = None,
-    device: Annotated[list[str] | None, typer.Option(help="A device; all of this machine where none is given.")] = None,
-    seconds: Annotated[float, typer.Option(help="Time to measure for each row of the table.")] = 3.0,
+    device: Annotated[
+        list[str] | None, typer.Option(help="A device; can be repeated. Default: every device of this machine.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Seconds to measure each row of the table.")] = 3.0,
     samples: Annotated[
-        int | None, typer.Option(min=1, help="Windows to reckon the time for; those of the recipe where none is given.")
+        int | None, typer.Option(min=1, help="Number of windows to estimate the time for; default: the recipe's.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Batch sizes against devices: tokens/s, memory, utilisation and power, and the time at equal samples and steps."""
+    """Measure batch sizes on each device: tokens/s, memory, utilisation, power, time at equal samples and steps."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -48,7 +50,7 @@ def device(
     from fledge.training.view import clock_time
 
     if not 0 < seconds <= LONGEST:
-        raise FledgeError(f"--seconds {seconds:g} is not possible: give more than 0, and {LONGEST} at most.")
+        raise FledgeError(f"--seconds {seconds:g} is not allowed: give more than 0 and at most {LONGEST}.")
     config = load_recipe(recipe, set_ or [])
     total = config.training.tokens or config.steps * config.training.batch_size * config.tokens.context_length
     samples = samples or max(1, total // config.tokens.context_length)

@@ -19,7 +19,7 @@ MEASURED = 50_000
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Look at, check, pack and exchange bundles.\n\nStart with: fledge bundle show runs/NAME",
+    help="Show, check, pack and exchange bundles.\n\nStart with: fledge bundle show runs/NAME",
 )
 
 Place = Annotated[
@@ -28,12 +28,12 @@ Place = Annotated[
         metavar="BUNDLE", help="A bundle, a run (its best checkpoint), or a packed bundle.", callback=trained
     ),
 ]
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="The same, named as on every other verb.")]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="The same path, given as an option.")]
 
 
 @app.command()
 def show(bundle: Place, at: At = None, as_json: Json = False) -> None:
-    """Print what a bundle is, how it was trained and what it costs."""
+    """Print what a bundle contains, how it was trained and what it costs."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -76,19 +76,19 @@ def check(bundle: Place, at: At = None) -> None:
             check_training_state(loaded)
             state = "with its training state"
         except Incomplete:
-            state = "with a training state that lacks counters of fledge train: it can be used, not resumed"
+            state = "with a training state that lacks counters of fledge train: it can be used, but not resumed"
     for name, weight in loaded.model.state_dict().items():
         if not weight.isfinite().all():
             raise FledgeError(
-                f"{loaded.source} is whole, but {name} holds numbers that are not finite: its training went wrong. Use "
-                "an earlier checkpoint."
+                f"{loaded.source} is whole, but {name} holds numbers that are not finite, so its training "
+                "diverged. Use an earlier checkpoint."
             )
     print(f"{loaded.source} is whole: {loaded.manifest.model.parameters:,} parameters, {state}.")
 
 
 @app.command()
 def diff(first: Place, second: Place, at: At = None, as_json: Json = False) -> None:
-    """Print every setting and metric in which two bundles differ."""
+    """Print every setting and metric that differs between two bundles."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -119,9 +119,9 @@ def pack(
     ] = None,
     out: Out = None,
     at: At = None,
-    training: Annotated[bool, typer.Option(help="Keep what is needed to go on training.")] = True,
+    training: Annotated[bool, typer.Option(help="Keep the training state, which resuming needs.")] = True,
 ) -> None:
-    """Put a bundle into one file, which loads as it is."""
+    """Pack a bundle into one file, which can be used without unpacking."""
     from fledge.bundle.archive import pack as pack_bundle
     from fledge.files import readable_bytes
     from fledge.runs.checkpoints import find_bundle
@@ -138,7 +138,7 @@ def export_(
     out: Out = None,
     at: At = None,
     format: Annotated[
-        str | None, typer.Option(help="huggingface, gguf or onnx; by the end of the name, unless given.")
+        str | None, typer.Option(help="huggingface, gguf or onnx; default: by the file's extension.")
     ] = None,
     dtype: Annotated[
         str | None,
@@ -151,10 +151,10 @@ def export_(
     ] = None,
     text: Annotated[
         Path | None,
-        typer.Option(help="Measure what the type costs on this text, and not on the run's own held-out part."),
+        typer.Option(help="Measure the loss of quality on this text instead of the run's own held-out part."),
     ] = None,
 ) -> None:
-    """Write a model for other programs: transformers, llama.cpp, onnxruntime and whatever reads their files."""
+    """Export a model for other programs: transformers, llama.cpp, onnxruntime and all that read their files."""
     from fledge.bundle import load_bundle
     from fledge.bundle.exchange import export_bundle
     from fledge.bundle.gguf import MODELFILE, QUANTISED
@@ -183,7 +183,7 @@ def _print_cost(loaded: Bundle, place: Path, kind: str, text: Path | None) -> No
 
     split = None if text is not None else held_out(place)
     if text is None and split is None:
-        print("There is no held-out text beside it to measure the loss on: give one with --text FILE.")
+        print("There is no held-out text to measure the loss on. Give a text with --text FILE.")
         return
 
     def measured() -> Evaluation:
@@ -203,18 +203,20 @@ def _print_cost(loaded: Bundle, place: Path, kind: str, text: Path | None) -> No
 @app.command()
 def push(
     bundle: Place,
-    name: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="The repository on the hub; made if it is new.")],
+    name: Annotated[
+        str, typer.Argument(metavar="OWNER/NAME", help="The repository on the hub; created if it does not exist.")
+    ],
     at: At = None,
     format: Annotated[
         str,
-        typer.Option(help="huggingface, which transformers reads; or bundle, with all that fledge knows of it."),
+        typer.Option(help="huggingface, which transformers reads; or bundle, which keeps everything."),
     ] = "huggingface",
     dtype: Annotated[
-        str | None, typer.Option("--type", "--dtype", help="float32, bfloat16 or float16; as it is, unless given.")
+        str | None, typer.Option("--type", "--dtype", help="float32, bfloat16 or float16; default: unchanged.")
     ] = None,
-    private: Annotated[bool, typer.Option(help="Let nobody else see a new repository.")] = False,
+    private: Annotated[bool, typer.Option(help="Make a new repository private.")] = False,
 ) -> None:
-    """Share a model on Hugging Face's hub, with a card, its settings and its curve. First sign in: hf auth login"""
+    """Upload a model to the Hugging Face hub, with a card, its settings and its curve. Sign in first: hf auth login"""
     from fledge.bundle import load_bundle
     from fledge.bundle.hub import CURVE, push_bundle
     from fledge.runs import find_bundle
@@ -230,16 +232,20 @@ def push(
 @app.command("import")
 def import_(
     source: Annotated[Path, typer.Argument(help="A Hugging Face folder, such as one with a Llama or GPT-2 model.")],
-    target: Annotated[Path | None, typer.Argument(help="The bundle to make.")] = None,
+    target: Annotated[Path | None, typer.Argument(help="The bundle to write.")] = None,
     out: Out = None,
-    tokenizer: Annotated[Path | None, typer.Option(help="A tokenizer, where the folder has none that fits.")] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="A tokenizer, if the folder has none that fledge can use.")
+    ] = None,
 ) -> None:
-    """Make a bundle of a model that another program saved. Pickled weights are refused."""
+    """Import a model that another program saved. Pickled weights are refused."""
     from fledge.bundle.exchange import import_bundle
     from fledge.runs.folder import is_run
 
     if is_run(source) or (source / "bundle.json").is_file():
-        raise FledgeError(f"{source} is fledge's own: use it as it is, such as with {command('generate', source)}")
+        raise FledgeError(
+            f"{source} is a fledge bundle and needs no import. Use it as it is: {command('generate', source)}"
+        )
     place = destination(target, out, "fledge bundle import")
     import_bundle(source, place, tokenizer)
     print(f"{place} is a bundle. Try it: {command('generate', place)}")

@@ -12,21 +12,23 @@ from fledge.cli.experiment import Budget, Changes, EngineName, Parallel
 
 def compare(
     arms: Annotated[list[str], typer.Argument(help="Architectures (transformer, gpt2, bdh, lstm…) or recipes.")],
-    recipe: Annotated[str, typer.Option(help="The recipe that gives corpus, tokenizer and length.")] = "akjv-demo",
+    recipe: Annotated[
+        str, typer.Option(help="The recipe that sets corpus, tokenizer and training length.")
+    ] = "akjv-demo",
     match: Annotated[
-        Literal["parameters", "tokens", "flops", "time"], typer.Option(help="What all arms have the same of.")
+        Literal["parameters", "tokens", "flops", "time"], typer.Option(help="What is equal for all arms.")
     ] = "parameters",
     set_: Changes = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The experiment's folder; runs/RECIPE-compare by default.")
+        Path | None, typer.Option("--out", "-o", help="The experiment's folder; default: runs/RECIPE-compare.")
     ] = None,
     seeds: Annotated[int, typer.Option(help="Seeds per arm.", min=1)] = 3,
     budget: Budget = None,
-    prompt: Annotated[str, typer.Option(help="The prompt that every arm goes on from.")] = "",
+    prompt: Annotated[str, typer.Option(help="The prompt that every arm continues.")] = "",
     engine: EngineName = "local",
     parallel: Parallel = 1,
 ) -> None:
-    """Compare models fairly, each tuned over the same learning rates, and say whether there is a conclusion."""
+    """Compare models fairly, each tuned over the same learning rates, and say whether the difference is real."""
     from fledge.cli.experiment import command_line, finish, seconds_of
     from fledge.config import load_recipe
     from fledge.experiments.compare import compare as run_comparison

@@ -23,38 +23,40 @@ Sources = Annotated[
 ]
 Format = Annotated[
     Literal["auto", "text", "files", "lines", "jsonl", "parquet", "akjv"],
-    typer.Option("--format", help="How documents lie in the source; told by its name unless given."),
+    typer.Option("--format", help="How the source is divided into documents; default: by its name."),
 ]
-Separator = Annotated[str, typer.Option(help="What stands between documents in a text file.")]
+Separator = Annotated[str, typer.Option(help="The text between two documents of a text file.")]
 Field = Annotated[str, typer.Option(help="The JSONL field or Parquet column that holds the text.")]
-Fraction = Annotated[float, typer.Option(min=0.0, max=0.5, help="The share of the documents held out.")]
-TestFraction = Annotated[float, typer.Option(min=0.0, max=0.5, help="The share held out for the final figure alone.")]
+Fraction = Annotated[float, typer.Option(min=0.0, max=0.5, help="Share of documents held out for validation.")]
+TestFraction = Annotated[
+    float, typer.Option(min=0.0, max=0.5, help="Share of documents held out for the final figure.")
+]
 HeldOut = Annotated[
-    list[str] | None, typer.Option("--validation", help="Sources held out as they are, instead of a share.")
+    list[str] | None, typer.Option("--validation", help="Sources used for validation instead of a share.")
 ]
 Titles = Annotated[bool, typer.Option(help="For akjv: begin each verse with the title of its book.")]
-SkipBad = Annotated[bool, typer.Option(help="Skip broken JSON lines, and count them.")]
+SkipBad = Annotated[bool, typer.Option(help="Skip and count broken JSON lines.")]
 Longest = Annotated[
-    int, typer.Option("--max-document-bytes", min=1, help="Refuse longer documents: each has to fit in memory.")
+    int, typer.Option("--max-document-bytes", min=1, help="Refuse longer documents: each must fit in memory.")
 ]
 LONGEST = 1 << 28
 BAR = 24  # blocks of the picture of what is copied
 Split = Annotated[
     Literal["document", "group"] | None,
-    typer.Option(help="Hold out each document by itself, or near-copies together (group, unless given)."),
+    typer.Option(help="Split each document alone, or keep near-copies together (group, the default)."),
 ]
 
 
 @app.command()
 def fetch(
     name: Annotated[str, typer.Argument(help="A named corpus, or an http(s) address; `list` shows the names.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The folder to put it into.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The folder to save it in.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Fetch a public corpus, resumed where it stopped, and compare it with its SHA-256.
+    """Download a public corpus, or resume its download, and compare it with its SHA-256.
 
-    `list` says of which corpora fledge knows that. Of others only the size that the server states is compared.
+    `list` shows the corpora whose SHA-256 is known. For others, only the size that the server states is compared.
     """
     from fledge.corpus.fetch import NAMED
     from fledge.corpus.fetch import fetch as fetch_corpus
@@ -75,7 +77,7 @@ def fetch(
         print(f"{path}  {readable_bytes(path.stat().st_size)}")
 
 
-SplitSeed = Annotated[int, typer.Option(min=0, help="Which documents are held out: each seed holds out others.")]
+SplitSeed = Annotated[int, typer.Option(min=0, help="Seed that chooses the held-out documents.")]
 
 
 @app.command()
@@ -92,15 +94,14 @@ def show(
     book_titles: Titles = False,
     skip_bad: SkipBad = False,
     max_document_bytes: Longest = LONGEST,
-    samples: Annotated[int, typer.Option(min=0, help="Documents to print the beginning of.")] = 3,
+    samples: Annotated[int, typer.Option(min=0, help="Number of documents whose beginning is printed.")] = 3,
     page: Annotated[
-        Path | None, typer.Option(help="Write all of it, with figures, into this .html or .md file.")
+        Path | None, typer.Option(help="Write everything, with figures, to this .html or .md file.")
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Print counts, sizes, a few samples, and what looks wrong."""
-
+    """Print counts, sizes, a few samples, and likely problems."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -197,9 +198,10 @@ def copied(console: Console, report: Report) -> None:
 
 @app.command()
 def leak(
-    held_out: Annotated[list[str], typer.Argument(help="The held-out text; or a text with parts of its own.")],
+    held_out: Annotated[list[str], typer.Argument(help="The held-out text, or a text that fledge splits.")],
     train: Annotated[
-        list[str] | None, typer.Option("--in", help="The training text; without it, the parts of the one text.")
+        list[str] | None,
+        typer.Option("--in", help="The training text; without it, the two parts of the first text are compared."),
     ] = None,
     format: Format = "auto",
     separator: Separator = "<|endoftext|>",
@@ -210,7 +212,7 @@ def leak(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Print how much of held-out text stands word for word in the training text, by the length of the match."""
+    """Print how much of the held-out text is also in the training text word for word, by length of the match."""
     from rich.console import Console
     from rich.table import Table
 
@@ -243,17 +245,17 @@ def clean(
     skip_bad: SkipBad = False,
     max_document_bytes: Longest = LONGEST,
     alike: Annotated[
-        float, typer.Option(min=0.1, max=1.0, help="Word shingles that near-copies have in common.")
+        float, typer.Option(min=0.1, max=1.0, help="Share of word shingles that near-copies have in common.")
     ] = 0.6,
-    keep: Annotated[Literal["first", "longest"], typer.Option(help="Which document of a group is kept.")] = "first",
-    mask: Annotated[bool, typer.Option("--mask", help="Replace what looks private by a placeholder.")] = False,
+    keep: Annotated[Literal["first", "longest"], typer.Option(help="Which document of a group to keep.")] = "first",
+    mask: Annotated[bool, typer.Option("--mask", help="Replace private-looking text with a placeholder.")] = False,
     drop: Annotated[
         list[str] | None,
-        typer.Option(help="Leave out mojibake, markup, script (other than most documents'), or recurring lines."),
+        typer.Option(help="Leave out mojibake, markup, documents in a script unlike most others', or recurring lines."),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write a new corpus with one of each group of copies, and list what was left out and why."""
+    """Write a new corpus that keeps one of each group of copies, and list what was removed and why."""
     from fledge.corpus import Corpus
     from fledge.corpus.clean import DROPS
     from fledge.corpus.clean import clean as clean_corpus

@@ -21,7 +21,7 @@ def demo(
 ) -> None:
     """Text → tokenizer → tokens → model → training → bundle → verses → report, on this machine, in a few minutes.
 
-    Interrupted with Ctrl-C or killed, the same command goes on where it stopped.
+    After Ctrl-C or a crash, the same command resumes.
     """
     from fledge.run import Run
 

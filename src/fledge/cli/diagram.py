@@ -20,12 +20,12 @@ def diagram(
     vocabulary: Vocabulary = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="File to write, .svg or .mmd (Mermaid); NAME.svg unless given."),
+        typer.Option("--out", "-o", help="The file to write, .svg or .mmd (Mermaid); default: NAME.svg."),
     ] = None,
     mermaid: Annotated[bool, typer.Option("--mermaid", help="Mermaid text instead of SVG.")] = False,
-    house: Annotated[bool, typer.Option("--house", help="Draw fledge's rooms and their imports.")] = False,
+    house: Annotated[bool, typer.Option("--house", help="Draw fledge's own modules and their imports.")] = False,
 ) -> None:
-    """A flow chart of a model with its dimensions, as SVG.
+    """Draw a flow chart of a model with its dimensions, as SVG.
 
     Start with: fledge diagram tinystories -o model.svg
     """

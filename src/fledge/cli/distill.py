@@ -13,24 +13,23 @@ from fledge.cli.root import Quiet
 
 def distill(
     teachers: Annotated[
-        list[Path], typer.Argument(metavar="TEACHER...", help="Runs or bundles with one tokenizer.", callback=trained)
+        list[Path],
+        typer.Argument(metavar="TEACHER...", help="Runs or bundles that share one tokenizer.", callback=trained),
     ],
     into: Annotated[str, typer.Option("--into", metavar="RECIPE", help="The student: a recipe's name or file.")],
     share: Annotated[
-        float | None, typer.Option(min=0, max=0.99, help="The teachers' share of the loss; 0.5, unless given.")
+        float | None, typer.Option(min=0, max=0.99, help="The teachers' share of the loss; default: 0.5.")
     ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a setting, such as model.layers=6.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The student's run; runs/NAME where none is given.")
-    ] = None,
-    time_limit: Annotated[str | None, typer.Option(help="Stop, saved, within this time, such as 8h50m.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The student's run; default: runs/NAME.")] = None,
+    time_limit: Annotated[str | None, typer.Option(help="Save and stop within this time, such as 8h50m.")] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Teach one model what several know. Stopped or killed, the same command goes on where it was.
+    """Train one model on the averaged predictions of several. After Ctrl-C or a crash, the same command resumes.
 
-    The student has the tokenizer and the text of the first teacher, with the same parts held out.
+    The student uses the tokenizer, the text and the held-out parts of the first teacher.
     """
     from fledge.cli.train import begun, named_by, summarise
     from fledge.run import Run

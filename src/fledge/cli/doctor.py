@@ -28,7 +28,7 @@ EXTRAS = {
 
 
 def doctor(as_json: Json = False) -> None:
-    """Print versions, cores, memory, devices, and which extras are present."""
+    """Print versions, cores, memory, devices, and the installed extras."""
     import torch
 
     from fledge import __version__

@@ -34,30 +34,36 @@ def evaluate(
     ],
     at: At = None,
     text: Annotated[
-        list[str] | None, typer.Option(help="A text file, folder or corpus (akjv); may be given more than once.")
+        list[str] | None, typer.Option(help="A text file, folder or corpus (akjv); can be repeated.")
     ] = None,
     tokens: Annotated[Path | None, typer.Option(help="A token store made with the bundle's tokenizer.")] = None,
     split: Annotated[
         Literal["train", "validation", "test"] | None,
-        typer.Option(help="The part of the store; validation, unless given."),
+        typer.Option(help="The part of the store; default: validation."),
     ] = None,
     stride: Annotated[
         int | None,
-        typer.Option(min=1, help="Tokens between windows: less is slower, with more context for each token."),
+        typer.Option(
+            min=1, help="Tokens between windows; a smaller stride is slower and gives each token more context."
+        ),
     ] = None,
-    alone: Annotated[bool, typer.Option("--alone", help="Predict each document without those before it.")] = False,
-    max_tokens: Annotated[int | None, typer.Option(min=2, help="With --tokens: only so many, from the start.")] = None,
+    alone: Annotated[bool, typer.Option("--alone", help="Predict each document without the ones before it.")] = False,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=2, help="With --tokens: use only this many, from the start.")
+    ] = None,
     worst: Annotated[int, typer.Option(min=0, help="Print this many documents with the highest loss.")] = 0,
     plot: Annotated[
-        Path | None, typer.Option(help="Write loss against position in context, as SVG.", callback=drawing)
+        Path | None, typer.Option(help="Draw the loss by position in the context to this SVG file.", callback=drawing)
     ] = None,
-    tasks: Annotated[list[str] | None, typer.Option(help="Tasks of lm_eval, instead of a text.")] = None,
-    task_folder: Annotated[Path | None, typer.Option(help="Where further tasks of lm_eval are described.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="With --tasks: only so many examples.")] = None,
+    tasks: Annotated[
+        list[str] | None, typer.Option(help="Run these lm_eval tasks instead of measuring a text.")
+    ] = None,
+    task_folder: Annotated[Path | None, typer.Option(help="A folder that describes further lm_eval tasks.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="With --tasks: use only this many examples.")] = None,
     as_json: Json = False,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, xpu or mps; the fastest, unless given.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, xpu or mps; default: the fastest.")] = None,
 ) -> None:
-    """Measure how well bundles predict a text, a token store, or (a run's own) held-out part."""
+    """Measure how well bundles predict a text, a token store, or their own run's held-out part."""
     from fledge.bundle import load_bundle
     from fledge.evaluation.compare import compare_on_store, compare_on_texts, position_plot
     from fledge.runs import find_bundle

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a setting.")]
-Budget = Annotated[str | None, typer.Option(help="Time for all of it, such as 15m; turned into steps once.")]
+Budget = Annotated[str | None, typer.Option(help="Total time, such as 15m; converted to steps once, at the start.")]
 EngineName = Annotated[
     Literal["local", "ray"],
     typer.Option(
@@ -18,7 +18,7 @@ EngineName = Annotated[
     ),
 ]
 Parallel = Annotated[
-    int, typer.Option(min=1, help="Trials at once, with the threads divided among them; the numbers are the same.")
+    int, typer.Option(min=1, help="Trials to run at once; they share the threads, and results do not change.")
 ]
 
 

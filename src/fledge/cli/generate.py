@@ -27,42 +27,50 @@ def generate(
     ],
     at: At = None,
     prompt: Annotated[
-        list[str] | None, typer.Option("--prompt", "-p", help="A text to go on from; may be given more than once.")
+        list[str] | None, typer.Option("--prompt", "-p", help="A text to continue; can be repeated.")
     ] = None,
     file: Annotated[Path | None, typer.Option(help="A file whose text is the prompt; - for standard input.")] = None,
-    lines: Annotated[bool, typer.Option("--lines", help="With --file: each line is a prompt of its own.")] = False,
-    interactive: Annotated[bool, typer.Option("--interactive", "-i", help="Ask for prompts, again and again.")] = False,
-    temperature: Annotated[float | None, typer.Option(help="0 takes the likeliest token each time.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="Keep this many of the likeliest tokens.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens that reach this probability.")] = None,
-    min_p: Annotated[float | None, typer.Option(help="Keep tokens this likely relative to the likeliest.")] = None,
-    repetition_penalty: Annotated[float | None, typer.Option(help="Above 1: shun tokens that occurred.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Tokens to generate at most.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="A text to end at; may be given more than once.")] = None,
-    samples: Annotated[int | None, typer.Option(help="Texts for each prompt.")] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="With --file: treat each line as a separate prompt.")] = False,
+    interactive: Annotated[bool, typer.Option("--interactive", "-i", help="Ask for prompts interactively.")] = False,
+    temperature: Annotated[float | None, typer.Option(help="0 always takes the most likely token.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Sample from this many most likely tokens.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Sample from the most likely tokens that reach this probability.")
+    ] = None,
+    min_p: Annotated[
+        float | None, typer.Option(help="Sample from tokens with at least this fraction of the highest probability.")
+    ] = None,
+    repetition_penalty: Annotated[
+        float | None, typer.Option(help="Above 1: lower the scores of tokens that already occurred.")
+    ] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Maximum number of tokens to generate.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="A text that ends generation; can be repeated.")] = None,
+    samples: Annotated[int | None, typer.Option(help="Number of texts per prompt.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
     alternatives: Annotated[
         int, typer.Option(min=0, help="Print each token with its probability and this many alternatives.")
     ] = 0,
     json_: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line: text, ids, log-probabilities.")
+        bool, typer.Option("--json", help="Print one JSON object per line: text, ids, log-probabilities.")
     ] = False,
     sources: Annotated[
-        bool, typer.Option("--sources", help="Print what stands word for word in the training text, and where.")
+        bool,
+        typer.Option("--sources", help="Print which parts also occur word for word in the training text, and where."),
     ] = False,
     store: Annotated[
-        Path | None, typer.Option(help="For --sources: the training tokens, if the run's own are not found.")
+        Path | None, typer.Option(help="For --sources: the training tokens, if the run's own are missing.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, xpu or mps; the fastest, unless given.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, xpu or mps; default: the fastest.")] = None,
     compiled: Annotated[
         bool,
         typer.Option(
             "--compile",
-            help="On a GPU, where our kernels do not fit (more than 8 texts, post-norm): let torch fuse the steps.",
+            help="On a GPU, for cases without a kernel of ours (more than 8 texts, post-norm): compile the steps "
+            "with torch.",
         ),
     ] = False,
 ) -> None:
-    """Generate text. What is not given here is taken from the bundle's sampling settings."""
+    """Generate text with a model. Options that are not given come from the bundle's sampling settings."""
     from fledge.bundle import load_bundle
     from fledge.config import SamplingConfig, parse
     from fledge.generation import prepare, widen

@@ -10,13 +10,15 @@ import typer
 
 
 def kaggle(
-    recipe: Annotated[str, typer.Argument(help="A packaged recipe, or a TOML file.")],
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="The folder; kaggle/RECIPE by default.")] = None,
-    time: Annotated[str, typer.Option(help="The notebook stops, saved, within this time.")] = "8h50m",
+    recipe: Annotated[str, typer.Argument(help="A packaged recipe's name, or a TOML file.")],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="The folder to write; default: kaggle/RECIPE.")
+    ] = None,
+    time: Annotated[str, typer.Option(help="The notebook saves and stops within this time.")] = "8h50m",
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a setting.")] = None,
-    user: Annotated[str, typer.Option(help="Your Kaggle name, for the addresses in the metadata.")] = "",
+    user: Annotated[str, typer.Option(help="Your Kaggle user name, for the addresses in the metadata.")] = "",
 ) -> None:
-    """Write a dataset and a notebook to upload: fledge installs there without a network, trains, and resumes."""
+    """Write a dataset and a notebook to upload. The notebook installs fledge without a network, trains, and resumes."""
     from fledge.config import load_recipe
     from fledge.files import readable_bytes
     from fledge.kaggle.pack import pack

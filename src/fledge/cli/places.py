@@ -24,7 +24,7 @@ At = Annotated[
     typer.Option(
         "--at",
         metavar="best|last|STEP",
-        help="Of a run: the checkpoint with the lowest validation loss (unless given), the last, or that of a step.",
+        help="The checkpoint of a run: best (lowest validation loss, the default), last, or the number of a step.",
         callback=_named,
     ),
 ]

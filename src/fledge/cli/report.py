@@ -13,7 +13,7 @@ from fledge.cli.places import trained
 def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.", callback=trained)],
 ) -> None:
-    """Write RUN/report.html: samples, what the numbers mean, baselines, curves and costs, in one offline page."""
+    """Write RUN/report.html, an offline page with samples, explained numbers, baselines, curves and costs."""
     from fledge.reports.run import report_folder
 
     print(report_folder(run).path)

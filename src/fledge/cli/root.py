@@ -12,10 +12,10 @@ import typer
 from fledge import __version__
 from fledge.errors import be_quiet, is_quiet
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only: no progress, no notes.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result, without progress and notes.")]
 Code = Annotated[
     list[str] | None,
-    typer.Option("--import", metavar="FILE.py", help="Run this Python file first, with an architecture of your own."),
+    typer.Option("--import", metavar="FILE.py", help="Run this Python file first; it registers your own architecture."),
 ]
 
 
@@ -30,7 +30,7 @@ def root(
         bool,
         typer.Option("--version", help="Print the version and exit.", callback=print_version, is_eager=True),
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback when something goes wrong.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the Python traceback of an error.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """The options of every verb; `main` acts on --debug, so that it may stand anywhere on the line."""

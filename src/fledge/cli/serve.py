@@ -18,22 +18,24 @@ def serve(
     runs: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Folders of runs, single runs or bundles, tokenizer files. Default: runs.",
+            help="Folders of runs, single runs or bundles, or tokenizer files. Default: runs.",
             show_default=False,
         ),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="The address to listen on; any but this machine's own needs --token.")
+        str, typer.Option(help="The address to listen on; all except loopback need --token.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8765,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 chooses a free one.")] = 8765,
     token: Annotated[
         str | None,
-        typer.Option(help="A secret that every request must bring; `new` makes one.", show_default=False),
+        typer.Option(help="A secret that every request must send; `new` generates one.", show_default=False),
     ] = None,
-    device: Annotated[str, typer.Option(help="Where models run: cpu, cuda, xpu, mps; auto takes the fastest.")] = "cpu",
+    device: Annotated[
+        str, typer.Option(help="Where models run: cpu, cuda, xpu or mps; auto chooses the fastest.")
+    ] = "cpu",
     open_page: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
 ) -> None:
-    """Open the workshop: colour tokens, watch runs, generate, and see what a model costs. Nothing leaves
+    """Open a local page to see tokens, watch runs, generate text and account for models. Nothing leaves
     the machine."""
     try:
         from fledge.web.server import start

@@ -15,23 +15,26 @@ def start(
         list[str],
         typer.Argument(metavar="TEXT...", help="Files, folders, globs, JSONL, Parquet, or akjv.", show_default=False),
     ],
-    time: Annotated[str, typer.Option(help="How long all of it may take, such as 10m or 2h.")] = "10m",
+    time: Annotated[str, typer.Option(help="Total time, such as 10m or 2h.")] = "10m",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The run's folder; runs/NAME OF THE TEXT where none is given.")
+        Path | None, typer.Option("--out", "-o", help="The run's folder; default: runs/ and the name of the text.")
     ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="A.B=C", help="Set by hand what would be chosen, such as model.layers=6; the rest follows."
+            "--set", metavar="A.B=C", help="Set a value instead of letting fledge choose it, such as model.layers=6."
         ),
     ] = None,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Choose and write the recipe, and train nothing: the same command goes on.")
+        bool,
+        typer.Option(
+            "--plan", help="Choose and write the recipe without training. The command without --plan then trains it."
+        ),
     ] = False,
 ) -> None:
-    """Make a model of your own text: looks at the text and this machine, chooses a recipe, trains it and reports.
+    """Train a model on your own text: analyse the text and this machine, choose a recipe, train and report.
 
-    Stopped with Ctrl-C or killed, the same command goes on where it was.
+    After Ctrl-C or a crash, the same command resumes.
     """
     from rich.console import Console
     from rich.markup import escape

@@ -12,38 +12,38 @@ from fledge.cli.places import recipes
 
 
 def sweep(
-    recipe: Annotated[str, typer.Argument(help="A packaged recipe, or a TOML file.", autocompletion=recipes)],
+    recipe: Annotated[str, typer.Argument(help="A packaged recipe's name, or a TOML file.", autocompletion=recipes)],
     over: Annotated[
         list[str],
         typer.Option(
-            help="What to vary: key=A,B,C, or key=LOW..HIGH with :log, :STEPS or both behind it. May be given more "
-            "than once. The batch size max is what this machine takes."
+            help="What to vary: key=A,B,C, or key=LOW..HIGH followed by :log, :STEPS or both. Can be repeated. "
+            "The batch size max is the largest that fits on this machine."
         ),
     ],
     set_: Changes = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The experiment's folder; runs/RECIPE-sweep by default.")
+        Path | None, typer.Option("--out", "-o", help="The experiment's folder; default: runs/RECIPE-sweep.")
     ] = None,
     method: Annotated[
         Literal["grid", "random", "tpe"],
-        typer.Option(help="Every point, random ones, or those that Optuna's TPE chooses."),
+        typer.Option(help="Try every point, random points, or points that Optuna's TPE chooses."),
     ] = "grid",
-    trials: Annotated[int | None, typer.Option(help="Points to try with random and tpe.", min=1)] = None,
+    trials: Annotated[int | None, typer.Option(help="Number of points for random and tpe.", min=1)] = None,
     seeds: Annotated[int, typer.Option(help="Seeds per point.", min=1)] = 1,
     budget: Budget = None,
     equal_samples: Annotated[
         bool,
         typer.Option(
-            help="Larger batches take fewer steps (10 at least), so that every point sees equally many windows."
+            help="Larger batches take fewer steps (at least 10), so that every point sees the same number of windows."
         ),
     ] = False,
     prune: Annotated[
-        bool, typer.Option(help="Stop trials that half of the earlier ones were ahead of at the same point.")
+        bool, typer.Option(help="Stop trials that are worse than the median of earlier trials at the same step.")
     ] = True,
     engine: EngineName = "local",
     parallel: Parallel = 1,
 ) -> None:
-    """Vary settings and report which values are best and where training diverges. Killed, it goes on where it was."""
+    """Vary settings, and report the best values and where training diverges. The same command resumes after a stop."""
     from fledge.cli.experiment import command_line, finish, seconds_of
     from fledge.config import load_recipe
     from fledge.experiments.engines import Engine

@@ -26,7 +26,9 @@ from fledge.cli.root import Quiet
 
 def tokenize(
     source: Sources,
-    tokenizer: Annotated[str, typer.Option(help="A tokenizer's folder or file (fledge tokenizer train makes one).")],
+    tokenizer: Annotated[
+        str, typer.Option(help="A tokenizer's folder or file, such as fledge tokenizer train writes.")
+    ],
     out: Annotated[str, typer.Option("--out", "-o", help="The store's folder; with --engine ray, any fsspec address.")],
     format: Format = "auto",
     separator: Separator = "<|endoftext|>",
@@ -39,12 +41,12 @@ def tokenize(
     book_titles: Titles = False,
     skip_bad: SkipBad = False,
     max_document_bytes: Longest = LONGEST,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads; as many as there are cores by default.")] = None,
-    engine: Annotated[str, typer.Option(help="local, or ray to spread the work over a Ray cluster.")] = "local",
-    restart: Annotated[bool, typer.Option(help="Throw away what is in the folder and begin again.")] = False,
+    threads: Annotated[int | None, typer.Option(min=1, help="Number of threads; default: one per core.")] = None,
+    engine: Annotated[str, typer.Option(help="local, or ray to use a Ray cluster.")] = "local",
+    restart: Annotated[bool, typer.Option(help="Delete what is in the folder and start again.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write a token store. Interrupted at any moment, the same command goes on where it stopped."""
+    """Encode a text into a token store. After an interruption, the same command resumes."""
     from fledge.corpus import Corpus
     from fledge.errors import FledgeError, command, nearest
     from fledge.files import readable_bytes
@@ -83,6 +85,6 @@ def tokenize(
     if manifest["skipped"]:
         print(f"{manifest['skipped']:,} bad lines skipped")
     if not manifest["splits"]["train"]["tokens"]:
-        print("All documents are held out, and nothing is left to train on: lower --validation-fraction.")
+        print("All documents are held out, so nothing is left to train on. Lower --validation-fraction.")
     look = "Copy it to a folder to train on it." if "://" in out else f"Look into it: {command('tokens', 'show', out)}"
     print(f"{out} is whole. {look}")

@@ -8,7 +8,7 @@ from fledge.cli.tokenizer_look import compare, contrast, decode, encode, inspect
 from fledge.cli.tokenizer_make import convert, fetch, train
 
 app = typer.Typer(
-    help="Train, look at, compare, convert and fetch tokenizers.",
+    help="Train, inspect, compare, convert and fetch tokenizers.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -22,19 +22,19 @@ Tokenizers = Annotated[
 ]
 Special = Annotated[
     Literal["recognise", "text", "refuse"],
-    typer.Option(help="Whether the text of a special token is that token, plain text, or an error."),
+    typer.Option(help="Treat the text of a special token as that token, as plain text, or as an error."),
 ]
 
 
 def show(
     texts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TEXT...", help="One row each; standard input if none.", show_default=False),
+        typer.Argument(metavar="TEXT...", help="The texts, one row each; default: standard input.", show_default=False),
     ] = None,
     tokenizer: Tokenizers = [],  # noqa: B006  (only read)
     special: Special = "recognise",
-    ids: Annotated[bool, typer.Option("--ids", help="Print the ids below the text.")] = False,
-    html: Annotated[Path | None, typer.Option(help="Write a page instead.", show_default=False)] = None,
+    ids: Annotated[bool, typer.Option("--ids", help="Print ids below the text.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write an HTML page instead.", show_default=False)] = None,
     as_json: Json = False,
 ) -> None:
     """Colour the tokens of a text; several tokenizers stand side by side."""
@@ -74,7 +74,7 @@ def inspect(
     corpus: Annotated[
         list[str] | None, typer.Option("--corpus", "-c", metavar="SOURCE", help=SOURCES, show_default=False)
     ] = None,
-    longest: Annotated[int, typer.Option(min=0, help="How many of the longest tokens to show.")] = 10,
+    longest: Annotated[int, typer.Option(min=0, help="Number of longest tokens to show.")] = 10,
     as_json: Json = False,
 ) -> None:
     """List what a vocabulary is made of, and what a text uses of it."""
@@ -101,20 +101,23 @@ def inspect(
 def compare(
     sources: Sources,
     tokenizer: Tokenizers = [],  # noqa: B006  (only read)
-    limit: Annotated[float, typer.Option(min=0, help="Megabytes of each source to read; 0 for all.")] = 64.0,
+    limit: Annotated[float, typer.Option(min=0, help="Megabytes to read of each source; 0 reads all.")] = 64.0,
     threads: Threads = None,
     documents: Annotated[
-        int, typer.Option(min=0, max=10_000, help="Also documents one by one: so many of each source, drawn at random.")
+        int,
+        typer.Option(
+            min=0, max=10_000, help="Also measure this many single documents of each source, chosen at random."
+        ),
     ] = 0,
     as_json: Json = False,
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", help="Write a report into this folder too: HTML, Markdown, CSV, SVG.", show_default=False
+            "--out", "-o", help="Also write a report to this folder: HTML, Markdown, CSV, SVG.", show_default=False
         ),
     ] = None,
 ) -> None:
-    """Measure bytes per token and speed of every tokenizer on every source, and the time for 825 GB."""
+    """Measure bytes per token and speed of each tokenizer on each source, and estimate the time for 825 GB."""
     from rich.console import Console
 
     from fledge.tokenizer.compare import compare as measure
@@ -150,7 +153,7 @@ def compare(
 
 def contrast(
     tokenizers: Annotated[list[str], typer.Argument(metavar="TOKENIZER TOKENIZER", help=TOKENIZER, show_default=False)],
-    limit: Annotated[int, typer.Option(min=1, help="Tokens to show of each, the first learned.")] = 40,
+    limit: Annotated[int, typer.Option(min=1, help="Tokens to show of each, in the order they were learned.")] = 40,
     as_json: Json = False,
 ) -> None:
     """Show which tokens one vocabulary has and the other has not."""
@@ -172,13 +175,15 @@ def contrast(
 
 
 def unicode(
-    text: Annotated[str | None, typer.Argument(help="The text; standard input if none.", show_default=False)] = None,
+    text: Annotated[str | None, typer.Argument(help="The text; default: standard input.", show_default=False)] = None,
     hexadecimal: Annotated[
         str | None,
-        typer.Option("--hex", metavar="BYTES", help="Bytes instead, as in 'E2 82 AC'.", show_default=False),
+        typer.Option(
+            "--hex", metavar="BYTES", help="Bytes in hexadecimal instead, such as 'E2 82 AC'.", show_default=False
+        ),
     ] = None,
     file: Annotated[Path | None, typer.Option(help="Read a file instead.", show_default=False)] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Characters and flaws to show at most.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of characters and flaws to show.")] = 100,
     as_json: Json = False,
 ) -> None:
     """Show a text's code points and their bytes, what is invisible, and why bytes do not decode."""
@@ -231,8 +236,8 @@ def _bytes_to_look_at(text: str | None, hexadecimal: str | None, file: Path | No
 
 def encode(
     tokenizer: TokenizerPath,
-    text: Annotated[str | None, typer.Argument(help="The text; standard input if none.", show_default=False)] = None,
-    file: Annotated[Path | None, typer.Option(help="Encode this file into --out.", show_default=False)] = None,
+    text: Annotated[str | None, typer.Argument(help="The text; default: standard input.", show_default=False)] = None,
+    file: Annotated[Path | None, typer.Option(help="Encode this file to --out.", show_default=False)] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="A file of raw little-endian ids.", show_default=False)
     ] = None,
@@ -259,8 +264,10 @@ def encode(
 
 def decode(
     tokenizer: TokenizerPath,
-    ids: Annotated[list[int] | None, typer.Argument(help="Ids; standard input if none.", show_default=False)] = None,
-    file: Annotated[Path | None, typer.Option(help="A file of raw ids instead.", show_default=False)] = None,
+    ids: Annotated[
+        list[int] | None, typer.Argument(help="The ids; default: standard input.", show_default=False)
+    ] = None,
+    file: Annotated[Path | None, typer.Option(help="Read a file of raw ids instead.", show_default=False)] = None,
 ) -> None:
     """Turn ids back into text; bytes that are not UTF-8 come out as they went in."""
     from fledge.tokenizer import open_tokenizer

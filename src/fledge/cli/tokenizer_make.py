@@ -28,25 +28,27 @@ from fledge.errors import FledgeError, command
 
 def train(
     sources: Sources,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to make.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.", show_default=False)],
     vocab_size: Annotated[
         int,
-        typer.Option(min=0, help="Ids in all. 0 goes on until no pair occurs twice, or no piece is left out."),
+        typer.Option(
+            min=0, help="Number of ids. 0 merges until no pair occurs twice (BPE), or includes every word or character."
+        ),
     ] = 4096,
     kind: Annotated[
         Literal["bpe", "word", "character"], typer.Option(help="Byte pairs, whole words, or characters.")
     ] = "bpe",
     special: Annotated[
         list[str] | None,
-        typer.Option(metavar="TEXT", help="A special token of BPE; repeat for several. <|endoftext|> unless given."),
+        typer.Option(metavar="TEXT", help="A special token of BPE; can be repeated. Default: <|endoftext|>."),
     ] = None,
     pattern: Annotated[
-        str, typer.Option(help="How BPE cuts text first: gpt2, cl100k, o200k, or a regular expression.")
+        str, typer.Option(help="How BPE pre-tokenizes: gpt2, cl100k, o200k, or a regular expression.")
     ] = "gpt2",
-    min_frequency: Annotated[int, typer.Option(min=1, help="Leave out pairs or words seen less often.")] = 1,
+    min_frequency: Annotated[int, typer.Option(min=1, help="Leave out pairs or words that occur less often.")] = 1,
     fit_on: Annotated[
         Literal["train", "all"],
-        typer.Option(help="Learn from what fledge tokenize does not hold out, or from all of the text."),
+        typer.Option(help="Train on the part that fledge tokenize does not hold out, or on all of the text."),
     ] = "train",
     format: Format = "auto",
     separator: Separator = "<|endoftext|>",
@@ -59,10 +61,10 @@ def train(
     skip_bad: SkipBad = False,
     max_document_bytes: Longest = LONGEST,
     threads: Threads = None,
-    longest: Annotated[int, typer.Option(min=0, help="How many of the longest tokens to show.")] = 10,
+    longest: Annotated[int, typer.Option(min=0, help="Number of longest tokens to show.")] = 10,
     quiet: Quiet = False,
 ) -> None:
-    """Train a tokenizer on text and save it as a folder that other programs read too.
+    """Train a tokenizer on text, and save it as a folder that other programs can read.
 
     It never sees what fledge tokenize holds out of the same sources with the same options, unless --fit-on is all.
     """
@@ -122,24 +124,29 @@ def train(
 def convert(
     tokenizer: TokenizerPath,
     target: Annotated[
-        Path | None, typer.Argument(help="The folder to make, or a .tiktoken file.", show_default=False)
+        Path | None, typer.Argument(help="The folder to write, or a .tiktoken file.", show_default=False)
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The same, named as on every other verb.", show_default=False)
+        Path | None, typer.Option("--out", "-o", help="The same path, given as an option.", show_default=False)
     ] = None,
     to: Annotated[
         Literal["huggingface", "gpt2", "tiktoken"],
-        typer.Option(help="tokenizer.json; vocab.json with merges.txt; or a rank file."),
+        typer.Option(help="The format: tokenizer.json, vocab.json with merges.txt, or a rank file."),
     ] = "huggingface",
     pattern: Annotated[
-        str | None, typer.Option(help="For files that do not say: gpt2, cl100k, o200k.", show_default=False)
+        str | None,
+        typer.Option(help="The pattern, for files that do not name it: gpt2, cl100k, o200k.", show_default=False),
     ] = None,
     special: Annotated[
         list[str] | None,
-        typer.Option(metavar="TEXT=ID", help="For files that do not say; repeat for several.", show_default=False),
+        typer.Option(
+            metavar="TEXT=ID",
+            help="A special token, for files that do not name it; can be repeated.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
-    """Read a tokenizer of any format and write it in another."""
+    """Convert a tokenizer to another format."""
     from fledge.tokenizer import export_tokenizer, load_tokenizer
     from fledge.tokenizer.files import beside_ranks
 
@@ -166,10 +173,10 @@ def _special_ids(given: list[str] | None) -> dict[str, int] | None:
 def fetch(
     name: Annotated[str, typer.Argument(help="gpt2, cl100k or o200k.", show_default=False)],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Save it as a folder too.", show_default=False)
+        Path | None, typer.Option("--out", "-o", help="Also save it as a folder.", show_default=False)
     ] = None,
 ) -> None:
-    """Download a published vocabulary once; its name then stands for it wherever a tokenizer is asked for."""
+    """Download a published vocabulary. Its name can then be given wherever a tokenizer is expected."""
     from fledge.tokenizer import load_tokenizer
     from fledge.tokenizer.fetch import fetch as download
 

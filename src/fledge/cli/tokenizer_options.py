@@ -10,12 +10,15 @@ import typer
 
 from fledge.errors import FledgeError
 
-TOKENIZER = "Our folder, a tokenizer.json, vocab.json with merges.txt, a .tiktoken file, or a fetched name."
+TOKENIZER = "A fledge tokenizer's folder, tokenizer.json, vocab.json with merges.txt, a .tiktoken file, or a fetched "
+"name."
 SOURCES = "Text: files, folders, globs, compressed or not; JSONL; Parquet; - for standard input; or akjv."
 
 TokenizerPath = Annotated[str, typer.Argument(metavar="TOKENIZER", help=TOKENIZER, show_default=False)]
 Sources = Annotated[list[str], typer.Argument(metavar="SOURCE...", help=SOURCES, show_default=False)]
-Threads = Annotated[int | None, typer.Option(min=1, help="Threads; one per core unless given.", show_default=False)]
+Threads = Annotated[
+    int | None, typer.Option(min=1, help="Number of threads; default: one per core.", show_default=False)
+]
 
 
 def require_new(out: Path) -> None:
@@ -26,4 +29,4 @@ def require_new(out: Path) -> None:
         raise FledgeError(f"{out} is already there. Choose another name, or remove it first.")
     above = next(parent for parent in out.absolute().parents if parent.exists())
     if not above.is_dir():
-        raise FledgeError(f"{out} can't be made: {above} is a file, and a folder is needed there.")
+        raise FledgeError(f"{out} can't be created, because {above} is a file and not a folder.")

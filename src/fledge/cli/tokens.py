@@ -23,7 +23,7 @@ Store = Annotated[Path, typer.Argument(help="The store's folder.")]
 
 @app.command()
 def check(store: Store) -> None:
-    """Compare every block with its checksum, and every id with the vocabulary."""
+    """Verify the checksum of every block, and that every id is in the vocabulary."""
     from fledge.tokens import TokenStore
 
     opened = TokenStore.open(store)
@@ -35,20 +35,22 @@ def check(store: Store) -> None:
 @app.command()
 def show(
     store: Store,
-    window: Annotated[int | None, typer.Option(min=0, help="Decode this window; none for a summary.")] = None,
+    window: Annotated[
+        int | None, typer.Option(min=0, help="The window to decode; without it, a summary is printed.")
+    ] = None,
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="The part of the store.")] = "train",
     policy: Annotated[
         str, typer.Option(help="stream, packed, slide-in, slide-through, full, aligned, longest or lanes.")
     ] = "packed",
     context_length: Annotated[int, typer.Option(min=1, help="Tokens in a window.")] = 64,
-    best_fit: Annotated[bool, typer.Option(help="For packed: fill windows by best fit.")] = False,
+    best_fit: Annotated[bool, typer.Option(help="For packed: fit whole documents into windows.")] = False,
     mask: Annotated[
-        Path | None, typer.Option(help="Draw the attention mask into this .svg or .png file.", callback=writable)
+        Path | None, typer.Option(help="Draw the attention mask to this .svg or .png file.", callback=writable)
     ] = None,
     tokenizer: Annotated[Path | None, typer.Option(help="The tokenizer, if the store holds none.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Print what is in a store; with --window, a window's text, its documents and its attention mask."""
+    """Print a summary of a store, or with --window one window's text, documents and attention mask."""
     from rich.console import Console
 
     from fledge.config import TokensConfig, parse
@@ -97,14 +99,14 @@ def show(
 
 @app.command("import")
 def import_(
-    file: Annotated[Path, typer.Argument(help="Raw little-endian ids, as nanoGPT's train.bin.")],
+    file: Annotated[Path, typer.Argument(help="A file of raw little-endian ids, such as nanoGPT's train.bin.")],
     tokenizer: Annotated[Path, typer.Option(help="The tokenizer that wrote the ids.")],
     out: Annotated[str, typer.Option("--out", "-o", help="The new store's folder.")],
-    validation: Annotated[Path | None, typer.Option(help="A file of held-out ids, as nanoGPT's val.bin.")] = None,
-    width: Annotated[int | None, typer.Option(help="Bytes of an id in the files: 2 or 4.")] = None,
+    validation: Annotated[Path | None, typer.Option(help="A file of held-out ids, such as nanoGPT's val.bin.")] = None,
+    width: Annotated[int | None, typer.Option(help="Bytes per id in the files: 2 or 4.")] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Adopt a foreign token file: its ids are checked, and its documents found by the end token."""
+    """Import another program's token file. Its ids are checked, and end tokens mark its documents."""
     from rich.console import Console
 
     from fledge.errors import FledgeError
@@ -114,7 +116,7 @@ def import_(
     if width not in (None, 2, 4):
         raise FledgeError(f"--width {width} is not a width of ids: 2 or 4 bytes.")
     if "://" in out:
-        raise FledgeError(f"{out} is an address, and a store is imported to a folder. Name one with --out.")
+        raise FledgeError(f"{out} is an address, and a store can only be imported to a folder. Name one with --out.")
     adopted = open_tokenizer(tokenizer, "--tokenizer")
     store = import_tokens(file, adopted, Path(out), validation, width, progress=not quiet)
     _summary(Console(highlight=False, emoji=False), store)

@@ -36,37 +36,33 @@ def train(
             "--set", metavar="A.B=C", help="Change a setting, such as model.layers=6 (all: docs/settings.md)."
         ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The run's folder; runs/NAME where none is given.")
-    ] = None,
-    resume: Annotated[Path | None, typer.Option(help="The folder of a run to go on with.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The run's folder; default: runs/NAME.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="The folder of a run to resume.")] = None,
     at: At = None,
     from_: Annotated[
         Path | None,
         typer.Option("--from", help="A bundle whose weights and tokenizer the new run starts from.", callback=trained),
     ] = None,
-    time_limit: Annotated[str | None, typer.Option(help="Stop, saved, within this time, such as 8h50m.")] = None,
+    time_limit: Annotated[str | None, typer.Option(help="Save and stop within this time, such as 8h50m.")] = None,
     overfit_one_batch: Annotated[
         bool,
-        typer.Option(
-            "--overfit-one-batch", help="Check that the model can learn one batch by heart, and train nothing else."
-        ),
+        typer.Option("--overfit-one-batch", help="Only check that the model can overfit one batch."),
     ] = False,
     profile: Annotated[
-        bool, typer.Option(help="Write a trace of a few steps, and print where their time goes.")
+        bool, typer.Option(help="Profile a few steps: print where the time goes and write a trace.")
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a model. Ctrl-C finishes the step, saves, and says how to go on; a second one stops at once.
+    """Train a model. Ctrl-C finishes the step and saves; a second Ctrl-C stops at once.
 
-    Stopped or killed, the same command goes on where it was.
+    After Ctrl-C or a crash, the same command resumes.
     """
     from fledge.training import join_ranks, parse_duration
 
     started = time.monotonic()
     limit = parse_duration(time_limit) if time_limit is not None else None
     if resume is not None and (recipe or from_ or out):
-        raise FledgeError("--resume goes on with a run as it is: leave out the recipe, --from and --out.")
+        raise FledgeError("--resume continues a run unchanged. Leave out the recipe, --from and --out.")
     if overfit_one_batch and (resume or from_ or time_limit or profile):
         raise FledgeError(
             "--overfit-one-batch is a check of a recipe: leave out --resume, --from, --time-limit and --profile."
@@ -88,7 +84,7 @@ def train(
         checkpoint = begun(run)
     else:
         raise FledgeError(
-            "Name a recipe, such as: fledge train akjv-demo. Or go on with a run: fledge train --resume runs/NAME"
+            "Name a recipe, such as: fledge train akjv-demo. Or resume a run: fledge train --resume runs/NAME"
         )
     with join_ranks(run.config.training.device) as ranks:
         run.quiet = run.quiet or not ranks.main
@@ -173,7 +169,7 @@ def begun(run: Run) -> Bundle | None:
         step, steps = step_of(checkpoint.path) or 0, run.config.steps
         print(
             complete(run, checkpoint)
-            or f"{run.folder} was begun before with the same settings: going on from step {step} of {steps}.",
+            or f"{run.folder} was started before with the same settings: resuming from step {step} of {steps}.",
             file=sys.stderr,
         )
     return checkpoint

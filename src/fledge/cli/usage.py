@@ -102,7 +102,7 @@ def sentence(error: Any, command: Any, arguments: Sequence[str]) -> str:
         hint = f"Did you mean {path} {near[0]}? " if near else ""
         return f"{path} has no command {unknown[1]}. {hint}{see}"
     if extra := re.search(r"unexpected extra arguments?.*? \((.*)\)", message):
-        return f"{path} can't make anything of {extra[1]!r}: it does not take so many arguments. {see}"
+        return f"{path} does not understand {extra[1]!r}: it does not take so many arguments. {see}"
     return f"{path}: {error.format_message().rstrip('.')}. {see}"
 
 

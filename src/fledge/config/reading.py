@@ -77,7 +77,7 @@ def require_code(files: Iterable[str], recipe: str | Path) -> None:
             raise FledgeError(f"{recipe} imports {file}, and there is no such file here.")
         if sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty():
             print(
-                f"{recipe} runs the Python file {file}, which can do all that you can. Run it? [y/N] ",
+                f"{recipe} wants to run the Python file {file}, which can do anything that you can. Run it? [y/N] ",
                 end="",
                 flush=True,
                 file=sys.stderr,
@@ -86,8 +86,8 @@ def require_code(files: Iterable[str], recipe: str | Path) -> None:
                 allow_code(file)
                 continue
         raise FledgeError(
-            f"{recipe} asks to run the Python file {file}, which could do anything that you can. Read it, and if you "
-            f"trust it, add: --import {file}"
+            f"{recipe} wants to run the Python file {file}, which can do anything that you can. Read it, and "
+            f"if you trust it, add: --import {file}"
         )
 
 
@@ -112,8 +112,8 @@ def recipe_values(recipe: str) -> dict[str, Any]:
         text = (resources.files("fledge") / "recipes" / f"{recipe}.toml").read_bytes()
     elif (Path(recipe) / "config.json").is_file():
         raise FledgeError(
-            f"{recipe} is a run and not a recipe. Go on with it: {command('train', '--resume', recipe)}, or name its "
-            f"settings, which are one: {Path(recipe) / 'config.json'}"
+            f"{recipe} is a run and not a recipe. Resume it: {command('train', '--resume', recipe)}, or use "
+            f"its settings as a recipe: {Path(recipe) / 'config.json'}"
         )
     elif recipe.endswith((".toml", ".json")) or "/" in recipe or Path(recipe).is_file():
         if not Path(recipe).is_file():
@@ -123,7 +123,7 @@ def recipe_values(recipe: str) -> dict[str, Any]:
             values = read_json(recipe)
             if not isinstance(values, dict):
                 raise FledgeError(
-                    f"{recipe} holds no settings but a {type(values).__name__}. A recipe is a table of them, such as "
+                    f"{recipe} holds a {type(values).__name__} and not a table of settings, such as "
                     '{"model": {"layers": 6}}.'
                 )
             return values
@@ -134,7 +134,7 @@ def recipe_values(recipe: str) -> dict[str, Any]:
         return tomllib.loads(text.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         hint = "" if recipe.endswith(".toml") else f" A text is trained on with --set corpus.source={recipe}"
-        raise FledgeError(f"{recipe} is not a recipe, for it is not valid TOML: {error}.{hint}") from None
+        raise FledgeError(f"{recipe} is not a recipe, because it is not valid TOML: {error}.{hint}") from None
 
 
 def override_config(config: RunConfig, overrides: Iterable[str]) -> RunConfig:

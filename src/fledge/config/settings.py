@@ -38,7 +38,7 @@ def _one_or_more(value: Any) -> Any:
 
 def _without_nul(name: str) -> str:
     if "\0" in name:
-        raise ValueError(f"{name!r} holds a NUL character, and no file's name does.")
+        raise ValueError(f"{name!r} contains a NUL character, which file names can't have.")
     return name
 
 
@@ -456,7 +456,7 @@ class RunConfig(Settings):
     @classmethod
     def _is_a_name(cls, name: str) -> str:
         if "/" in name or name in ("", ".", ".."):
-            raise ValueError(f"name = {name!r} is a path, and a plain name is needed: it becomes a folder below runs/.")
+            raise ValueError(f"name = {name!r} is a path. Give a plain name: it becomes a folder in runs/.")
         return name
 
     @model_validator(mode="after")
@@ -464,8 +464,8 @@ class RunConfig(Settings):
         lanes, rows = self.tokens.lanes, self.training.batch_size
         if self.tokens.policy == "lanes" and lanes not in (None, rows):
             raise ValueError(
-                f"tokens.lanes = {lanes} and training.batch_size = {rows} are not allowed together: every row of a "
-                "batch is a lane. Leave tokens.lanes out, or set both alike."
+                f"tokens.lanes = {lanes} and training.batch_size = {rows} are not allowed together: every row "
+                "of a batch is a lane. Leave tokens.lanes out, or set both to the same number."
             )
         return self
 

@@ -58,7 +58,7 @@ def clean(
     as_json = documents_format(out.name) == "jsonl"
     if not out.name or out.name.lower().endswith(COMPRESSED) or documents_format(out.name) not in ("jsonl", None):
         raise FledgeError(
-            f"A cleaned corpus is a .jsonl file or a plain text, and {out} is neither. Name one with --out."
+            f"A cleaned corpus is a .jsonl file or a text file, and {out} is neither. Name one with --out."
         )
     listed = out.with_name(f"{out.name}.left-out")
     for path in (out, listed):
@@ -66,7 +66,7 @@ def clean(
             raise FledgeError(f"{path} exists already. Name another file with --out, or remove that one.")
     for source in corpus.sources:
         if source.half_known:
-            raise FledgeError("A text is cleaned in several readings. Write standard input to a file first.")
+            raise FledgeError("Cleaning reads the text several times. Write standard input to a file first.")
     copies = find_copies(corpus.watched("finding near-copies", progress), alike)
     sizes = [len(document) for document in corpus.documents()]
     if not any(sizes):
@@ -133,5 +133,5 @@ def clean(
             else:
                 file.write(separator + document if result.kept > 1 else document)
         if not result.kept:
-            raise FledgeError("Nothing would be left. Ask for less to be dropped.")
+            raise FledgeError("Nothing would be left. Drop less.")
     return result

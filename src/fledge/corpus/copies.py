@@ -67,8 +67,8 @@ def find_copies(
     kind = native("NearCopies")
     if kind is None:
         raise FledgeError(
-            "Copies are found by the native core, which is not built. Install fledge anew, or set "
-            "corpus.split=document to leave near-copies where they are."
+            "Finding copies needs the native core, which is not built. Reinstall fledge, or set "
+            "corpus.split=document to split near-copies like other documents."
         )
     key = os.urandom(16)
     found = kind(alike, shingle, threads or os.cpu_count() or 1, key)

@@ -90,7 +90,7 @@ class Corpus:
         try:
             separator = config.separator.encode()
         except UnicodeEncodeError:
-            raise FledgeError(f"corpus.separator = {config.separator!r} is not UTF-8, which a separator is.") from None
+            raise FledgeError(f"corpus.separator = {config.separator!r} is not valid UTF-8.") from None
         options = Options(
             separator=separator,
             field=config.field,
@@ -183,8 +183,8 @@ class Corpus:
             return None
         if self.half_known:
             note(
-                f"{self.name} can be read only once: near-copies in it are not kept on one side of the split. Write it "
-                "to a file first to have that."
+                f"{self.name} can be read only once, so near-copies may end up in different parts. Write it "
+                "to a file first to avoid that."
             )
             return None
         alone = Corpus(self.sources, self.options.with_nothing_held_out())

@@ -42,7 +42,7 @@ class Remote:
         try:
             name = os.path.basename(urllib.parse.urlsplit(self.address).path)
         except ValueError as error:
-            raise FledgeError(f"{self.address} is not an address: {error}. Check it.") from None
+            raise FledgeError(f"{self.address} is not a valid address: {error}. Check it.") from None
         if name in ("", ".", ".."):
             raise FledgeError(f"{self.address} is the address of a folder. Add the name of a file in it.")
         return name
@@ -159,7 +159,7 @@ def _download_pinned(file: Remote, folder: Path, progress: bool) -> Path:
         if known is None or "checksum" not in str(error):
             raise
         raise FledgeError(
-            f"{error} What came the first time is noted in {kept}; remove it to trust the file anew."
+            f"{error} The checksum of the first download is stored in {kept}; remove it to accept the new file."
         ) from None
     if known is None:
         with atomic_write(kept) as out:
@@ -235,7 +235,7 @@ def download(file: Remote, folder: Path, progress: bool = True, name: str | None
     stamp.unlink(missing_ok=True)
     if problem := _problem(file, partial):
         partial.unlink()
-        raise FledgeError(f"What came from {file.address} {problem}, and was thrown away. Try again later.")
+        raise FledgeError(f"The download from {file.address} {problem} and was deleted. Try again later.")
     sync_file(partial)
     os.replace(partial, path)
     sync_folder(folder)

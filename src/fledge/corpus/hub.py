@@ -68,7 +68,7 @@ def parse(place: object) -> Address:
     found = _ADDRESS.fullmatch(str(place))
     if found is None or found[2].startswith("datasets/") or ".." in (found[4] or "").split("/") or ".." in found[2]:
         raise FledgeError(
-            f"{short(str(place))} is no address of a hub. Write hf://owner/name for a model, or "
+            f"{short(str(place))} is not a hub address. Write hf://owner/name for a model, or "
             "hf://datasets/owner/name/FILE; @REVISION after the name is a branch, a tag or a commit."
         )
     return Address("dataset" if found[1] else "model", found[2], found[3], found[4] or "")
@@ -94,7 +94,7 @@ def look_up(address: Address) -> Snapshot:
         commit = _branch(place, name)
         if commit is None or (known := _remembered(place, commit)) is None:
             raise
-        note(f"{error} Going on with the copy of commit {commit[:12]} that was fetched before.")
+        note(f"{error} Using the copy of commit {commit[:12]} that was downloaded before.")
         return known
     files = {}
     for file in info.siblings or []:
@@ -117,11 +117,11 @@ def fetch_files(address: Address, names: Iterable[str], progress: bool = True) -
     pin = address._replace(revision=snapshot.commit)
     for name in names:
         if name != Path(name).name or name.startswith(".") or "\\" in name:
-            raise FledgeError(f"{address} holds a file named {name!r:.80}, which is no name of a plain file.")
+            raise FledgeError(f"{address} holds a file named {name!r:.80}, which is not a plain file name.")
         size, checksum = snapshot.files[name]
         if size > MOST_TEXT and not name.endswith(".safetensors"):
             raise FledgeError(
-                f"{name} of {address} has {readable_bytes(size)}, too much for a text by far. Do not trust it."
+                f"{name} of {address} has {readable_bytes(size)}, far too much for a text. Do not trust it."
             )
         with hub_sentences(address):
             from huggingface_hub import hf_hub_url
@@ -136,7 +136,7 @@ def fetch_files(address: Address, names: Iterable[str], progress: bool = True) -
         path = download(Remote(url, size, large, secret=token), folder, progress)
         if not whole and large is None and checksum and _git_checksum(path) != checksum:
             path.unlink()
-            raise FledgeError(f"{name} of {pin} does not match its checksum, and was thrown away. Try again later.")
+            raise FledgeError(f"{name} of {pin} does not match its checksum and was deleted. Try again later.")
     return folder
 
 
@@ -174,7 +174,7 @@ def hub_sentences(address: Address) -> Iterator[None]:
     try:
         yield
     except GatedRepoError:
-        raise FledgeError(f"{address} asks for an agreement first: accept it on its page, and {login}.") from None
+        raise FledgeError(f"{address} requires an agreement: accept it on its page, and {login}.") from None
     except RevisionNotFoundError:
         raise FledgeError(f"{address}: there is no such branch, tag or commit in the repository.") from None
     except RepositoryNotFoundError:
@@ -184,7 +184,7 @@ def hub_sentences(address: Address) -> Iterator[None]:
     except HfHubHTTPError as error:
         status = getattr(error.response, "status_code", None)
         if status in (401, 403):
-            raise FledgeError(f"The hub does not let you at {address}: {login}.") from None
+            raise FledgeError(f"The hub does not give you access to {address}: {login}.") from None
         if status is not None and status < 500:
             raise FledgeError(f"The hub refuses {address}: {short(str(error).splitlines()[0])}") from None
         raise NotReached(f"The hub does not answer for {address} ({status}).") from None

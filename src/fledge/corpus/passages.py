@@ -117,7 +117,7 @@ def find_passages(
     """
     look = native("find_stretches")
     if look is None:
-        raise FledgeError("Passages are found by the native core, which is not built. Install fledge anew.")
+        raise FledgeError("Finding passages needs the native core, which is not built. Reinstall fledge.")
     sizes: list[Numbers] = [np.zeros(1, np.int64)]
     queries = 0
     with tempfile.TemporaryFile() as file:

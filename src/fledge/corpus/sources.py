@@ -139,7 +139,8 @@ def find_sources(names: Sequence[str | Path], format: str, separator: bytes, hel
             chosen = "text" if format == "auto" else format
             if chosen == "parquet":
                 raise FledgeError(
-                    "Standard input can't be Parquet, which is read from its end. Write it to a file, and name that."
+                    "Parquet can't be read from standard input, because it is read from its end. Write it to "
+                    "a file and name the file."
                 )
             kept = StandardInput(sys.stdin.buffer)
             size = len(kept.head) if kept.whole else None
@@ -178,7 +179,8 @@ def _stat(name: str) -> tuple[str, int, str]:
         raise FledgeError(f"There is no file or folder {name}.{hint or ' Check the path.'}") from None
     if not stat.S_ISREG(found.st_mode):
         raise FledgeError(
-            f"{name} is a pipe or a device, which can be read only once. Give - as the source, and pipe it into that."
+            f"{name} is a pipe or a device, which can be read only once. Give - as the source and pipe the "
+            "text to standard input."
         )
     return name, found.st_size, str(found.st_mtime_ns)
 

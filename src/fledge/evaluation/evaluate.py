@@ -92,7 +92,7 @@ def evaluate(
     with `positions`, `by_position` is measured again on windows that do not.
     """
     if max_tokens is not None and max_tokens < 1:
-        raise FledgeError(f"max_tokens = {max_tokens} is not allowed: at least one token is evaluated.")
+        raise FledgeError(f"max_tokens = {max_tokens} is not allowed: give at least 1.")
     if not len(split.tokens):
         raise FledgeError(
             f"The {split.name} split holds no tokens. Evaluate another one (--split), or a text (--text FILE)."

@@ -176,7 +176,7 @@ def sampling_of(options: Mapping[str, Any]) -> SamplingConfig:
     given = {name: value for name, value in given.items() if PLAIN.get(name, ...) != value}
     if given:
         shown = ", ".join(f"{name} = {value!r:.40}" for name, value in given.items())
-        note(f"The task's generation_kwargs hold what there is no setting for here: {shown}.")
+        note(f"The task's generation_kwargs contain options that fledge does not have: {shown}.")
     return parse(SamplingConfig, values, where="The task's generation_kwargs")
 
 
@@ -188,7 +188,7 @@ def run_tasks(
 ) -> dict[str, Any]:
     """What `lm_eval` finds for every bundle on its tasks; `folder` holds further task descriptions."""
     if folder is not None and not folder.is_dir():
-        raise FledgeError(f"--task-folder {folder} is no folder. Name the one that holds the tasks' YAML files.")
+        raise FledgeError(f"--task-folder {folder} is not a folder. Name the folder with the tasks' YAML files.")
     models = {name: harness_model(bundle) for name, bundle in bundles.items()}
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
@@ -200,7 +200,7 @@ def run_tasks(
             require_yaml(folder)
             close = difflib.get_close_matches(task, known, n=3)  # they are thousands: not all of them are named
             hint = f"Did you mean {' or '.join(close)}?" if close else "lm_eval's own command lists what it has."
-            raise FledgeError(f"lm_eval has no task {task!r}. {hint} Your own are found with --task-folder.")
+            raise FledgeError(f"lm_eval has no task {task!r}. {hint} For tasks of your own, give --task-folder.")
     results = {}
     for name, model in models.items():
         try:
@@ -212,8 +212,8 @@ def run_tasks(
         except Exception as error:  # a library of others, on a description that may be wrong in any way
             reason = " ".join(str(error).split()) or type(error).__name__
             raise FledgeError(
-                f"lm_eval could not run {', '.join(tasks)} ({type(error).__name__}: {reason:.300}). Mend the task's "
-                "description; --debug shows where it failed."
+                f"lm_eval could not run {', '.join(tasks)} ({type(error).__name__}: {reason:.300}). Fix the "
+                "task's description; --debug shows where it failed."
             ) from error
     return results
 
@@ -226,4 +226,4 @@ def require_yaml(folder: Path | None) -> None:
         try:
             yaml.compose(path.read_bytes())
         except yaml.YAMLError as error:
-            raise FledgeError(f"{path} is not YAML: {' '.join(str(error).split()):.300}. Mend it.") from None
+            raise FledgeError(f"{path} is not YAML: {' '.join(str(error).split()):.300}. Fix it.") from None

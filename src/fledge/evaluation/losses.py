@@ -65,7 +65,7 @@ def token_losses(
     """Every window's predicted tokens, through batches of windows of like length."""
     count = sum(window.end - window.scored for window in windows)
     if not count:
-        raise FledgeError("There is no token to predict: the text is empty, or a single token long.")
+        raise FledgeError("There is no token to predict, because the text has fewer than two tokens.")
     nats = np.empty(count, dtype=np.float32)
     contexts = np.empty(count, dtype=np.int32)
     places = np.empty(count, dtype=np.int64)

@@ -73,7 +73,9 @@ def group_arms(group: str, config: RunConfig) -> list[Arm]:
         ]
     if group == "vocabulary":
         if config.tokenizer.kind == "character":
-            raise FledgeError("tokenizer.kind = character has the vocabulary of its text: its size is not a choice.")
+            raise FledgeError(
+                "tokenizer.kind = character takes its vocabulary from the text, so the size can't be varied."
+            )
         size = config.tokenizer.vocabulary_size or 4096
         return [Arm(f"vocabulary {n:,}", (f"tokenizer.vocabulary_size={n}",)) for n in (size // 2, size * 2, size * 4)]
     if group == "fit":
@@ -106,9 +108,9 @@ def architecture_arms(config: RunConfig) -> list[Arm]:
     found = [arm for arm, changes_it in arms.items() if changes_it and key_of(arm.changes[0]) in known]
     if not found:
         raise FledgeError(
-            f"The model of {config.name}, model.architecture = {config.model.architecture}, has none of the parts that "
-            "the group architecture takes away (norms, positions, feed-forward). Name another --group, or arms of your "
-            "own with --arm."
+            f"The model of {config.name}, model.architecture = {config.model.architecture}, has none of the "
+            "parts that the group architecture removes (norms, positions, feed-forward). Name another "
+            "--group, or define your own arms with --arm."
         )
     return found
 

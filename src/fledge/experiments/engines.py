@@ -69,8 +69,8 @@ def write_shared_tokens(config: RunConfig, folder: Path) -> None:
         with_shared_data(config, folder)
     except OtherText:
         raise FledgeError(
-            f"The text of {', '.join(config.corpus.source)} has changed since the experiment in {folder} began, so "
-            "trials could not be held against each other. Name another folder with --out."
+            f"The text of {', '.join(config.corpus.source)} has changed since the experiment in {folder} "
+            "began, so its trials would not be comparable. Name another folder with --out."
         ) from None
 
 
@@ -120,8 +120,9 @@ class Job(NamedTuple):
         except EOFError:
             self.process.join()
             raise FledgeError(
-                f"The process of a trial ended without a word (exit code {self.process.exitcode}), as when memory runs "
-                "out. Run fewer at once with --parallel; the same command goes on with what is left."
+                f"The process of a trial died with exit code {self.process.exitcode}, probably because memory "
+                "ran out. Run fewer at once with --parallel; the same command resumes with the remaining "
+                "trials."
             ) from None
         self.process.join()
         return heard(*told)

@@ -68,8 +68,8 @@ def largest_batch(config: RunConfig, folder: Path, seconds: float | None = None)
         process.join()
     if best is None:
         raise FledgeError(
-            "Not even a batch of one window went through a step here. Set a shorter tokens.context_length or a "
-            "smaller model."
+            "Even a batch of one window does not fit in a step here. Set a shorter tokens.context_length or "
+            "a smaller model."
         )
     found = Largest(best[0], limit, best[1])
     write_json(kept, found._asdict())

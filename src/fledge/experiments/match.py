@@ -234,8 +234,8 @@ def same_work(names: Sequence[str], costs: Sequence[float], steps: int, match: M
         else f"Give about {math.ceil(enough / steps * 10) / 10:g} times the time"
     )
     raise FledgeError(
-        f"{steps:,} steps of {names[0]} are too few to match {match}: in whole steps the arms are {off:.1%} apart, and "
-        f"{TOLERANCE:.0%} is the most. {how}: {enough:,} steps would do."
+        f"{steps:,} steps of {names[0]} are too few to match {match}: in whole steps the arms are {off:.1%} "
+        f"apart, and at most {TOLERANCE:.0%} is allowed. {how}: {enough:,} steps are enough."
     )
 
 

@@ -97,7 +97,7 @@ def check_folder(folder: Path) -> None:
     if (folder / PLAN).is_file() or not folder.exists():
         return
     if not folder.is_dir() or {path.name for path in folder.iterdir()} - {DATA, TIMING}:
-        raise FledgeError(f"{folder} exists already and holds no experiment. Choose another folder with --out.")
+        raise FledgeError(f"{folder} exists already and is not an experiment. Choose another folder with --out.")
 
 
 def make_plan(

@@ -78,7 +78,7 @@ def sweep(
     """
     began = time.monotonic()
     if method == "grid" and trials is not None:
-        raise FledgeError("--trials is for --method random or tpe: a grid has as many points as its values make.")
+        raise FledgeError("--trials is for --method random or tpe: a grid always has all combinations of its values.")
     if trials is not None and trials > LARGEST_GRID:
         raise FledgeError(f"--trials {trials:,}: at most {LARGEST_GRID:,} are run.")
     check_points(config, axes, method, planned=budget is not None or equal_samples)
@@ -147,7 +147,9 @@ def sweep(
             tokens_hold=tokens_differ(config, [axis.key for axis in axes], budget is not None or equal_samples),
         )
         if prune and not measure.plain:
-            print("No point is pruned: with tokens or windows of their own, losses do not compare.", flush=True)
+            print(
+                "No point is pruned, because losses are not comparable between different tokens or windows.", flush=True
+            )
         prune = prune and measure.plain
         search = Search(plan, folder, axes, method, equal_samples, prune, engine, len(arms()) or count, measure)
         outcomes = search.run()
@@ -286,9 +288,12 @@ def study_errors(folder: Path) -> Iterator[None]:
         cause = str(getattr(error, "orig", None) or getattr(error.__cause__, "orig", None) or error).splitlines()[0]
         place = folder / STUDY
         if "full" in cause:
-            raise FledgeError(f"{place} could not be written: {cause}. Make room; the same command goes on.") from None
+            raise FledgeError(
+                f"{place} could not be written: {cause}. Free some space; the same command resumes."
+            ) from None
         raise FledgeError(
-            f"{place} cannot be used ({cause}). Remove it: the trials are kept beside it, and the same command goes on."
+            f"{place} cannot be used ({cause}). Remove it: the trials are stored separately, and the same "
+            "command resumes."
         ) from None
 
 
@@ -391,7 +396,7 @@ class Search:
                     loss = self.losses[label(point)]
                     self.study.tell(number, loss, state=states.PRUNED if loss is None else states.COMPLETE)
         if self.repeated:
-            print(f"{self.repeated} of the {self.count} points had been drawn before, and were not run again.")
+            print(f"{self.repeated} of the {self.count} points had been chosen before and were not run again.")
         return self.outcomes
 
     def draw(self, method: Method, place: int) -> tuple[int, Point]:

@@ -207,7 +207,7 @@ def pacer(
         return None
 
     def pace(config: RunConfig) -> Pace:
-        print("Measuring steps on this machine, to turn the time into steps.", flush=True)
+        print("Measuring steps on this machine to convert the time budget to steps.", flush=True)
         clock, windows = Clock(folder, seconds, began), config.training.evaluate_windows
 
         def fitted() -> Pace:
@@ -246,6 +246,7 @@ def check_corpus(config: RunConfig, steps: int, folder: Path) -> None:
     run.windows("validation")  # a text that has none is refused there
     if (repeats := steps * config.training.batch_size / windows) > MOST_REPEATS:
         raise FledgeError(
-            f"{source} is too small for this length of training: its {windows:,} windows would be seen {repeats:,.0f} "
-            f"times each, and {MOST_REPEATS} is the most that says anything. Give more text or less time."
+            f"{source} is too small for this length of training: its {windows:,} windows would be seen "
+            f"{repeats:,.0f} times each, and more than {MOST_REPEATS} times says nothing. Give more text or "
+            "less time."
         )

@@ -75,7 +75,7 @@ class Decoding:
         compiled: bool = False,
     ) -> None:
         if isinstance(prompts, str | bytes):
-            raise FledgeError("The prompts are one text: give a list of texts, such as ['Once upon a time'].")
+            raise FledgeError("The prompts are a single text. Give a list of texts, such as ['Once upon a time'].")
         if type(alternatives) is not int or alternatives < 0:
             raise FledgeError(f"alternatives = {alternatives!r:.40} is not allowed: it is a whole number, 0 or more.")
         require_fit(tokenizer.vocab_size, model.vocabulary_size)
@@ -122,8 +122,8 @@ class Decoding:
                 prompt.encode("utf-8", "surrogateescape")
             except UnicodeEncodeError as error:
                 raise FledgeError(
-                    f"The prompt holds U+{ord(prompt[error.start]):04X}, half of a character, which no text has. Leave "
-                    "it out, or write the character whole."
+                    f"The prompt contains U+{ord(prompt[error.start]):04X}, half of a surrogate pair. Leave "
+                    "it out, or write the whole character."
                 ) from None
         ids: list[int] = self.tokenizer.encode(prompt, special="text")
         start = roles.own_start

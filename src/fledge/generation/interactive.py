@@ -68,7 +68,7 @@ def _obey(command: str, rest: str, settings: SamplingConfig) -> SamplingConfig:
     elif command == "set" and "=" in rest:
         name, _, text = rest.partition("=")
         if name.strip() in ("samples", "prompt"):
-            print(f"fledge: {name.strip()} has no effect here: each prompt is the one you type, and gets one text.")
+            print(f"fledge: {name.strip()} has no effect here: you type each prompt, and it gets one text.")
             return settings
         try:
             return parse(SamplingConfig, {**settings.model_dump(), name.strip(): parse_value(text.strip())})

@@ -63,13 +63,13 @@ def pack(config: RunConfig, folder: Path, time: str = "8h50m", user: str = "") -
 
     packed, folder = Packed(folder), Path(os.path.abspath(folder))
     if parse_duration(time) < 60:
-        raise FledgeError(f"--time {time} is less than a minute: the notebook could not even be set up in it.")
+        raise FledgeError(f"--time {time} is less than a minute, too short to set up the notebook.")
     if folder.exists() and not (folder / "dataset" / RECIPE).is_file() and any(folder.iterdir()):
         raise FledgeError(f"{folder} exists already and was not made by fledge kaggle. Choose another with -o.")
     if "-" in (*config.corpus.source, *config.corpus.validation_source):
-        raise FledgeError("corpus.source = - is standard input, which a notebook has not. Name a file.")
+        raise FledgeError("corpus.source = - is standard input, which a notebook does not have. Name a file.")
     if user and not re.fullmatch(r"[A-Za-z0-9_-]+", user):
-        raise FledgeError(f"--user {user!r} is no Kaggle user name: letters, digits and hyphens.")
+        raise FledgeError(f"--user {user!r} is not a Kaggle user name, which has letters, digits and hyphens.")
     check_model(config)  # a mistake is found out here, not on Kaggle
     slug = slug_of(config.name)
     if not remote(config.corpus):
@@ -79,7 +79,7 @@ def pack(config: RunConfig, folder: Path, time: str = "8h50m", user: str = "") -
             raise FledgeError(f"{', '.join(config.corpus.source)} holds no text.")
     former = former_metadata(folder)
     if own := others(folder):
-        raise FledgeError(f"{own[0]} would be lost, for that folder is written anew: move it elsewhere first.")
+        raise FledgeError(f"{own[0]} would be lost, because that folder is written again. Move it elsewhere first.")
     owner = user or former.get("id", "").partition("/")[0] or PLACEHOLDER
     folder.mkdir(parents=True, exist_ok=True)
     places = folder / "dataset", folder / "notebook"  # what else lies in the folder, such as results, stays there

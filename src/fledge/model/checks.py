@@ -55,7 +55,7 @@ def check_inputs(
     if lengths is not None:
         rows, steps = inputs_BT.shape
         if state is None:
-            raise FledgeError("lengths goes with a state: make one with init_state, or leave the padding unread.")
+            raise FledgeError("lengths needs a state: make one with init_state, or do not pass the padding.")
         if lengths.shape != (rows,) or lengths.dtype not in WHOLE:
             raise FledgeError(
                 f"lengths of shape {list(lengths.shape)} and type {lengths.dtype} is not allowed: it is one whole "

@@ -147,7 +147,7 @@ def require_home(config: ModelConfig) -> Family:
     """The model of transformers that holds such a one, or our own file for it."""
     found = home(config, (*HUB, *OWN))
     if found is None:
-        raise FledgeError(f"No model of transformers is like this one. {nearest_home(config, HUB)}")
+        raise FledgeError(f"transformers has no model like this one. {nearest_home(config, HUB)}")
     return found
 
 

@@ -79,7 +79,7 @@ def look_inside(model: Model, text: Text) -> Inside:
         raise FledgeError(f"The text has {length:,} tokens, and this model sees {model.context_length:,}. Shorten it.")
     look = {Transformer: _transformer, BDH: _bdh, Recurrent: _recurrent}.get(type(model))
     if look is None:
-        raise FledgeError(f"Nothing is known of the inside of model.architecture = {model.config.architecture}.")
+        raise FledgeError(f"The view Inside does not support model.architecture = {model.config.architecture}.")
     was_training = model.training
     model.eval()
     try:

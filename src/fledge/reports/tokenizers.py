@@ -85,7 +85,7 @@ def require_own(folder: Path) -> None:
     if kept.is_file() and kept.read_text(errors="replace").partition("\n")[0] == ",".join(COLUMNS):
         return
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FledgeError(f"{folder} exists already and holds something else. Name another folder with --out.")
+        raise FledgeError(f"{folder} exists already and is something else. Name another folder with --out.")
 
 
 def bars(measured: Sequence[Measurement]) -> str:

@@ -40,8 +40,8 @@ def find_checkpoint(folder: Path | str, at: At = None) -> Path:
         recipe = folder / CONFIG
         again = begin_again(folder, recipe if recipe.is_file() else "RECIPE")
         raise FledgeError(
-            f"{folder} has no checkpoint yet. Begin it again: {again} (if it diverged, with what made it so changed, "
-            "such as a smaller --set optimizer.learning_rate=...)"
+            f"{folder} has no checkpoint yet. Start it again: {again} (if it diverged, change the cause, such "
+            "as with a smaller --set optimizer.learning_rate=...)"
         )
     note = read_note(folder) if at is None or at == LAST else {}
     if note and path.parents[1] == folder:  # the branch under way has no checkpoint of its own yet
@@ -80,7 +80,7 @@ def load_checkpoint(folder: Path | str, at: At = None) -> Bundle:
         bundle = load_bundle(path)
         if bundle.training is None:
             raise FledgeError(
-                f"{path} holds no training state: it can be used, and trained on with --from, not resumed."
+                f"{path} holds no training state. It can be used, and trained further with --from, but not resumed."
             )
     except FledgeError as error:
         raise FledgeError(f"{error} {_earlier(Path(folder), path)}".strip()) from None
@@ -109,8 +109,8 @@ def open_place(folder: Path, origin: Path | None, step: int = 0, settings: Mappi
     if origin is None:
         if checkpoint_steps(folder):  # rows of a run that was killed before its first checkpoint are worth nothing
             raise FledgeError(
-                f"{folder} holds a run already. Go on with it: {command('train', '--resume', folder)}; "
-                "or choose another folder with --out."
+                f"{folder} already holds a run. Resume it: {command('train', '--resume', folder)}; or choose "
+                "another folder with --out."
             )
         return folder
     home, place = origin.parent.parent, folder / BRANCH

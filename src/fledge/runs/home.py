@@ -31,7 +31,7 @@ class Home:
 
     def error(self) -> FledgeError:
         return FledgeError(
-            f"{self.folder} is not this run's folder any more: its {self._sign or CONFIG} is gone. It was moved or "
-            "deleted while the run trained, so nothing more is written there. Go on from the last checkpoint where the "
-            "folder is now (fledge train --resume FOLDER), or begin the run again."
+            f"{self.folder} is not this run's folder any more: its {self._sign or CONFIG} is gone. It was "
+            "moved or deleted during training, so nothing more is written there. Resume from the last "
+            "checkpoint where the folder is now (fledge train --resume FOLDER), or start the run again."
         )

@@ -39,8 +39,8 @@ def distillation(
     config = load_recipe(recipe)
     if first.source.is_file():
         raise FledgeError(
-            f"{first.source} is packed, and the student needs its tokenizer for good. Unpack it into a folder, and "
-            "name that first."
+            f"{first.source} is packed, and the student needs its tokenizer permanently. Unpack it into a "
+            "folder and name the folder first."
         )
     place = paths[0] / "tokenizer" if (paths[0] / "tokenizer").is_dir() else first.path
     own, store = of_run(first.config, paths[0]), store_of(paths[0])

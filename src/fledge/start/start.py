@@ -73,8 +73,8 @@ class Start:
                 )
             if self.given and self.given != kept.get("set"):
                 raise FledgeError(
-                    f"{self.folder} was begun with other settings. Leave --set out to go on with it, or name another "
-                    "folder with --out."
+                    f"{self.folder} was started with other settings. Leave --set out to resume it, or name "
+                    "another folder with --out."
                 )
             self.choices, self.speed = [Choice(*choice) for choice in kept["choices"]], kept["speed"]
             run = Run(load_recipe(str(self.folder / RECIPE)), self.folder)

@@ -30,7 +30,7 @@ def cached(name: str) -> Path | None:
 def fetch(name: str, *, progress: bool = False) -> Path:
     """Download a published vocabulary (`gpt2`, `cl100k`, `o200k`), unless it is in the cache already."""
     if name not in ENCODINGS:
-        raise FledgeError(f"{name} is not a vocabulary that can be fetched. {nearest(name, ENCODINGS)}")
+        raise FledgeError(f"{name} is not a published vocabulary. {nearest(name, ENCODINGS)}")
     encoding, place = ENCODINGS[name], place_of(name)
     if place.is_file() and sha256(place) != encoding.sha256:
         place.unlink()

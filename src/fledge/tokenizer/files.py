@@ -247,7 +247,7 @@ def _bytes(path: Path) -> bytes:
     """All of a file that is not too large to be a tokenizer."""
     size = path.stat().st_size
     if size > MOST_BYTES:
-        raise FledgeError(f"{path} has {readable_bytes(size)}: too much for a tokenizer, by far.")
+        raise FledgeError(f"{path} has {readable_bytes(size)}, far too much for a tokenizer.")
     return path.read_bytes()
 
 

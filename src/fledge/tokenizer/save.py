@@ -43,7 +43,7 @@ def save_new_tokenizer(tokenizer: Tokenizer, folder: str | PathLike[str]) -> Pat
         except _TakenError:
             place = folder.with_name(f"{folder.name}-{number}")
     if place != folder:
-        note(f"{folder} was made meanwhile by another process, and stays as it is; the tokenizer is in {place}.")
+        note(f"Another process created {folder} in the meantime, so it is not changed; the tokenizer is in {place}.")
     return place
 
 
@@ -100,7 +100,7 @@ def export_tokenizer(tokenizer: Tokenizer, path: str | PathLike[str], format: st
     """
     place = as_path(path)
     if format not in FORMATS:
-        raise FledgeError(f"{format} is not a format to export to. {nearest(str(format), FORMATS)}")
+        raise FledgeError(f"{format} is not an export format. {nearest(str(format), FORMATS)}")
     if format == "huggingface":
         _write_folder(place, _our_files(tokenizer, place, shared=True))
         return [place / VOCABULARY, place / CONFIGURATION]

@@ -69,7 +69,8 @@ class PassageIndex:
             whole = False
         if not whole or manifest["version"] > VERSION or self.segment < 1 or self.depth < 1:
             raise FledgeError(
-                f"{folder} is not the index of the tokens beside it. Remove that folder and ask again: it is made anew."
+                f"{folder} is not the index of the tokens next to it. Remove that folder and run the command "
+                "again: it is rebuilt."
             )
         self.tokens = store.split("train").tokens
 
@@ -139,7 +140,7 @@ def _identity(store: TokenStore) -> dict[str, Any]:
 def _build(store: TokenStore, threads: int, progress: bool) -> None:
     sort = native("sort_suffixes")
     if sort is None:
-        raise FledgeError("The index of passages needs the native core, which is not built. Install fledge anew.")
+        raise FledgeError("The index of passages needs the native core, which is not built. Reinstall fledge.")
     split = store.split("train").verify()
     tokens = split.tokens
     require_space(store.folder, 4 * len(tokens), "The index of passages")

@@ -194,8 +194,8 @@ class TokenStore:
         if not (folder / MANIFEST).is_file():
             if (folder / JOURNAL).exists():
                 raise FledgeError(
-                    f"{folder} is not finished: tokenizing was interrupted. The same fledge tokenize "
-                    "command goes on where it stopped."
+                    f"{folder} is not finished, because tokenizing was interrupted. The same fledge tokenize "
+                    "command resumes it."
                 )
             meant = "" if folder.exists() else did_you_mean(folder)
             raise FledgeError(

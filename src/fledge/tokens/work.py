@@ -39,7 +39,9 @@ class GrowingFile:
         self.checksums: list[str] = []  # whole blocks, of which the first `journaled` are in the journal
         self.journaled = 0
         if os.fstat(self.descriptor).st_size < self.size:
-            raise FledgeError(f"{path} is shorter than its journal says: it was changed. Begin again with --restart.")
+            raise FledgeError(
+                f"{path} is shorter than its journal says, so it was changed. Start again with --restart."
+            )
         os.ftruncate(self.descriptor, self.size)
         os.lseek(self.descriptor, 0, os.SEEK_END)
 

@@ -121,8 +121,8 @@ def store_on_the_fly(
         return write_store(corpus, tokenizer, folder, progress=progress, verify=False)
     once = command("tokenize", *corpus.arguments, "--tokenizer", "TOKENIZER", "--out", "tokens")
     note(
-        f"No token store: {corpus.name} is tokenized first. To do that once for all runs: "
-        f"{once}, then --set tokens.store=tokens"
+        f"There is no token store, so {corpus.name} is tokenized first. To do that once for all runs: {once}, "
+        "then --set tokens.store=tokens"
     )
     if folder is not None:
         return write_store(corpus, tokenizer, folder, progress=progress)

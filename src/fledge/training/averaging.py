@@ -71,8 +71,9 @@ class Average:
                 saved = tensors.get(f"{kept}/{name}")
                 if saved is None or tuple(saved.shape) != tuple(shape) or not saved.isfinite().all():
                     raise FledgeError(
-                        f"The checkpoint's {kept} weights of {name} are missing, of another shape or not finite: it "
-                        "was written by another model. Go on from an earlier checkpoint with --at STEP."
+                        f"The checkpoint's {kept} weights of {name} are missing, have another shape or are "
+                        "not finite: another model wrote it. Resume from an earlier checkpoint with --at "
+                        "STEP."
                     )
                 group.fill(target, name, saved)
 

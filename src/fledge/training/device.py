@@ -49,7 +49,9 @@ def choose_device(name: str, local_rank: int = 0, named: str = "training.device"
     except RuntimeError:
         device = None
     if device is None or device.type not in ("cpu", *devices.GPUS):
-        raise FledgeError(f"{named} = {name!r} is no device for fledge. Use auto, cpu, cuda, cuda:N, xpu or mps.")
+        raise FledgeError(
+            f"{named} = {name!r} is not a device that fledge supports. Use auto, cpu, cuda, cuda:N, xpu or mps."
+        )
     if devices.is_gpu(device) and not devices.count(device.type):
         what = {"cuda": "torch sees no CUDA device", "mps": "there is no Apple GPU", "xpu": "there is no Intel GPU"}
         raise FledgeError(f"{named} = {name}, and {what[device.type]} here. Use {named}=auto.")

@@ -201,8 +201,9 @@ class Optimizer:
                         )
                     if not saved.isfinite().all() or (kind == "square" and (saved < 0).any()):
                         raise FledgeError(
-                            f"The checkpoint's optimizer state {kind}/{name} holds numbers that no training leaves "
-                            "there. Go on from an earlier checkpoint with --at STEP, or from its weights with --from."
+                            f"The checkpoint's optimizer state {kind}/{name} holds negative or non-finite "
+                            "moments. Resume from an earlier checkpoint with --at STEP, or start from its "
+                            "weights with --from."
                         )
                     group.fill(tensor, name, saved)
 

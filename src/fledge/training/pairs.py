@@ -34,18 +34,17 @@ def require_pairs(config: RunConfig, vocabulary_size: int) -> None:
     model = config.model
     if model.architecture != "transformer" or model.norm_place != "pre":
         raise FledgeError(
-            "training.start = pairs is for architecture = transformer with norm_place = pre: only there does a silent "
-            "block leave the embedding as it is. Set training.start=random."
+            "training.start = pairs needs architecture = transformer with norm_place = pre, because only "
+            "there a block with zero output leaves the embedding unchanged. Set training.start=random."
         )
     if model.tied:
         raise FledgeError(
-            "training.start = pairs needs a head of its own: what follows a token is not what it is like. "
-            "Set model.tied=false, or training.start=random."
+            "training.start = pairs needs an untied head. Set model.tied=false, or training.start=random."
         )
     if vocabulary_size > MOST_IDS:
         raise FledgeError(
-            f"training.start = pairs counts into a table of all pairs, and a vocabulary of {vocabulary_size:,} is too "
-            f"large for it: {MOST_IDS:,} is the most. Set training.start=random."
+            f"training.start = pairs counts all pairs in a table, and a vocabulary of {vocabulary_size:,} is "
+            f"too large for it: the limit is {MOST_IDS:,}. Set training.start=random."
         )
 
 

@@ -112,8 +112,8 @@ def total_steps(config: RunConfig, progress: Progress) -> int:
     if steps < progress.step or fewer:
         length = "training.steps" if settings.tokens is None else "training.tokens"
         raise FledgeError(
-            f"The run has done {progress.step} steps already, and {config.steps} are asked for. "
-            f"Set {length} to more, or go back with --at."
+            f"The run has already done {progress.step} steps, and {config.steps} were requested. Set a larger "
+            f"{length}, or go back with --at."
         )
     return steps
 

@@ -132,7 +132,7 @@ class Saver:
                     f"The checkpoint of step {last} is whole. {remedy}, then: "
                     f"{command('train', '--resume', self.home.folder)}"
                     if last is not None
-                    else f"There is no checkpoint yet. {remedy}, then give the same command again."
+                    else f"There is no checkpoint yet. {remedy}, then run the same command again."
                 )
             ) from error
         self.seconds = time.monotonic() - start

@@ -189,8 +189,8 @@ class Session:
         if self.records is not None:
             self.records.go_back(self.progress.step)
         self.view.warn(
-            f"At step {trouble.step} {trouble.what}: back to step {self.progress.step}, "
-            f"without the samples {trouble.first} to {trouble.after - 1}."
+            f"At step {trouble.step} {trouble.what}. Training goes back to step {self.progress.step} and "
+            f"skips the samples {trouble.first} to {trouble.after - 1}."
         )
 
     # -- what is due now and then ---------------------------------------------------------------------------------
@@ -327,9 +327,9 @@ class Session:
         if found is not None and found.since >= RISING and found.risen and found.best_step != self._rose_from:
             self._rose_from = found.best_step
             self.view.note(
-                f"The validation loss has been rising since step {found.best_step}: {found.best:.4f} there, "
-                f"{found.last:.4f} now. The model is overfitting. The run's model is the checkpoint of step "
-                f"{found.best_step}."
+                f"The validation loss has been rising since step {found.best_step}: it was {found.best:.4f} "
+                f"there and is {found.last:.4f} now. The model is overfitting. The run's model is the "
+                f"checkpoint of step {found.best_step}."
             )
 
     def _course(self) -> Course | None:
@@ -427,8 +427,8 @@ class Session:
             self.view.note(self.forecast.held_against(grown, usual or speed, self.clock.seconds()))
         if stopped:
             self.view.note(
-                f"Stopped by {stopped} after step {progress.step}; everything is saved. "
-                f"Go on with: {command('train', '--resume', self.folder)}"
+                f"Stopped by {stopped} after step {progress.step}; everything is saved. Resume with: "
+                f"{command('train', '--resume', self.folder)}"
             )
         return TrainingResult(
             folder=self.folder,

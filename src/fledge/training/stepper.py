@@ -81,14 +81,17 @@ class Stepper:
                     raise
                 if self.progress.micro_batch == 1:
                     raise FledgeError(
-                        "Not even one window fits the memory. Set training.recompute=true, a shorter "
+                        "Even one window does not fit in memory. Set training.recompute=true, a shorter "
                         "tokens.context_length or a smaller model."
                     ) from None
             self.progress.micro_batch = -(-self.progress.micro_batch // 2)
             self.optimizer.zero_grad()
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
-            self.note(f"Out of memory: going on with a micro-batch of {self.progress.micro_batch}, same mathematics.")
+            self.note(
+                f"Out of memory: training continues with a micro-batch of {self.progress.micro_batch}, which "
+                "gives the same results."
+            )
 
     def _accumulate(self, batch: Batch, count: float) -> Tensor:
         # The loss is the sum over all unmasked targets by their number, over micro-batches and processes; FSDP takes
@@ -208,7 +211,7 @@ class Stepper:
         (self.average or Average(self.optimizer.layout, 1.0)).load(training.tensors)
         self.progress.averaged = self.progress.averaged and self.average is not None
         if self.carry is not None and not self.carry.load(training.tensors):
-            note("The lanes are not those of the checkpoint: the carried state begins anew.")
+            note("The lanes are not those of the checkpoint, so the carried state starts from zero.")
 
     def go_back(self, bundle: Bundle) -> None:
         """Take the weights of a checkpoint, too."""

@@ -98,18 +98,20 @@ def require_teachers(config: RunConfig, tokenizer: Tokenizer, bundles: Sequence[
     length = config.tokens.context_length
     if config.tokens.policy not in PLAIN:
         raise FledgeError(
-            f"tokens.policy = {config.tokens.policy} can't be learned from teachers: they read windows as they are, "
-            "without the borders of documents. Set tokens.policy=stream."
+            f"tokens.policy = {config.tokens.policy} can't be used with teachers, which read windows without "
+            "document boundaries. Set tokens.policy=stream."
         )
     for bundle in bundles:
         if bundle.tokenizer.fingerprint != tokenizer.fingerprint:
             raise FledgeError(
-                f"The teacher {bundle.source} has another tokenizer than the student ({bundle.tokenizer.vocab_size:,} "
-                f"and {tokenizer.vocab_size:,} ids): what it says of its tokens means nothing for other ones. Take "
-                "teachers that were trained with one tokenizer; fledge distill gives the student theirs."
+                f"The teacher {bundle.source} has another tokenizer than the student "
+                f"({bundle.tokenizer.vocab_size:,} and {tokenizer.vocab_size:,} ids), so its predictions are "
+                "of other tokens. Use teachers that share one tokenizer; fledge distill gives it to the "
+                "student."
             )
         if bundle.model.context_length < length:
             raise FledgeError(
-                f"The teacher {bundle.source} reads {bundle.model.context_length:,} tokens at once, and the student's "
-                f"windows have {length:,}. Set tokens.context_length={bundle.model.context_length} or less."
+                f"The teacher {bundle.source} has a context of {bundle.model.context_length:,} tokens, and "
+                f"the student's windows have {length:,}. Set "
+                f"tokens.context_length={bundle.model.context_length} or less."
             )

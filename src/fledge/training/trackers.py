@@ -50,8 +50,8 @@ def open_trackers(config: RunConfig, folder: Path, place: Path, step: int) -> li
             reason = " ".join(str(error).split()) or type(error).__name__
             login = "Log in with: wandb login, or set WANDB_MODE=offline. " if name == "wandb" else ""
             raise FledgeError(
-                f"{name}, which training.trackers asks for, did not start ({reason}). {login}"
-                "Training goes without it, too: metrics.csv is always written."
+                f"{name}, which training.trackers names, did not start ({reason}). {login}Training also works "
+                "without it: metrics.csv is always written."
             ) from error
     return found
 

@@ -55,7 +55,7 @@ def routes(library: Library) -> APIRouter:
         for name, limit in LARGEST.items():
             value = getattr(model, name)
             if value is not None and value > limit:
-                raise FledgeError(f"model.{name} = {value} is more than the page reckons with: at most {limit:,}.")
+                raise FledgeError(f"model.{name} = {value} is more than the page supports: at most {limit:,}.")
         return answer(
             account_run(
                 config.model_copy(update={"model": model}),

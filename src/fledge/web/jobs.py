@@ -80,7 +80,7 @@ class Jobs:
         if any(job.run == run for job in active):
             raise FledgeError(f"{run} is being planned or trained already. Wait for it, or stop it first.")
         if len(active) >= WAITING:
-            raise FledgeError(f"{len(active)} trainings wait already. Wait for one of them, or stop one.")
+            raise FledgeError(f"{len(active)} trainings are already waiting. Wait for one of them, or stop one.")
         self._forget()
         folder = self.folder / f"{time.time_ns():020d}-{secrets.token_hex(3)}"
         folder.mkdir(parents=True)

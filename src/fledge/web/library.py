@@ -98,8 +98,8 @@ class Library:
             if not (source.is_file() or signs & {"bundle.json", "tokenizer.json", PLAN} or _is_run(signs)):
                 return source
         raise FledgeError(
-            "No folder of runs is served here, so there is no place for a new one. Start the page with a folder that "
-            "may hold several: fledge serve runs"
+            "No folder of runs is served, so a new run has no place. Start the page with a folder of runs: "
+            "fledge serve runs"
         )
 
     def run(self, name: str) -> Path:

@@ -99,7 +99,7 @@ class Trainings:
 
     def train(self, request: TrainRequest) -> Job:
         if (request.recipe is None) == (request.bundle is None):
-            raise FledgeError("Name a recipe or a bundle to begin with, one of them.")
+            raise FledgeError("Name either a recipe or a bundle to start from.")
         changes = words_of(request.set)
         if request.texts:
             places = self.texts.find(request.texts)
@@ -122,7 +122,7 @@ class Trainings:
     def go_on(self, request: GoOnRequest) -> Job:
         folder = self.library.run(request.run)
         if folder.parent != self.library.home():
-            raise FledgeError(f"{request.run} is not a run of the first served folder: go on with it at a terminal.")
+            raise FledgeError(f"{request.run} is not in the first served folder. Resume it in a terminal.")
         former, out = self.jobs.of_run(folder.name), shown(folder)
         device = former.device if former is not None else device_of({})
         if is_planned(folder):
@@ -133,7 +133,9 @@ class Trainings:
             more = self.twice(folder) if request.twice else []
             return self.jobs.begin("train", folder.name, device, [["train", "--resume", out, *more], ["report", out]])
         if former is None or former.kind != "train":
-            raise FledgeError(f"{request.run} has no checkpoint yet, and was not begun from this page. Begin it again.")
+            raise FledgeError(
+                f"{request.run} has no checkpoint yet and was not started from this page. Start it again."
+            )
         return self.jobs.begin("train", folder.name, device, self.jobs.commands(former.id))
 
     def twice(self, folder: Path) -> list[str]:
@@ -145,7 +147,7 @@ class Trainings:
         """The folder of a run that has a plan, and nothing that was learned."""
         folder = self.library.run(run)
         if folder.parent != self.library.home() or not is_planned(folder) or not is_untrained(folder):
-            raise FledgeError(f"{run} is not a plan that waits to be trained. Plan again, or go on with the run.")
+            raise FledgeError(f"{run} is not a plan that can be trained. Plan again, or resume the run.")
         return folder
 
     def discard(self, folder: Path) -> None:
@@ -181,7 +183,7 @@ def words_of(changes: dict[str, str]) -> list[str]:
     """As options of the command line."""
     for name in changes:
         if name in OURS or name in OUTSIDE:
-            raise FledgeError(f"{name} is not set from this page. Use the command line for it.")
+            raise FledgeError(f"{name} can't be set from this page. Use the command line.")
     return [word for name, value in changes.items() for word in ("--set", f"{name}={value}")]
 
 

@@ -44,8 +44,8 @@ def start(
     local = is_loopback(host)
     if not local and token is None:
         raise FledgeError(
-            f"--host {host} lets other machines reach this page, and with it your runs and this machine's processor. "
-            "Add --token new, so that only those who know it get in; or stay with 127.0.0.1."
+            f"--host {host} lets other machines reach this page, your runs and this machine's processor. Add "
+            "--token new, so that only those who know the token get in, or use 127.0.0.1."
         )
     if token is not None and not all("!" <= character <= "~" for character in token):
         raise FledgeError(
@@ -188,7 +188,7 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise FledgeError(
-            f"Can't listen on {host}:{port} ({error.strerror}). Choose another with --port, or 0 for a free one."
+            f"Can't listen on {host}:{port} ({error.strerror}). Choose another port with --port, or 0 for a free one."
         ) from None
     listener.listen(128)
     return listener

@@ -255,7 +255,7 @@ def check_recipe(recipe: str, changes: Sequence[str]) -> None:
     except FledgeError as error:
         if "none of the parts" not in str(error):
             raise
-        raise FledgeError(f"The workbook's ablations need a Transformer, and --recipe {recipe} is none.") from None
+        raise FledgeError(f"The workbook's ablations need a Transformer, and --recipe {recipe} is not one.") from None
 
 
 def lead(book: Book) -> str:

@@ -24,7 +24,7 @@ def model_chart(config: ModelConfig, vocabulary_size: int, context_length: int, 
     """The flow chart of a model, ids at the top and logits at the bottom."""
     if config.architecture not in _CHARTS:
         known = nearest(config.architecture, _CHARTS)
-        raise FledgeError(f"No diagram is known for the architecture {config.architecture!r}. {known}")
+        raise FledgeError(f"There is no diagram for the architecture {config.architecture!r}. {known}")
     parameters = list_parameters(config, vocabulary_size, context_length)
     title = TITLES[config.architecture]
     chart = Chart(

@@ -24,7 +24,7 @@ export async function send(path, { method = "GET", body, content, signal } = {})
     answer = await fetch(path, { method, headers, signal, body: body === undefined ? content : JSON.stringify(body) });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Error("The server does not answer: it was stopped, or the machine is busy.");
+    throw new Error("The server does not answer. It was stopped, or the machine is busy.");
   }
   if (!answer.ok) {
     let sentence = `The server answered ${answer.status}.`;
@@ -45,7 +45,7 @@ async function whole(reading) {
     return await reading;
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Error("The connection to the server broke off: it was stopped, or the network failed.");
+    throw new Error("The connection to the server was lost. The server was stopped, or the network failed.");
   }
 }
 

@@ -101,7 +101,7 @@ export class Chart {
     this.drawing.setAttribute("height", height);
     if (!this.series.length) {
       this.x = null;
-      this.drawing.replaceChildren(s("text", { x: width / 2, y: height / 2, "text-anchor": "middle", class: "tick" }, "Nothing to draw yet"));
+      this.drawing.replaceChildren(s("text", { x: width / 2, y: height / 2, "text-anchor": "middle", class: "tick" }, "No data yet"));
       return;
     }
     const range = (pick) => this.series.reduce(([low, high], line) => {

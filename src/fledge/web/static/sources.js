@@ -10,7 +10,7 @@ const words = (text, most) => { const line = text.replace(/\s+/g, " ").trim(); r
 export class Sources {
   constructor(bundle) {
     this.bundle = bundle;
-    this.element = h("section", { class: "sources", "aria-label": "Where it comes from", hidden: true });
+    this.element = h("section", { class: "sources", "aria-label": "Sources", hidden: true });
   }
 
   hide() {
@@ -39,9 +39,9 @@ export class Sources {
   draw(take, length) {
     const { sources, unknown } = take, copied = new Set(sources.flatMap((source) => Array.from({ length: source.length }, (_, i) => source.start + i))).size;
     this.passage = h("div", { class: "passage", hidden: true, tabindex: -1 });
-    show(this.element, unknown ? h("details", { class: "small muted" }, h("summary", {}, "Where it comes from is not known"), unknown)
-      : !sources.length ? h("p", { class: "small muted" }, "No stretch of 20 tokens or more stands in the training text.")
-      : [h("h3", {}, "Where it comes from"), h("p", { class: "small muted" }, `${count(copied)} of ${plural(length, "token")} (${Math.round((100 * copied) / length)} %) stand word for word in the training text: they are underlined.`),
+    show(this.element, unknown ? h("details", { class: "small muted" }, h("summary", {}, "Sources unknown"), unknown)
+      : !sources.length ? h("p", { class: "small muted" }, "No passage of 20 tokens or more occurs in the training text.")
+      : [h("h3", {}, "Sources"), h("p", { class: "small muted" }, `${count(copied)} of ${plural(length, "token")} (${Math.round((100 * copied) / length)} %) also occur word for word in the training text and are underlined.`),
         h("ol", {}, sources.map((source, number) => h("li", {}, h("button", { type: "button", class: "quiet", onclick: () => this.open(take, number) }, `“${words(source.text, 60)}”`),
           h("span", { class: "small muted" }, ` ${plural(source.length, "token")}, document ${count(source.document + 1)}`)))), this.passage]);
     this.element.hidden = false;

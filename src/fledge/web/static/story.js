@@ -19,10 +19,10 @@ export class Story {
     this.bytes.addEventListener("input", () => (this.bytes.value.trim() ? this.look({ hex: this.bytes.value }) : this.changed()));
     this.timer = 0;
     this.element = h("div", { class: "details" },
-      h("section", { class: "card", "aria-label": "Merges of a word" }, h("h2", {}, "A word, merge by merge"),
+      h("section", { class: "card", "aria-label": "Merges of a word" }, h("h2", {}, "Merges of a word"),
         h("div", { class: "row" }, field("Word", this.word), field("Tokenizer", this.tokenizer)), this.replay),
-      h("section", { class: "card", "aria-label": "Characters and bytes" }, h("h2", {}, "Its characters and bytes"),
-        field("Or bytes in hexadecimal, to see why they do not decode", this.bytes), this.facts));
+      h("section", { class: "card", "aria-label": "Characters and bytes" }, h("h2", {}, "Characters and bytes"),
+        field("Or enter bytes in hexadecimal to see why they do not decode", this.bytes), this.facts));
   }
 
   close() { clearInterval(this.timer); }

@@ -6,7 +6,7 @@ import { count, plural, short } from "./format.js";
 import { fromBase64, inline, readable } from "./pieces.js";
 import { Sources } from "./sources.js";
 
-const ENDS = { end: "the text came to its end", stop: "a stop text was reached", length: "as long as asked" };
+const ENDS = { end: "the end token was generated", stop: "a stop text was reached", length: "the maximum length was reached" };
 const LONGEST = 4;  // bytes of a character
 const percent = (logprob) => { const p = 100 * Math.exp(logprob); return p >= 10 ? `${p.toFixed(0)} %` : p >= 0.1 ? `${p.toFixed(1)} %` : "< 0.1 %"; };
 
@@ -72,7 +72,7 @@ export class Take {
           this.finish(take, event.message);
         }
       }
-      if (!take.ended) this.finish(take, "The server closed the stream before its end.");
+      if (!take.ended) this.finish(take, "The server closed the stream too early.");
     } catch (error) {
       this.finish(take, error.name === "AbortError" ? `Stopped after ${plural(take.tokens.length - take.kept, "token")}.` : error.message);
     }
@@ -169,7 +169,7 @@ export class Take {
     this.spanAt(place).classList.add("active");
     const others = token.alternatives.some((other) => other.id === token.id) ? [...token.alternatives] : [token, ...token.alternatives];
     others.sort((a, b) => b.logprob - a.logprob);
-    show(this.roads, h("h3", {}, `Token ${count(place + 1)}: what could have stood here`), others.map((other) => {
+    show(this.roads, h("h3", {}, `Token ${count(place + 1)}: alternatives`), others.map((other) => {
       const name = inline(fromBase64(other.bytes));
       return h("div", { class: other.id === token.id ? "alternative chosen" : "alternative" }, h("code", { title: `id ${other.id}` }, name),
         h("span", { class: "bar" }, h("i", { style: { width: `${100 * Math.exp(other.logprob)}%` } })),

@@ -28,8 +28,8 @@ export class Changes {
       onchange: () => this.add(this.search.value.trim()) });
     this.names = h("datalist", { id: "setting-names" });
     this.list = h("div", { class: "changes" });
-    this.element = h("details", { class: "change" }, h("summary", {}, "Change a setting by hand"), h("div", { class: "stack" },
-      h("p", { class: "small muted" }, "Everything is chosen for you. What you set here stays as you set it, and the rest follows."),
+    this.element = h("details", { class: "change" }, h("summary", {}, "Change a setting"), h("div", { class: "stack" },
+      h("p", { class: "small muted" }, "fledge chooses everything. Values that you set here are kept, and the other choices adapt."),
       this.search, this.names, this.list));
   }
 

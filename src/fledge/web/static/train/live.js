@@ -18,7 +18,7 @@ export class Live {
     this.verdict = h("p", { class: "verdict", role: "status", hidden: true });
     this.samples = h("section", { class: "card", "aria-label": "Samples", hidden: true });
     this.log = h("pre", { class: "code log" });
-    this.more = h("details", { class: "card", ontoggle: () => this.readLog() }, h("summary", {}, "What the commands say"), this.log);
+    this.more = h("details", { class: "card", ontoggle: () => this.readLog() }, h("summary", {}, "Output of the commands"), this.log);
     this.report = h("section", { class: "card", "aria-label": "Report", hidden: true });
     this.chart = h("div", {}, h("h3", {}, "Loss, nats per token"), this.loss.element);
     this.element = h("div", { class: "stack" }, h("section", { class: "card stack", "aria-label": "Training" }, this.head, this.chart, this.verdict), this.samples, this.report, this.more);
@@ -49,7 +49,7 @@ export class Live {
     const left = running && step > 0 && steps ? (seconds / step) * (steps - step) : NaN;
     const facts = [state === "waiting" ? (job.ahead ? `${plural(job.ahead, "training")} before it` : "starts now") : null,
       steps ? `step ${count(step)} of ${count(steps)}` : null, Number.isFinite(left) && step < steps ? `about ${duration(left)} left` : null,
-      running && steps && step >= steps ? "writes the report" : null, running && speed ? `${short(speed)} tokens/s` : null,
+      running && steps && step >= steps ? "writing the report" : null, running && speed ? `${short(speed)} tokens/s` : null,
       this.data.last("loss") !== undefined ? `loss ${fixed(this.data.last("loss"))}` : null, this.data.last("validation_loss") !== undefined ? `validation ${fixed(this.data.last("validation_loss"))}` : null].filter(Boolean);
     if (this.said !== state) { if (this.said) announce(`${run}: ${WORDS[state]}`); this.said = state; }
     const complete = steps && step >= steps, { calls } = this;
@@ -58,9 +58,9 @@ export class Live {
       steps ? h("div", { class: "progress wide", role: "progressbar", "aria-label": "Steps", "aria-valuemin": 0, "aria-valuemax": steps, "aria-valuenow": step }, h("i", { style: { width: `${Math.min(100, (100 * step) / steps)}%` } })) : null,
       h("p", { class: "small muted number" }, facts.join(" · ")),
       job?.problem ? h("p", { class: "problem", role: "alert" }, job.problem) : null,
-      state === "killed" ? h("p", { class: "problem" }, "Its process was killed. What it saved is whole: go on from there.") : null,
+      state === "killed" ? h("p", { class: "problem" }, "The process was killed. Its checkpoints are complete: you can resume.") : null,
       h("div", { class: "row" },
-        trained && !active && h("a", { class: "button primary", href: `#/generate?${new URLSearchParams({ bundle: run })}` }, "Write with it"),
+        trained && !active && h("a", { class: "button primary", href: `#/generate?${new URLSearchParams({ bundle: run })}` }, "Generate text"),
         active && job && h("button", { type: "button", onclick: () => calls.stop(job) }, state === "waiting" ? "Leave the queue" : "Stop"),
         !active && !complete && h("button", { type: "button", class: trained ? null : "primary", onclick: () => calls.goOn(run) }, "Go on"),
         !active && (complete || state === "finished") && h("button", { type: "button", onclick: () => calls.longer(run, plan) }, plan ? "Train for twice the time" : "Train for twice the steps"),
@@ -77,14 +77,14 @@ export class Live {
       numbers({ name: "validation", colour: 2, xs, ys: columns.validation_loss ?? [], dashed: true, dots: true })], { x: "step" });
     const samples = samplesOf(this.data.samples).reverse();
     this.samples.hidden = !samples.length;
-    redraw(this.samples, samples, () => show(this.samples, h("h2", {}, "What it writes"), h("div", { class: "samples", tabindex: 0, role: "group", "aria-label": "Samples, the newest first" },
+    redraw(this.samples, samples, () => show(this.samples, h("h2", {}, "Samples"), h("div", { class: "samples", tabindex: 0, role: "group", "aria-label": "Samples, the newest first" },
       samples.slice(0, 30).map(({ step, text }) => h("div", { class: "sample" }, h("span", { class: "small muted" }, `step ${count(step)}`), h("pre", {}, text))))));
   }
 
   async readLog() {
     const job = this.standing?.job;
     if (!this.more.open) return;
-    if (!job) { this.log.textContent = "This run was not begun from the page."; return; }
+    if (!job) { this.log.textContent = "This run was not started from the page."; return; }
     try {
       const { text } = await get("/api/training/log", { job: job.id });
       if (this.log.textContent === text) return;

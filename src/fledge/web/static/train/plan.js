@@ -15,7 +15,7 @@ export class PlanCard {
   }
 
   wait(job) {
-    const words = job.state === "waiting" && job.ahead ? `Waits for ${job.ahead} before it: speeds are measured when nothing else trains.` : "Looks at the text, trains a tokenizer, and measures a few sizes of models on this machine…";
+    const words = job.state === "waiting" && job.ahead ? `Waiting for ${job.ahead}: speeds are measured while nothing else trains.` : "Analysing the text, training a tokenizer, and measuring a few model sizes on this machine…";
     redraw(this.element, ["wait", words], () => show(this.element, h("h2", {}, "3. The plan"), h("p", { class: "row", role: "status" }, h("span", { class: "spinner", "aria-hidden": "true" }), words)));
   }
 
@@ -30,10 +30,10 @@ export class PlanCard {
       const counted = Object.entries(plan.counts).sort((a, b) => a[1] - b[1])[0];
       show(this.element, h("h2", {}, "3. The plan"),
         h("div", { class: "forecast" },
-          fact("Model", `${billions(plan.parameters)} parameters`, `${count(plan.vocabulary_size)} tokens to choose from`),
+          fact("Model", `${billions(plan.parameters)} parameters`, `${count(plan.vocabulary_size)} tokens in the vocabulary`),
           fact("Time", duration(plan.seconds), `${count(plan.steps)} steps at ${short(plan.speed)} tokens/s, of ${plan.time}`),
           fact("Memory", bytes(plan.memory), "while it trains"),
-          fact("Quality", counted ? `below ${fixed(counted[1], 2)}` : "–", counted ? `bits per byte: what counting (${counted[0]}) reaches, and the model should beat` : "the text is too short to say")),
+          fact("Quality", counted ? `below ${fixed(counted[1], 2)}` : "–", counted ? `bits per byte: the n-gram baseline (${counted[0]}), which the model should beat` : "the text is too short to say")),
         h("div", { class: "row" }, h("button", { type: "button", class: "primary", onclick: () => this.calls.onstart(run) }, "Start training"),
           h("button", { type: "button", onclick: () => this.calls.ondiscard(run) }, "Discard"), h("span", { class: "small muted" }, `The run will be called ${run}.`)),
         h("details", { open: true }, h("summary", {}, "What was chosen, and why"), h("div", { class: "choices" }, plan.choices.map((choice) => this.choice(choice, settings)))));

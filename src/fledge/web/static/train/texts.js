@@ -16,7 +16,7 @@ export class Texts {
     this.list = h("div", { class: "text-list", role: "group", "aria-label": "Texts" });
     this.status = h("p", { class: "small muted", role: "status" });
     this.pasted = h("textarea", { rows: 5, spellcheck: "false", placeholder: "Paste a text here" });
-    this.facts = h("section", { class: "card stack text-facts", "aria-label": "What the text is", hidden: true });
+    this.facts = h("section", { class: "card stack text-facts", "aria-label": "About the text", hidden: true });
     const paste = h("details", {}, h("summary", { class: "small" }, "Or paste a text"), field("Text", this.pasted),
       h("button", { type: "button", onclick: () => this.keepPasted() }, "Use this text"));
     this.element = h("section", { class: "card stack drop", "aria-label": "Text", ondragover: (event) => { event.preventDefault(); this.element.classList.add("over"); },
@@ -101,21 +101,21 @@ export class Texts {
     this.onchange(names);
     this.facts.hidden = !names.length;
     if (!names.length) return;
-    show(this.facts, h("h2", {}, "What the text is"), h("p", { class: "row small muted" }, h("span", { class: "spinner", "aria-hidden": "true" }), "Looking for copies and for what looks wrong…"));
+    show(this.facts, h("h2", {}, "About the text"), h("p", { class: "row small muted" }, h("span", { class: "spinner", "aria-hidden": "true" }), "Looking for copies and problems…"));
     this.facts.told = null;
     try {
       const answer = await get(`/api/texts/facts?${names.map((name) => new URLSearchParams({ text: name })).join("&")}`);
       if (this.asked === key) this.drawFacts(answer);
     } catch (error) {
-      if (this.asked === key) show(this.facts, h("h2", {}, "What the text is"), h("p", { class: "problem" }, error.message));
+      if (this.asked === key) show(this.facts, h("h2", {}, "About the text"), h("p", { class: "problem" }, error.message));
     }
   }
 
   drawFacts(facts) {
     redraw(this.facts, facts, () => {
       const line = (name, value) => [h("dt", {}, name), h("dd", { class: "number" }, value)];
-      show(this.facts, h("h2", {}, "What the text is"), h("dl", {}, line("Size", bytes(facts.bytes)), line("Documents", count(facts.documents)),
-        facts.longest !== null && line("Their length", `${bytes(facts.shortest)} to ${bytes(facts.longest)}`),
+      show(this.facts, h("h2", {}, "About the text"), h("dl", {}, line("Size", bytes(facts.bytes)), line("Documents", count(facts.documents)),
+        facts.longest !== null && line("Length", `${bytes(facts.shortest)} to ${bytes(facts.longest)}`),
         line("Script", facts.scripts.join(", ")),
         facts.copied !== null && line("Copies", `${percent(facts.copied)} in copied documents, ${percent(facts.repeated)} in repeated passages`)),
         facts.note && h("p", { class: "small muted" }, facts.note),

@@ -22,11 +22,11 @@ export async function open(place) {
   // A link brings no token: where one is needed, it opens the document that was fetched with it.
   const copy = secret ? URL.createObjectURL(new Blob([JSON.stringify(document_, null, 2)], { type: "application/json" })) : null;
   show(place,
-    h("header", { class: "head" }, h("h1", {}, "API"), h("p", {}, "Everything this page does, programs can do too. The document is at ",
+    h("header", { class: "head" }, h("h1", {}, "API"), h("p", {}, "Programs can do everything that this page does. The API is described at ",
       h("a", copy ? { href: copy, target: "_blank" } : { href: "/openapi.json" }, "/openapi.json"), "."),
-      secret && h("p", {}, "Below, TOKEN stands for the server’s token: what follows “#token=” in the address it printed.")),
+      secret && h("p", {}, "Below, TOKEN stands for the server’s token, the text after “#token=” in the address that the server printed.")),
     h("div", { class: "stack" },
-      h("section", { class: "card" }, h("h2", {}, "A completion, from the shell"), h("pre", { class: "code", tabindex: 0 }, curl)),
+      h("section", { class: "card" }, h("h2", {}, "A completion from the shell"), h("pre", { class: "code", tabindex: 0 }, curl)),
       h("section", { class: "card" }, h("h2", {}, "The same with the openai package"), h("pre", { class: "code", tabindex: 0 }, python)),
       [...groups].map(([tag, entries]) => h("section", { class: "card" }, h("h2", {}, tag[0].toUpperCase() + tag.slice(1)), entries.map(({ path, method, operation }) =>
         h("div", { class: "endpoint" }, h("b", {}, method.toUpperCase()), h("code", {}, path), h("p", {}, operation.description ?? operation.summary)))))));

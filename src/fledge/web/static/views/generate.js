@@ -7,7 +7,7 @@ import { Take } from "../take.js";
 const NUMBERS = [
   // name, words, smallest, largest, step, usual; an empty field leaves the filter out
   ["temperature", "Temperature", 0, 10, 0.05, 0.8],
-  ["max_tokens", "Tokens at most", 1, 8192, 1, 128],
+  ["max_tokens", "Maximum tokens", 1, 8192, 1, 128],
   ["top_k", "Top-k", 1, undefined, 1, ""],
   ["top_p", "Top-p", 0.01, 1, 0.01, ""],
   ["min_p", "Min-p", 0.01, 1, 0.01, ""],
@@ -17,9 +17,9 @@ const NUMBERS = [
 export async function open(place, query) {
   const library = await readLibrary(true);
   const heading = h("header", { class: "head" }, h("h1", {}, "Generate"),
-    h("p", {}, "Let a bundle go on from a prompt. The deeper a token’s shade, the less sure the model was; choose one to see what else could have stood there, and branch."));
+    h("p", {}, "Continue a prompt with a trained model. The stronger a token’s shade, the less probable it was. Choose a token to see its alternatives and to branch."));
   if (!library.bundles.length) {
-    show(place, heading, h("div", { class: "nothing" }, "There is no bundle here yet. ", h("code", {}, "fledge demo"), " trains one in a few minutes."));
+    show(place, heading, h("div", { class: "nothing" }, "There is no model here yet. ", h("code", {}, "fledge demo"), " trains one in a few minutes."));
     return;
   }
   const saved = memory.get("generate", {});

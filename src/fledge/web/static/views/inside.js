@@ -12,9 +12,9 @@ const LONGEST = 20_000;
 export async function open(place, query) {
   const library = await readLibrary(true);
   const heading = h("header", { class: "head" }, h("h1", {}, "Inside"),
-    h("p", {}, "What happens in a model as it reads a text. The deeper a token’s shade, the more it surprised the model; point at one to see where each head looks from it, and what each layer would have said next."));
+    h("p", {}, "See what happens in a model while it reads a text. The stronger a token’s shade, the less the model expected it. Point at a token to see what each head attends to, and what each layer would predict next."));
   if (!library.bundles.length) {
-    show(place, heading, h("div", { class: "nothing" }, "There is no bundle here yet. ", h("code", {}, "fledge demo"), " trains one in a few minutes."));
+    show(place, heading, h("div", { class: "nothing" }, "There is no model here yet. ", h("code", {}, "fledge demo"), " trains one in a few minutes."));
     return undefined;
   }
   const view = new Inside(place, heading, library, query);
@@ -111,7 +111,7 @@ class Inside {
       h("div", { class: "stack" }, h("section", { class: "card" }, this.looked), this.lens, this.neurons),
       h("div", { class: "stack" },
         attention && h("section", { class: "card", "aria-label": "Attention" }, h("h2", {}, seen.architecture === "bdh" ? "Scores of each head" : "Attention of each head"),
-          h("p", { class: "small muted" }, "A row of pictures is a layer. In each, a row is a token that looks, a column one that is looked at; the last one chosen is enlarged."), this.grid, this.caption, this.big),
+          h("p", { class: "small muted" }, "Each row of pictures is a layer. In a picture, rows are attending tokens and columns are the tokens they attend to. The chosen picture is enlarged."), this.grid, this.caption, this.big),
         h("section", { class: "card", "aria-label": "Over the text", hidden: !(seen.lens || seen.gates.length || seen.neurons.length) }, h("h2", {}, "Over the text"), this.strips)));
     this.result.hidden = false;
     this.drawPictures();
@@ -127,9 +127,9 @@ class Inside {
     }))));
     const strip = (name, picture, height) => { const canvas = h("canvas", { class: "strip", role: "img", "aria-label": name }); paint(canvas, picture); canvas.style.setProperty("height", height); return [h("span", { class: "small muted" }, name), canvas]; };
     show(this.strips,
-      seen.lens ? strip("what came, by layer", asPicture(seen.lens.map((line) => line.map((value) => (value === null ? 0 : Math.exp(value))))), `${0.7 * seen.lens.length}rem`) : null,
+      seen.lens ? strip("probability of the next token, by layer", asPicture(seen.lens.map((line) => line.map((value) => (value === null ? 0 : Math.exp(value))))), `${0.7 * seen.lens.length}rem`) : null,
       seen.gates.map((gate) => strip(`${gate.name}, layer ${gate.layer + 1}`, gate.picture, "3.5rem")),
-      seen.neurons.length ? [strip("neurons that fire", asPicture(seen.neurons.map((layer) => layer.share)), `${0.8 * seen.neurons.length}rem`),
+      seen.neurons.length ? [strip("active neurons", asPicture(seen.neurons.map((layer) => layer.share)), `${0.8 * seen.neurons.length}rem`),
         strip("let through", asPicture(seen.neurons.map((layer) => layer.gated_share)), `${0.8 * seen.neurons.length}rem`)] : null);
     this.bare = null;
     this.drawLarge();
@@ -164,7 +164,7 @@ class Inside {
     drawing.globalAlpha = 0.25;
     drawing.fillRect(0, this.chosen, this.chosen + 1, 1);
     drawing.globalAlpha = 1;
-    this.big.setAttribute("aria-label", `Layer ${this.head.layer + 1}, head ${this.head.head + 1}: where tokens look`);
+    this.big.setAttribute("aria-label", `Layer ${this.head.layer + 1}, head ${this.head.head + 1}: attention`);
   }
 
   point(event) {
@@ -213,7 +213,7 @@ class Inside {
     const came = this.seen.tokens[number + 1], name = inline(fromBase64(this.seen.tokens[number].bytes));
     const comes = found.layers.at(-1).next_logprob !== null;
     show(this.lens, h("h2", {}, `After “${name}” (token ${count(number + 1)})`),
-      h("p", { class: "small muted" }, "What each layer would say next, were it the last.", comes ? ` Then came “${inline(fromBase64(came.bytes))}”.` : ""),
+      h("p", { class: "small muted" }, "What each layer would predict next if it were the last.", comes ? ` The next token was “${inline(fromBase64(came.bytes))}”.` : ""),
       h("div", { class: "scroll" }, h("table", { class: "lens" },
         h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Layer"), h("th", { scope: "col" }, "Likeliest"), comes && h("th", { scope: "col", class: "number" }, "What came"))),
         h("tbody", {}, found.layers.map((layer, i) => h("tr", {}, h("td", {}, i ? String(i) : "before"),

@@ -69,7 +69,7 @@ export async function open(place) {
     state.drawn = state.account = null;
     architecture.value = state.model.architecture ?? "";
     show(diagram, h("p", { class: "problem" }, message));
-    [numbers, bars, part].forEach((place) => show(place, h("p", { class: "muted" }, "Nothing to reckon.")));
+    [numbers, bars, part].forEach((place) => show(place, h("p", { class: "muted" }, "Nothing to account for.")));
   }
 
   function draw(account) {
@@ -122,7 +122,7 @@ export async function open(place) {
     const node = account.nodes.find((other) => other.key === key);
     state.picked = node ? key : null;
     for (const box of diagram.querySelectorAll(".pick")) box.classList.toggle("active", box.dataset.key === key);
-    if (!node) { show(part, h("h2", {}, "A part"), h("p", { class: "muted" }, "Choose a box of the diagram to see what it holds and costs.")); return; }
+    if (!node) { show(part, h("h2", {}, "A part"), h("p", { class: "muted" }, "Choose a box of the diagram to see its parameters and costs.")); return; }
     const tensors = account.tensors.filter((t) => node.tensors.includes(t.name));
     const products = account.products.filter((p) => node.products.includes(p.name));
     const own = tensors.reduce((sum, t) => sum + t.count, 0), held = tensors.reduce((sum, t) => sum + t.training_bytes, 0);
@@ -143,7 +143,7 @@ export async function open(place) {
   source.addEventListener("change", () => { Object.assign(state, { source: source.value, model: {}, facts: {}, picked: null }); ask(); });
   architecture.addEventListener("change", () => { state.model = { ...state.model, architecture: architecture.value }; ask(); });
 
-  show(place, h("header", { class: "head" }, h("h1", {}, "Model"), h("p", {}, "What a model is made of and what it costs. Move a slider and the account follows; choose a box to see its share.")),
+  show(place, h("header", { class: "head" }, h("h1", {}, "Model"), h("p", {}, "See what a model consists of and what it costs. Move a slider to change the model; choose a box to see its share.")),
     h("div", { class: "model-layout" },
       h("form", { class: "card sliders", onsubmit: (event) => event.preventDefault() }, field("Start from", source), field("Architecture", architecture),
         Object.values(sliders).map((slider) => slider.element), problem,

@@ -69,7 +69,7 @@ class RunsView {
       this.settings, this.samples);
     this.layout = h("div", { class: "runs-layout" }, h("div", { class: "stack" }, this.silence, this.list, this.skipped), this.board);
     this.heading = h("header", { class: "head" }, h("h1", {}, "Runs"),
-      h("p", {}, "Every run below the served folders, live. Choose any set to lay their curves, settings and samples side by side."));
+      h("p", {}, "All runs in the served folders, updated live. Choose several to compare their curves, settings and samples."));
   }
 
   close() {
@@ -185,7 +185,7 @@ class RunsView {
     box.checked = chosen;
     const facts = run.problem ? [h("span", { class: "problem" }, run.problem)] : [
       run.validation_loss !== null && h("span", {}, `validation ${fixed(run.validation_loss)}${run.best_validation_loss < run.validation_loss ? `, lowest ${fixed(run.best_validation_loss)}` : ""}`),
-      run.best !== null && h("span", { class: "best", title: "The checkpoint that stands for the run: its lowest validation loss" }, `★ best: step ${count(stepOf(run.best))}`),
+      run.best !== null && h("span", { class: "best", title: "The checkpoint with the lowest validation loss, which stands for the run" }, `★ best: step ${count(stepOf(run.best))}`),
       run.loss !== null && h("span", {}, `loss ${fixed(run.loss)}`),
       run.state === "training" && run.tokens_per_second !== null && h("span", {}, `${short(run.tokens_per_second)} tokens/s`),
       run.parameters !== null && h("span", {}, `${billions(run.parameters)} parameters`),
@@ -253,7 +253,7 @@ class RunsView {
     show(this.samples, h("h2", {}, "Samples"),
       parts.length ? h("div", { class: "samples", tabindex: 0, role: "group", "aria-label": "Samples, the newest first" }, parts.slice(0, 60).map(({ run, step, text }) =>
         h("div", { class: "sample" }, h("span", { class: `small series-${run.colour}` }, `${run.name}, step ${count(step)}`), h("pre", {}, text))))
-        : h("p", { class: "muted" }, shown.length ? "What the models write as they learn appears here." : "Choose a run to see what it wrote."));
+        : h("p", { class: "muted" }, shown.length ? "Samples appear here during training." : "Choose a run to see what it wrote."));
     const box = this.samples.querySelector(".samples");
     if (box) box.scrollTop = scroll;
     if (focused) box?.focus({ preventScroll: true });

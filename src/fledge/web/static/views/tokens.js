@@ -126,7 +126,7 @@ export async function open(place) {
 const measure = (name, start, bytes) => performance.measure(name, { start, end: performance.now(), detail: { bytes } });
 
 const heading = () => h("header", { class: "head" }, h("h1", {}, "Tokens"),
-  h("p", {}, "What a model reads instead of letters. Every colour is one token; point at one for its id and bytes, choose one for its story."));
+  h("p", {}, "A model reads tokens instead of letters. Each colour is one token. Point at a token for its id and bytes; choose it for its merges."));
 
 /** All checkpoints of a run have one tokenizer: its own folder where there is one, else the newest checkpoint stands for it. */
 function distinct(library) {

@@ -44,8 +44,8 @@ class Train {
     this.right = h("div", { class: "stack" });
     this.setup = h("div", { class: "stack" }, this.texts.element, h("section", { class: "card stack", "aria-label": "Time" }, h("h2", {}, "2. Your time"),
       segments("Begin with", WAYS, "plan", (way) => this.choose(way)), this.ways, this.changes.element, h("div", { class: "row" }, this.go)), this.queue);
-    this.welcome = h("div", { class: "nothing" }, "Choose a text, then a time. Before anything is trained you see what would be chosen, why, and what it takes.");
-    show(place, h("header", { class: "head" }, h("h1", {}, "Train"), h("p", {}, "Your text becomes a language model of your own, on this machine. Nothing leaves it, and a training goes on when you close the page.")),
+    this.welcome = h("div", { class: "nothing" }, "Choose a text and a time. Before training starts, you see what fledge would choose, why, and what it costs.");
+    show(place, h("header", { class: "head" }, h("h1", {}, "Train"), h("p", {}, "Train a language model on your own text, on this machine. Nothing leaves the machine, and training continues when you close the page.")),
       h("div", { class: "train-layout" }, this.setup, h("div", { class: "stack" }, this.right, this.texts.facts)));
     show(this.right, this.welcome);
   }
@@ -75,8 +75,8 @@ class Train {
 
   choose(way) {
     this.way = way;
-    show(this.ways, way === "plan" ? this.timed : way === "recipe" ? [field("Recipe", this.recipe), hint("Trained on the text above; without one, on the recipe’s own.")]
-      : [field("Model", this.bundle), hint("Its weights are trained further, on the text above or on its own.")]);
+    show(this.ways, way === "plan" ? this.timed : way === "recipe" ? [field("Recipe", this.recipe), hint("Trains on the text above, or on the recipe’s own if there is none.")]
+      : [field("Model", this.bundle), hint("Trains its weights further, on the text above or on its own.")]);
     if (way !== "bundle" && this.changes.settings.size) this.changes.open(way === "recipe" ? this.recipe.value : undefined);
     this.drawGo();
   }
