@@ -158,7 +158,7 @@ def test_a_mistake_is_one_sentence(monkeypatch, capsys) -> None:
         (errno.ENOSPC, "disk is full"),
         (errno.ENOENT, "no file or folder"),
         (errno.EACCES, "not permitted"),
-        (errno.EEXIST, "is in the way"),
+        (errno.EEXIST, "exists already"),
     ],
 )
 def test_the_system_s_refusals_are_sentences(monkeypatch, capsys, number: int, words: str) -> None:
