@@ -92,7 +92,7 @@ def test_sharded_checkpoints_are_safetensors_with_an_index_and_load_as_a_plain_b
     index = json.loads((checkpoint / "model.safetensors.index.json").read_text())
     assert len(set(index["weight_map"].values())) >= 2
     assert all(path.suffix in (".json", ".safetensors", ".md") for path in checkpoint.rglob("*") if path.is_file())
-    sharded, plain = load_bundle(checkpoint).model, load_bundle(runs / "ddp").model
+    sharded, plain = load_bundle(checkpoint).model, load_bundle(load_checkpoint(runs / "ddp").path).model
     for name, tensor in plain.state_dict().items():
         torch.testing.assert_close(sharded.state_dict()[name], tensor, atol=1e-5, rtol=1e-4)
 

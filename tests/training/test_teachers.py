@@ -15,6 +15,7 @@ from fledge.errors import FledgeError, notes_kept
 from fledge.loss import cross_entropy
 from fledge.model import build_model
 from fledge.run import Run
+from fledge.runs import find_bundle
 from fledge.runs.checkpoints import checkpoints
 from fledge.start.distill import distillation
 from fledge.tokens.batch import MASKED
@@ -121,7 +122,7 @@ def test_a_student_has_its_first_teachers_tokenizer_and_text(taught, tmp_path):
     assert config.corpus == first.config.corpus
     assert config.training.steps == 6
     run.train()
-    kept = load_bundle(tmp_path / "run").config
+    kept = load_bundle(find_bundle(tmp_path / "run")).config
     assert [Path(teacher).name for teacher in kept.training.teachers] == ["0", "1"]
     assert not any(Path(teacher).is_absolute() for teacher in kept.training.teachers)
     assert math.isfinite(run.evaluate(split="test").loss)

@@ -138,7 +138,9 @@ def tensor_files(folder: Path, stem: str) -> list[Path]:
         raise FledgeError(f"{index} is not an index of safetensors files: it was cut or changed.") from None
     if not names:
         raise FledgeError(f"{index} names no files: there are no weights in {folder}.")
-    if len(paths) != len(names) or not all(path.is_file() for path in paths):
+    if len(paths) != len(names):
+        raise FledgeError(f"{index} names files that are not beside it. Do not trust it.")
+    if not all(path.is_file() for path in paths):
         raise FledgeError(f"{index} names files that are missing: the folder was not copied completely.")
     return paths
 
