@@ -133,10 +133,13 @@ def test_a_bundle_of_another_model_is_refused_before_anything_is_written(tmp_pat
     """What was trained from it could not be loaded: its weights would not be those that the settings describe."""
     settings, bundle = [*SETTINGS, f"corpus.source={text}"], load_checkpoint(trained.folder)
     for change, sentence in [
-        ("model.layers=2", r"model\.layers is 1 there and 2 here\. Leave"),
+        ("model.layers=2", r"model\.layers is 1 there and 2 here\. Do not change"),
         ("model={layers=1}", r"model\.width is 32 there and 256 here"),
         ("tokenizer.vocabulary_size=290", r"tokenizer\.vocabulary_size is 300 there and 290 here"),
-        ("tokens.context_length=32", "tokens.context_length = 32 is not allowed: the model of .* sees 16 tokens"),
+        (
+            "tokens.context_length=32",
+            "tokens.context_length = 32 is not allowed: the model of .* sees at most 16 tokens",
+        ),
     ]:
         with pytest.raises(FledgeError, match=sentence):
             Run("akjv-demo", tmp_path / "run", overrides=[*settings, change], bundle=bundle)

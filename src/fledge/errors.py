@@ -23,7 +23,7 @@ def changed(name: object, how: str = "was changed") -> FledgeError:
     """The refusal of a file that somebody wrote to while it was read.
 
     >>> print(changed("notes.txt"))
-    notes.txt was changed while it was read. Give the command again when nothing writes to it any more.
+    notes.txt was changed while it was read. Run the command again when nothing writes to it any more.
     """
     return FledgeError(f"{name} {how} while it was read. Run the command again when nothing writes to it any more.")
 

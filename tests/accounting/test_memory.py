@@ -66,8 +66,9 @@ def saved_bytes(config: ModelConfig, tokens: int, batch: int, precision: str, re
     ],
     ids=lambda changes: ",".join(f"{k}={v}" for k, v in changes.items()) or "plain",
 )
-def test_activations_are_what_the_compiler_saves(changes: dict[str, Any]) -> None:
-    """To the byte, in bf16: the list, the ids, and the narrow copies of the matrices."""
+def test_activations_are_what_the_compiler_saves(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the byte, in bf16 as on a GPU: the list, the ids, and the narrow copies of the matrices."""
+    monkeypatch.setattr("fledge.model.attention.has_slow_backward", lambda q: False)
     config = ModelConfig(**{**TRANSFORMER, **changes})
     tokens, batch = 32, 5
     per_window = 8 * tokens + sum(b for _, b in activations(config, tokens, 2))
@@ -78,6 +79,16 @@ def test_fp32_keeps_twice_as_much_and_no_copies() -> None:
     config = ModelConfig(**TRANSFORMER)
     per_window = 8 * 32 + sum(b for _, b in activations(config, 32, 4))
     assert saved_bytes(config, 32, 5, "fp32") == 5 * per_window
+
+
+def test_attention_in_bf16_keeps_fp32_on_a_cpu() -> None:
+    """Queries, keys, values and what comes of them, without the narrow ones that a GPU keeps."""
+    config = ModelConfig(**TRANSFORMER)
+    parts = dict(activations(config, 32, 2))
+    narrow = parts["queries, keys, values"] + parts["queries and keys, turned"]
+    wide = 4 * 32 * config.layers * 4 * config.width
+    per_window = 8 * 32 + sum(parts.values()) - narrow + wide
+    assert saved_bytes(config, 32, 5, "bf16") == 5 * per_window + copies(config)
 
 
 def copies(config: ModelConfig) -> float:

@@ -194,7 +194,7 @@ def test_generate_interactively(folder: Path, monkeypatch: Patch, capsys: Captur
         (("--top-k", "0"), "top_k = 0 is not allowed"),
         (("--prompt", "a", "--file", "b"), "not with both"),
         (("--file", "nowhere.txt"), "nowhere.txt"),
-        (("--device", "gpu"), "--device = 'gpu' is no device"),
+        (("--device", "gpu"), "--device = 'gpu' is not a device"),
         (("-i", "--prompt", "x"), "--prompt is not for --interactive"),
         (("-i", "--json"), "--json is not for --interactive"),
         (("-i", "--samples", "2"), "--samples is not for --interactive"),
@@ -395,7 +395,7 @@ def test_bundle_pack_export_import(folder: Path, monkeypatch: Patch, capsys: Cap
         assert fledge_cli(monkeypatch, "bundle", "pack", folder / "one", *places) == 2
         assert "writes to one place" in capsys.readouterr().err
     assert fledge_cli(monkeypatch, "bundle", "import", folder / "one", tmp_path / "mine") == 2
-    assert "use it as it is" in capsys.readouterr().err
+    assert "Use it as it is" in capsys.readouterr().err
     assert fledge_cli(monkeypatch, "bundle", "check", tmp_path / "one.zip") == 0
     assert f"{tmp_path / 'one.zip'} is whole" in capsys.readouterr().out
     assert fledge_cli(monkeypatch, "bundle", "pack", tmp_path / "one.zip", tmp_path / "one.tar.zst") == 0

@@ -104,7 +104,7 @@ def test_a_second_ctrl_c_stops_a_long_step_at_once_and_the_same_command_goes_on(
 
     again = fledge(*arguments(corpus, run))
     assert again.returncode == 0, again.stderr
-    assert "going on from step 2 of 6" in again.stderr
+    assert "resuming from step 2 of 6" in again.stderr
     assert "step 6 of 6" in again.stdout
     whole = fledge(*arguments(corpus, tmp_path / "undisturbed"))
     assert whole.returncode == 0

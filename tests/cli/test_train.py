@@ -130,11 +130,14 @@ def test_a_bundle_is_fine_tuned_with_its_own_model_and_tokenizer(finished: Path,
     fledge("train", "akjv-demo", "--from", str(source), "--out", str(out), "--quiet", *settings)
     tuned = load_checkpoint(out)
     told = f"{finished.name}, step {step_of(source)}"
-    assert (tuned.metrics["tuned_from"], dict(describe(out)["how it was trained"])["begun from"]) == (told, told)
+    assert (tuned.metrics["tuned_from"], dict(describe(find_bundle(out))["how it was trained"])["begun from"]) == (
+        told,
+        told,
+    )
     assert tuned.config.model.width == 32
     assert tuned.tokenizer.fingerprint == load_checkpoint(finished).tokenizer.fingerprint
     for other in ("model.layers=3", " model.layers=3", "model={layers=3}"):
-        with pytest.raises(FledgeError, match=r"are those of .*, and model\.layers is 1 there and 3 here"):
+        with pytest.raises(FledgeError, match=r"come from .*, and model\.layers is 1 there and 3 here"):
             fledge("train", "akjv-demo", "--from", str(source), "--set", other)
     with pytest.raises(FledgeError, match="--from starts a new run"):
         fledge("train", "akjv-demo", "--from", str(source), "--out", str(source))
@@ -187,7 +190,7 @@ def test_a_fine_tuning_goes_on_by_the_same_command(finished: Path, corpus: Path,
 @pytest.mark.parametrize(
     ("setting", "sentence"),
     [
-        ("training.steps=2", "has done . steps already"),
+        ("training.steps=2", "has already done . steps"),
         ("optimizer.name=sgd", "optimizer"),
         ("tokens.store=STORE", "another tokenizer|tokenizer"),
         ("corpus.source=nowhere.txt", "nowhere.txt"),

@@ -26,5 +26,5 @@ def test_interrupted_it_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("sys.argv", ["fledge", "workbook", "-o", str(tmp_path)])
     from fledge.cli.workbook import workbook
 
-    with pytest.raises(KeyboardInterrupt, match=f"to go on: fledge workbook -o {tmp_path}"):
+    with pytest.raises(KeyboardInterrupt, match=f"to resume: fledge workbook -o {tmp_path}"):
         workbook(out=tmp_path)

@@ -252,7 +252,9 @@ def test_what_lm_eval_fails_at_is_one_sentence(bundle: Bundle, monkeypatch: pyte
         raise KeyError("doc_to_text")
 
     monkeypatch.setattr(sys.modules["lm_eval"], "simple_evaluate", simple_evaluate)
-    with pytest.raises(FledgeError, match="lm_eval could not run wikitext .KeyError: 'doc_to_text'.. Mend the task"):
+    with pytest.raises(
+        FledgeError, match="lm_eval could not run wikitext .KeyError: 'doc_to_text'.. Fix the task's description"
+    ):
         run_tasks({"bundle": bundle}, ["wikitext"])
 
 

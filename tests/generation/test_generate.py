@@ -300,7 +300,7 @@ def test_a_session_that_waits_has_no_weights_of_its_own(
 def test_a_foreign_tokenizer_is_refused(tokenizer: Tokenizer, characters: Tokenizer) -> None:
     with pytest.raises(FledgeError, match="do not belong together"):
         generate(small_model("rope", characters), tokenizer, ["a"])
-    with pytest.raises(FledgeError, match="one text"):
+    with pytest.raises(FledgeError, match="a single text"):
         generate(small_model("rope", tokenizer), tokenizer, "abc")
 
 

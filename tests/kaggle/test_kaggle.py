@@ -115,7 +115,7 @@ def test_the_notebook_installs_offline_trains_and_goes_on_in_the_next_version(te
     shutil.copytree(results, second / "small" / "output")
     environment |= {"FLEDGE_INPUT": str(second), "FLEDGE_WORKING": str(tmp_path / "working-2")}
     printed, _ = execute(notebook, elsewhere, environment)
-    assert "going on from step 4" in printed
+    assert "resuming from step 4" in printed
     assert "step 6 of 6" in printed
     rows = (tmp_path / "working-2" / "metrics.csv").read_text()
     assert rows.startswith((results / "metrics.csv").read_text().splitlines()[0])

@@ -557,7 +557,7 @@ def test_what_came_into_being_meanwhile_stays_and_nothing_trained_is_lost(
         out.symlink_to("nowhere")
     (tmp_path / "out-2").mkdir()
     before = sorted(tmp_path.rglob("*"))
-    with pytest.warns(UserWarning, match=r"out was made meanwhile .* the tokenizer is in .*out-3\."):
+    with pytest.warns(UserWarning, match=r"out in the meantime, .* the tokenizer is in .*out-3\."):
         assert save_new_tokenizer(trained, out) == tmp_path / "out-3"
     assert load_tokenizer(tmp_path / "out-3").fingerprint == trained.fingerprint
     assert [path for path in sorted(tmp_path.rglob("*")) if "out-3" not in str(path)] == before

@@ -120,7 +120,7 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     name = next(name for name in tensors if name.startswith(("average/", "plain/")))
     layout = build_optimizer(fresh_model(averaging()), OptimizerConfig()).layout
     for changed in (tensors[name] * torch.nan, tensors[name][:1]):
-        with pytest.raises(FledgeError, match=r"(average|plain) weights of .* Go on from an earlier checkpoint"):
+        with pytest.raises(FledgeError, match=r"(average|plain) weights of .* Resume from an earlier checkpoint"):
             Average(layout, 0.5).load({**tensors, name: changed})
 
 

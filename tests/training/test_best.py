@@ -47,7 +47,7 @@ def test_a_run_named_as_a_model_is_its_best_checkpoint(
     assert load_bundle(find_bundle(folder)).metrics["step"] == 4
     assert load_bundle(find_bundle(folder, "last")).metrics["step"] == 12
     said = capsys.readouterr().err
-    assert said.count("rising since step 4: 2.0000 there, 2.3000 now") == 1
+    assert said.count("rising since step 4: it was 2.0000 there and is 2.3000 now") == 1
 
 
 def test_training_goes_on_from_the_last_and_from_the_best_where_asked(overfitted: TrainingResult) -> None:

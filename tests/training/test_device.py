@@ -48,7 +48,7 @@ def test_cpu_and_apple_gpus_stay_exact() -> None:
 def test_devices_that_are_not_there_are_refused() -> None:
     assert choose_device("cpu") == CPU
     for name in ("gpu", "meta", "tpu"):
-        with pytest.raises(FledgeError, match="is no device"):
+        with pytest.raises(FledgeError, match="is not a device"):
             choose_device(name)
     if not torch.cuda.is_available():
         with pytest.raises(FledgeError, match="torch sees no CUDA device"):

@@ -38,5 +38,5 @@ def test_the_commands_and_examples_of_the_page_run(tmp_path: Path) -> None:
         replace={**small, "--at 2500": "--at 2", "training.steps=200": "training.steps=3"},
         environment={"OMP_NUM_THREADS": "1"},
     )
-    assert [example.language for example in ran] == ["sh", "python", "python"]
+    assert [example.language for example in ran] == ["sh", "python", "sh", "python"]
     assert (tmp_path / "runs" / "tuned" / "checkpoints" / "step-00000004").is_dir()

@@ -93,7 +93,7 @@ def test_targets_are_distributions_of_what_follows() -> None:
         ({"tied": True}, IDS, "model.tied=false"),
         ({"architecture": "lstm"}, IDS, "architecture = transformer"),
         ({"norm_place": "post"}, IDS, "norm_place = pre"),
-        ({}, 20_000, "16,384 is the most"),
+        ({}, 20_000, "the limit is 16,384"),
     ],
 )
 def test_what_cannot_begin_so_is_refused(model: dict[str, object], ids: int, words: str) -> None:

@@ -279,7 +279,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over(unbroken: Path, tm
 
 def test_a_run_without_a_checkpoint_is_not_begun_again_to_diverge_again(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    again = r"Begin it again: fledge train .*config\.json --out .* \(if it diverged, .*--set optimizer\.learning_rate="
+    again = r"Start it again: fledge train .*config\.json --out .* \(if it diverged, .*--set optimizer\.learning_rate="
     with pytest.raises(FledgeError, match=again):
         find_checkpoint(tmp_path)
 

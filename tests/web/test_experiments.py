@@ -19,9 +19,9 @@ from fledge.config import load_recipe
 from fledge.errors import FledgeError
 from fledge.experiments.compare import RATES
 from fledge.experiments.engines import alone_in
-from fledge.experiments.plan import Arm, Plan
+from fledge.experiments.plan import Arm, ExperimentPlan
 from fledge.experiments.trials import Outcome, trial_folder
-from fledge.files import alone, write_json
+from fledge.files import locked, write_json
 from fledge.system import is_locked, lock
 from fledge.web.app import create_app
 from tests.web.world import SMALL, write_metrics
@@ -31,14 +31,14 @@ DRAWN = {"facts": {"points": "many", "over": []}, "arms": [{"name": "a", "change
 GRID = ("0.001", "0.01", "0.1")
 
 
-def make_plan(folder: Path, kind: str = "sweep", seeds: tuple[int, ...] = (0,), **facts: Any) -> Plan:
+def make_plan(folder: Path, kind: str = "sweep", seeds: tuple[int, ...] = (0,), **facts: Any) -> ExperimentPlan:
     """An experiment's folder with its plan: three rates; of a comparison, two networks at every rate."""
     arms = [Arm(f"learning_rate={rate}", (f"{RATE}={rate}",)) for rate in GRID]
     if kind == "compare":
         arms = [Arm(f"{name} ×{rate:g}", (f"{RATE}={rate}",)) for name in ("gru", "bdh") for rate in RATES]
     config = load_recipe("akjv-demo", SMALL).model_dump(mode="json")
     over = {"over": [f"{RATE}={','.join(GRID)}"], "points": 3} if kind == "sweep" else {}
-    plan = Plan(
+    plan = ExperimentPlan(
         kind, f"Which {RATE} is best?", config, tuple(arms), seeds, {"steps": 200, "budget": "", **over, **facts}
     )
     write_json(folder / "plan.json", asdict(plan))
@@ -78,7 +78,7 @@ def test_a_sweep_under_way_tells_its_trials_and_the_best_so_far(tmp_path: Path) 
     make_trial(folder, "learning_rate=0.001", loss=3.5)
     going = make_trial(folder, "learning_rate=0.01", step=100)
     client = serve(tmp_path / "runs")
-    with alone_in(folder), alone(going, ""):  # as the processes of the sweep and of its trial hold them
+    with alone_in(folder), locked(going, ""):  # as the processes of the sweep and of its trial hold them
         found = one(client)
     assert (found["summary"]["state"], found["summary"]["kind"]) == ("running", "sweep")
     assert (found["summary"]["ended"], found["summary"]["trials"]) == (1, 3)
@@ -103,12 +103,12 @@ def test_a_killed_one_is_stopped_at_once_and_runs_again_when_it_is_resumed(tmp_p
         found = one(client)
         return found["summary"]["state"], found["arms"][0]["trials"][0]["state"]
 
-    with alone_in(folder), alone(going, ""):
+    with alone_in(folder), locked(going, ""):
         assert states() == ("running", "running")
     assert states() == ("stopped", "stopped")
     with alone_in(folder):  # begun again, and not yet at its trial
         assert states() == ("running", "waiting")
-        with alone(going, ""):
+        with locked(going, ""):
             assert states() == ("running", "running")
     write_json(going / "outcome.json", asdict(Outcome("learning_rate=0.001", 0, "complete", 200, 1, 1, 1.0, 3.1)))
     (folder / "report.html").write_text("<h1>Rates</h1>")
@@ -121,9 +121,9 @@ def test_who_asks_whether_a_folder_is_taken_keeps_nobody_out(tmp_path: Path) -> 
     """Asking holds the lock for a moment: whoever wants the folder looks again before it is refused."""
     held = lock(tmp_path)
     threading.Timer(0.03, held.close).start()
-    with alone(tmp_path, "taken"):
+    with locked(tmp_path, "taken"):
         assert is_locked(tmp_path)
-        with pytest.raises(FledgeError, match="taken"), alone(tmp_path, "taken"):
+        with pytest.raises(FledgeError, match="taken"), locked(tmp_path, "taken"):
             pass
     assert not is_locked(tmp_path)
 

@@ -16,7 +16,7 @@ import pytest
 
 from fledge.experiments.engines import alone_in
 from fledge.experiments.trials import Outcome
-from fledge.files import alone, write_json
+from fledge.files import locked, write_json
 from tests.small import SMALL
 from tests.web.browser import browsing, chromium
 from tests.web.conftest import serving
@@ -74,7 +74,7 @@ def test_it_is_live_and_what_is_under_the_eye_stays(served: tuple[Path, str]) ->
         page.evaluate(HURRY)
         with alone_in(folder):
             going = make_trial(folder, "learning_rate=0.01", step=50)
-            with alone(going, ""):
+            with locked(going, ""):
                 page.get_by_text("Under way: learning_rate=0.01, seed 0 (step 50 of 200)").wait_for()
                 row = page.locator('[data-name="more"]')
                 row.focus()

@@ -268,6 +268,6 @@ def test_without_optuna_the_first_sentence_says_so(tmp_path, monkeypatch) -> Non
 
 
 def test_a_recipe_without_the_parts_that_are_taken_away_is_refused_at_once(tmp_path) -> None:
-    with pytest.raises(FledgeError, match="ablations need a Transformer, and --recipe lstm is none"):
+    with pytest.raises(FledgeError, match="ablations need a Transformer, and --recipe lstm is not one"):
         write_workbook(["akjv"], tmp_path / "out", recipe="lstm")
     assert not (tmp_path / "out").exists()

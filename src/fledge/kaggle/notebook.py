@@ -80,7 +80,7 @@ from fledge.kaggle.kernel import changed, collect, lengths, take_up, tokenize
 RUN, STEP = take_up(NAME, INPUT, WORKING)
 for change in changed(DATASET / "recipe.json", RUN):
     print("The attached run keeps its own setting:", change)
-print(f"going on from step {STEP:,}" if STEP else "a new run", RUN, sep="\\n")
+print(f"resuming from step {STEP:,}" if STEP else "a new run", RUN, sep="\\n")
 """
 
 TOKENIZE = """\

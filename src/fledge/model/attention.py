@@ -83,8 +83,7 @@ class Attention(nn.Module):
         return self._sdpa(q, k, v, mask)
 
     def _sdpa(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool = True) -> Tensor:
-        if q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.requires_grad:
-            # In bfloat16, torch's backward pass on a CPU takes four times as long as in float32.
+        if has_slow_backward(q):
             with torch.autocast("cpu", enabled=False):
                 return self._sdpa(q.float(), k.float(), v.float(), mask, causal).to(q.dtype)
         return functional.scaled_dot_product_attention(
@@ -157,6 +156,11 @@ class Window:
             ring.scatter_(2, index, new.to(ring.dtype))
             found.append(seen)
         return found[0], found[1]
+
+
+def has_slow_backward(q: Tensor) -> bool:
+    """Whether attention computes in float32: in bfloat16, torch's backward pass on a CPU takes four times as long."""
+    return q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.requires_grad
 
 
 def document_mask(documents_BT: Tensor) -> Tensor:
