@@ -206,6 +206,15 @@ def test_what_changed_is_named_down_to_the_leaf() -> None:
     assert changed({"a": None}, {}, absent="–") == {"a": (None, "–")}
 
 
+def test_a_value_is_read_as_the_type_of_its_setting_is() -> None:
+    """A number where a text is asked for is that text, whatever group it is in."""
+    changes = ["corpus.source=2024", "sampling.prompt=1984", "name=7", "tokens.store=1e3", "corpus.separator=none"]
+    config = load_recipe("akjv-demo", [*changes, "sampling.stop=true", "model.hidden=none", "corpus.field='3'"])
+    assert (config.corpus.source, config.sampling.prompt, config.name) == (("2024",), "1984", "7")
+    assert (config.tokens.store, config.corpus.separator, config.corpus.field) == ("1e3", "none", "3")
+    assert (config.sampling.stop, config.model.hidden) == (("true",), None)
+
+
 def test_a_name_that_is_a_day_is_a_name(tmp_path: Path) -> None:
     assert load_recipe("akjv-demo", ["corpus.source=2024-01-01"]).corpus.source == ("2024-01-01",)
     recipe = tmp_path / "marked.toml"

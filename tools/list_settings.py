@@ -16,12 +16,13 @@ HEAD = """\
 # Settings
 
 Every setting has one name, one default and one explanation. The name is the same in a recipe (TOML), on the command
-line (`--set model.layers=6`) and in Python (`fledge.Run("akjv-demo", overrides=["model.layers=6"])`). A recipe
-lists the settings that differ from these defaults ([an example](training.md#a-recipe-of-your-own)). The packaged
-recipes are {recipes}. A run keeps all of its settings in `config.json`.
+line (`--set model.layers=6` or `--model.layers 6`) and in Python (`fledge.Run("akjv-demo",
+overrides=["model.layers=6"])`). A recipe lists the settings that differ from these defaults
+([an example](training.md#a-recipe-of-your-own)). The packaged recipes are {recipes}.
+A run keeps all of its settings in `config.json`.
 
-Write a value after `--set` as in TOML: `--set 'corpus.source=["a.txt", "b.txt"]'`. A plain word needs no quotes. `none`
-unsets a value; in a file, leave the setting out instead.
+Write a value on the command line as in TOML: `--set 'corpus.source=["a.txt", "b.txt"]'`. A text needs no quotes, even
+if it looks like a number. `none` unsets a value; in a file, leave the setting out instead.
 """
 ENVIRONMENT = """
 ## Environment variables and exit codes

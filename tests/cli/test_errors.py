@@ -14,6 +14,7 @@ import pytest
 import typer
 
 from fledge import __version__, cli, errors
+from fledge.config import setting_paths
 from fledge.errors import FledgeError
 from tests.small import SMALL
 
@@ -58,6 +59,33 @@ def test_help_at_80_columns_cuts_no_name_and_no_word(monkeypatch, capsys) -> Non
             look((*path, name), inner)
 
     look((), typer.main.get_command(cli.build()))
+
+
+def test_every_setting_is_an_option_wherever_set_is(monkeypatch, capsys) -> None:
+    """And help lists them by group: all, or those that the command reads."""
+    monkeypatch.setenv("COLUMNS", "80")
+    found = {}
+
+    def look(path: tuple[str, ...], command: Any) -> None:
+        if any("--set" in param.opts for param in command.params):
+            out = run(monkeypatch, capsys, *path, "--help")[1]
+            found[path] = {name for name in setting_paths() if re.search(rf"(^|\s){name.rpartition('.')[2]}\s", out)}
+            given = command.make_context(
+                "x", ["--model.layers", "6", "--set", "a.b=1", "--model.width=8"], resilient_parsing=True
+            )
+            values = next(given.params[param.name] for param in command.params if "--set" in param.opts)
+            assert values == ["model.layers=6", "a.b=1", "model.width=8"], path
+        for name, inner in getattr(command, "commands", {}).items():
+            look((*path, name), inner)
+
+    look((), typer.main.get_command(cli.build()))
+    grouped = {name for name in setting_paths() if "." in name}
+    assert grouped <= found["train",]
+    assert {"start", "sweep", "demo", "diagram", "account", "bench"} <= {path[0] for path in found}
+    assert "model.layers" in found["diagram",]
+    assert "optimizer.learning_rate" not in found["diagram",]
+    assert "needs a value" in run(monkeypatch, capsys, "train", "akjv-demo", "--model.layers")[2]
+    assert "Did you mean model.layers?" in run(monkeypatch, capsys, "train", "akjv-demo", "--model.laers", "6")[2]
 
 
 @pytest.mark.parametrize(

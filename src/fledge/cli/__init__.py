@@ -76,6 +76,7 @@ def build() -> typer.Typer:
     import typer
 
     from fledge.cli.root import root, with_common_options
+    from fledge.cli.settings import Verb
 
     app = typer.Typer(
         name="fledge",
@@ -93,10 +94,10 @@ def build() -> typer.Typer:
             group = copy(module.app)
             group.registered_commands = [copy(known) for known in group.registered_commands]
             for known in group.registered_commands:
-                known.callback = with_common_options(known.callback)
+                known.callback, known.cls = with_common_options(known.callback), Verb
             app.add_typer(group, name=verb)
         else:
-            app.command(name=verb)(with_common_options(getattr(module, verb)))
+            app.command(name=verb, cls=Verb)(with_common_options(getattr(module, verb)))
     return app
 
 

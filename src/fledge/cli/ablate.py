@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from fledge.cli.experiment import Budget, Changes, EngineName, Parallel
+from fledge.cli.experiment import Budget, EngineName, Parallel
 from fledge.cli.places import recipes
+from fledge.cli.settings import Set
 
 
 def ablate(
@@ -18,7 +19,7 @@ def ablate(
         typer.Option(help="architecture, windows, vocabulary, fit or tied; can be repeated."),
     ] = None,
     arm: Annotated[list[str] | None, typer.Option(help="An arm of your own: 'name: a.b=c d.e=f'.")] = None,
-    set_: Changes = None,
+    set_: Set = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The experiment's folder; default: runs/RECIPE-ablate.")
     ] = None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from fledge.cli.settings import Set
 from fledge.cli.values import Json, json_text, print_json
 from fledge.errors import note
 
@@ -40,7 +41,6 @@ app = typer.Typer(
     help="Count what a model costs: parameters, FLOPs, memory, time.\n\nStart with: fledge account tinystories",
 )
 
-Set = Annotated[list[str] | None, typer.Option("--set", help="Change a setting: --set model.layers=6")]
 Context = Annotated[int | None, typer.Option(min=1, help="Context length; default: the recipe's.")]
 Vocabulary = Annotated[int | None, typer.Option(min=2, help="Vocabulary size; default: the recipe's.")]
 

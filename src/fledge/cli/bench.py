@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from fledge.cli.settings import Set
 from fledge.cli.values import Json, print_json
 
 LONGEST = 3600
@@ -22,9 +23,7 @@ def bench() -> None:
 @app.command()
 def device(
     recipe: Annotated[str, typer.Argument(help="A packaged recipe's name, or a TOML file.")] = "akjv-demo",
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a setting, such as model.layers=6.")
-    ] = None,
+    set_: Set = None,
     batch: Annotated[
         list[int] | None,
         typer.Option(help="A batch size; can be repeated. Default: 8, 50, 128 and 500."),

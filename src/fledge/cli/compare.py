@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from fledge.cli.experiment import Budget, Changes, EngineName, Parallel
+from fledge.cli.experiment import Budget, EngineName, Parallel
+from fledge.cli.settings import Set
 
 
 def compare(
@@ -18,7 +19,7 @@ def compare(
     match: Annotated[
         Literal["parameters", "tokens", "flops", "time"], typer.Option(help="What is equal for all arms.")
     ] = "parameters",
-    set_: Changes = None,
+    set_: Set = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The experiment's folder; default: runs/RECIPE-compare.")
     ] = None,

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fledge.corpus.inspect import Report
 
 from fledge.cli.root import Quiet
+from fledge.cli.settings import Fields
 from fledge.cli.values import Json, plain, print_json
 
 app = typer.Typer(help="Fetch text, look at it, and clean it.", no_args_is_help=True)
@@ -21,30 +22,9 @@ Sources = Annotated[
     list[str],
     typer.Argument(help="Files, folders, globs, addresses, - for standard input, or a corpus (akjv)."),
 ]
-Format = Annotated[
-    Literal["auto", "text", "files", "lines", "jsonl", "parquet", "akjv"],
-    typer.Option("--format", help="How the source is divided into documents; default: by its name."),
-]
-Separator = Annotated[str, typer.Option(help="The text between two documents of a text file.")]
-Field = Annotated[str, typer.Option(help="The JSONL field or Parquet column that holds the text.")]
-Fraction = Annotated[float, typer.Option(min=0.0, max=0.5, help="Share of documents held out for validation.")]
-TestFraction = Annotated[
-    float, typer.Option(min=0.0, max=0.5, help="Share of documents held out for the final figure.")
-]
-HeldOut = Annotated[
-    list[str] | None, typer.Option("--validation", help="Sources used for validation instead of a share.")
-]
-Titles = Annotated[bool, typer.Option(help="For akjv: begin each verse with the title of its book.")]
-SkipBad = Annotated[bool, typer.Option(help="Skip and count broken JSON lines.")]
-Longest = Annotated[
-    int, typer.Option("--max-document-bytes", min=1, help="Refuse longer documents: each must fit in memory.")
-]
-LONGEST = 1 << 28
+CorpusFields = Annotated[dict[str, Any], Fields("corpus", without=("source",))]
+PLAIN = ("format", "separator", "field")
 BAR = 24  # blocks of the picture of what is copied
-Split = Annotated[
-    Literal["document", "group"] | None,
-    typer.Option(help="Split each document alone, or keep near-copies together (group, the default)."),
-]
 
 
 @app.command()
@@ -77,23 +57,10 @@ def fetch(
         print(f"{path}  {readable_bytes(path.stat().st_size)}")
 
 
-SplitSeed = Annotated[int, typer.Option(min=0, help="Seed that chooses the held-out documents.")]
-
-
 @app.command()
 def show(
     source: Sources,
-    format: Format = "auto",
-    separator: Separator = "<|endoftext|>",
-    field: Field = "text",
-    validation_fraction: Fraction = 0.1,
-    test_fraction: TestFraction = 0.0,
-    validation: HeldOut = None,
-    split: Split = None,
-    split_seed: SplitSeed = 0,
-    book_titles: Titles = False,
-    skip_bad: SkipBad = False,
-    max_document_bytes: Longest = LONGEST,
+    options: CorpusFields,
     samples: Annotated[int, typer.Option(min=0, help="Number of documents whose beginning is printed.")] = 3,
     page: Annotated[
         Path | None, typer.Option(help="Write everything, with figures, to this .html or .md file.")
@@ -111,20 +78,7 @@ def show(
     from fledge.errors import harmless, notes_kept
     from fledge.files import readable_bytes
 
-    corpus = Corpus.open(
-        *source,
-        format=format,
-        separator=separator,
-        field=field,
-        book_titles=book_titles,
-        validation_fraction=validation_fraction,
-        test_fraction=test_fraction,
-        validation_source=validation or (),
-        split=split,
-        split_seed=split_seed,
-        skip_bad=skip_bad,
-        max_document_bytes=max_document_bytes,
-    )
+    corpus = Corpus.open(*source, **options)
     with notes_kept():  # the report says it, too
         report = inspect(corpus, samples, progress=not quiet)
     if page is not None:
@@ -199,16 +153,11 @@ def copied(console: Console, report: Report) -> None:
 @app.command()
 def leak(
     held_out: Annotated[list[str], typer.Argument(help="The held-out text, or a text that fledge splits.")],
+    options: Annotated[dict[str, Any], Fields("corpus", (*PLAIN, "validation_fraction", "test_fraction", "split"))],
     train: Annotated[
         list[str] | None,
         typer.Option("--in", help="The training text; without it, the two parts of the first text are compared."),
     ] = None,
-    format: Format = "auto",
-    separator: Separator = "<|endoftext|>",
-    field: Field = "text",
-    validation_fraction: Fraction = 0.1,
-    test_fraction: TestFraction = 0.0,
-    split: Split = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -220,10 +169,9 @@ def leak(
     from fledge.corpus import inspect as look
     from fledge.errors import FledgeError
 
-    shares = (0.0, 0.0) if train else (validation_fraction, test_fraction)
-    options: dict[str, Any] = {"format": format, "separator": separator, "field": field, "split": split}
-    held = Corpus.open(*held_out, validation_fraction=shares[0], test_fraction=shares[1], **options)
-    found = look.leak(held, Corpus.open(*train, validation_fraction=0.0, **options) if train else None, not quiet)
+    whole = options | {"validation_fraction": 0.0, "test_fraction": 0.0}
+    held = Corpus.open(*held_out, **(whole if train else options))
+    found = look.leak(held, Corpus.open(*train, **whole) if train else None, not quiet)
     if not found:
         raise FledgeError("One of the two sides holds no text. Name another text with --in, or hold something out.")
     if as_json:
@@ -238,12 +186,7 @@ def leak(
 def clean(
     source: Sources,
     out: Annotated[Path, typer.Option("--out", "-o", help="The new file: .jsonl, or a text with separators.")],
-    format: Format = "auto",
-    separator: Separator = "<|endoftext|>",
-    field: Field = "text",
-    book_titles: Titles = False,
-    skip_bad: SkipBad = False,
-    max_document_bytes: Longest = LONGEST,
+    options: Annotated[dict[str, Any], Fields("corpus", (*PLAIN, "book_titles", "skip_bad", "max_document_bytes"))],
     alike: Annotated[
         float, typer.Option(min=0.1, max=1.0, help="Share of word shingles that near-copies have in common.")
     ] = 0.6,
@@ -265,16 +208,7 @@ def clean(
     for name in drop or ():
         if name not in DROPS:
             raise FledgeError(f"--drop {name} is not known. {nearest(name, DROPS)}")
-    corpus = Corpus.open(
-        *source,
-        format=format,
-        separator=separator,
-        field=field,
-        book_titles=book_titles,
-        validation_fraction=0.0,
-        skip_bad=skip_bad,
-        max_document_bytes=max_document_bytes,
-    )
+    corpus = Corpus.open(*source, **options, validation_fraction=0.0)
     done = clean_corpus(corpus, out, alike, keep, mask, drop or (), progress=not quiet)
     print(
         f"{out}: {done.kept:,} of {done.documents:,} documents, {readable_bytes(done.kept_bytes)} of "

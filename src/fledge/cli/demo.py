@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from fledge.cli.settings import Set
 from fledge.errors import FledgeError, command
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="The run's folder.")] = Path("runs/akjv-demo"),
-    set_: Annotated[list[str], typer.Option("--set", metavar="a.b=c", help="Change a setting of the recipe.")] = [],  # noqa: B006
+    set_: Set = None,
 ) -> None:
     """Text → tokenizer → tokens → model → training → bundle → verses → report, on this machine, in a few minutes.
 
@@ -27,10 +28,10 @@ def demo(
 
     console = Console(highlight=False, soft_wrap=True)
     default = Path("runs/akjv-demo")
-    changes = [f"--set={change}" for change in set_] + ([] if out == default else ["--out", str(out)])
+    changes = [f"--set={change}" for change in set_ or []] + ([] if out == default else ["--out", str(out)])
     again = command("demo", *changes)
     try:
-        walk(console, Run("akjv-demo", out, overrides=set_), out, again)
+        walk(console, Run("akjv-demo", out, overrides=set_ or []), out, again)
     except KeyboardInterrupt:
         console.print(f"\nStopped. What is done is kept; to go on: {again}", markup=False)
         raise typer.Exit(130) from None

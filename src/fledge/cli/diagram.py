@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fledge.cli.account import Context, Set, Vocabulary
+from fledge.cli.account import Context, Vocabulary
+from fledge.cli.settings import Set
 
 
 def diagram(

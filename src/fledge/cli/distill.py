@@ -9,6 +9,7 @@ import typer
 
 from fledge.cli.places import trained
 from fledge.cli.root import Quiet
+from fledge.cli.settings import Set
 
 
 def distill(
@@ -20,9 +21,7 @@ def distill(
     share: Annotated[
         float | None, typer.Option(min=0, max=0.99, help="The teachers' share of the loss; default: 0.5.")
     ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a setting, such as model.layers=6.")
-    ] = None,
+    set_: Set = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The student's run; default: runs/NAME.")] = None,
     time_limit: Annotated[str | None, typer.Option(help="Save and stop within this time, such as 8h50m.")] = None,
     quiet: Quiet = False,

@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 
 import typer
 
-Changes = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a setting.")]
 Budget = Annotated[str | None, typer.Option(help="Total time, such as 15m; converted to steps once, at the start.")]
 EngineName = Annotated[
     Literal["local", "ray"],

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fledge.cli.places import At, device_named, refuse, trained
+from fledge.cli.settings import Fields
 from fledge.errors import FledgeError, note
 
 if TYPE_CHECKING:
@@ -32,21 +33,8 @@ def generate(
     file: Annotated[Path | None, typer.Option(help="A file whose text is the prompt; - for standard input.")] = None,
     lines: Annotated[bool, typer.Option("--lines", help="With --file: treat each line as a separate prompt.")] = False,
     interactive: Annotated[bool, typer.Option("--interactive", "-i", help="Ask for prompts interactively.")] = False,
-    temperature: Annotated[float | None, typer.Option(help="0 always takes the most likely token.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="Sample from this many most likely tokens.")] = None,
-    top_p: Annotated[
-        float | None, typer.Option(help="Sample from the most likely tokens that reach this probability.")
-    ] = None,
-    min_p: Annotated[
-        float | None, typer.Option(help="Sample from tokens with at least this fraction of the highest probability.")
-    ] = None,
-    repetition_penalty: Annotated[
-        float | None, typer.Option(help="Above 1: lower the scores of tokens that already occurred.")
-    ] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Maximum number of tokens to generate.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="A text that ends generation; can be repeated.")] = None,
-    samples: Annotated[int | None, typer.Option(help="Number of texts per prompt.")] = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
+    *,
+    given: Annotated[dict[str, Any], Fields("sampling", without=("prompt",), defaults=None)],
     alternatives: Annotated[
         int, typer.Option(min=0, help="Print each token with its probability and this many alternatives.")
     ] = 0,
@@ -76,18 +64,6 @@ def generate(
     from fledge.generation import prepare, widen
     from fledge.runs import find_bundle
 
-    options = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "max_tokens": max_tokens,
-        "stop": stop or None,
-        "samples": samples,
-        "seed": seed,
-    }
-    given = {name: value for name, value in options.items() if value is not None}
     parse(SamplingConfig, given)  # a wrong option is refused before anything is loaded
     if prompt and file:
         raise FledgeError("Give the prompt with --prompt or with --file, not with both.")
@@ -96,7 +72,7 @@ def generate(
     for_prompts = {
         "--prompt": prompt,
         "--file": file,
-        "--samples": samples and samples > 1,
+        "--samples": given.get("samples", 1) > 1,
         "--alternatives": alternatives,
         "--json": json_,
         "--sources": sources,

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from fledge.cli.settings import Set
+
 
 def kaggle(
     recipe: Annotated[str, typer.Argument(help="A packaged recipe's name, or a TOML file.")],
@@ -15,7 +17,7 @@ def kaggle(
         Path | None, typer.Option("-o", "--out", help="The folder to write; default: kaggle/RECIPE.")
     ] = None,
     time: Annotated[str, typer.Option(help="The notebook saves and stops within this time.")] = "8h50m",
-    set_: Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a setting.")] = None,
+    set_: Set = None,
     user: Annotated[str, typer.Option(help="Your Kaggle user name, for the addresses in the metadata.")] = "",
 ) -> None:
     """Write a dataset and a notebook to upload. The notebook installs fledge without a network, trains, and resumes."""

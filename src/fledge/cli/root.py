@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from fledge import __version__
+from fledge.cli.settings import Fields
 from fledge.errors import be_quiet, is_quiet
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result, without progress and notes.")]
@@ -38,10 +39,20 @@ def root(
 
 
 def with_common_options(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """The verb with --quiet and --import, which it need not know of; one with a parameter `quiet` gets its value."""
+    """The verb with --quiet and --import, which it need not know of; one with a parameter `quiet` gets its value.
+
+    A parameter marked by `Fields` becomes an option for each of its settings.
+    """
     signature, hints = inspect.signature(verb), get_type_hints(verb, include_extras=True)
-    own = [place.replace(annotation=hints[place.name]) for place in signature.parameters.values()]
     named = inspect.Parameter.KEYWORD_ONLY
+    groups = {name: fields for name, hint in hints.items() if (fields := Fields.of(hint))}
+    own = [
+        place
+        for name, parameter in signature.parameters.items()
+        for place in (
+            groups[name].parameters() if name in groups else [parameter.replace(annotation=hints[name], kind=named)]
+        )
+    ]
     more = [] if "quiet" in hints else [inspect.Parameter("quiet", named, default=False, annotation=Quiet)]
     more.append(inspect.Parameter("import_", named, default=None, annotation=Code))
 
@@ -53,6 +64,7 @@ def with_common_options(verb: Callable[..., Any]) -> Callable[..., Any]:
 
             for file in import_:
                 allow_code(file)
+        values |= {name: fields.given(values) for name, fields in groups.items()}
         return verb(*arguments, **values, **({"quiet": is_quiet()} if "quiet" in hints else {}))
 
     common.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]

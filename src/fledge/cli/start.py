@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fledge.cli.settings import Set
 from fledge.errors import command
 
 
@@ -19,12 +20,7 @@ def start(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The run's folder; default: runs/ and the name of the text.")
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="A.B=C", help="Set a value instead of letting fledge choose it, such as model.layers=6."
-        ),
-    ] = None,
+    set_: Set = None,
     plan: Annotated[
         bool,
         typer.Option(

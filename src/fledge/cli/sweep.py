@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from fledge.cli.experiment import Budget, Changes, EngineName, Parallel
+from fledge.cli.experiment import Budget, EngineName, Parallel
 from fledge.cli.places import recipes
+from fledge.cli.settings import Set
 
 
 def sweep(
@@ -20,7 +21,7 @@ def sweep(
             "The batch size max is the largest that fits on this machine."
         ),
     ],
-    set_: Changes = None,
+    set_: Set = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The experiment's folder; default: runs/RECIPE-sweep.")
     ] = None,

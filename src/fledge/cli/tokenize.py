@@ -6,21 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fledge.cli.corpus import (
-    LONGEST,
-    Field,
-    Format,
-    Fraction,
-    HeldOut,
-    Longest,
-    Separator,
-    SkipBad,
-    Sources,
-    Split,
-    SplitSeed,
-    TestFraction,
-    Titles,
-)
+from fledge.cli.corpus import CorpusFields, Sources
 from fledge.cli.root import Quiet
 
 
@@ -30,17 +16,7 @@ def tokenize(
         str, typer.Option(help="A tokenizer's folder or file, such as fledge tokenizer train writes.")
     ],
     out: Annotated[str, typer.Option("--out", "-o", help="The store's folder; with --engine ray, any fsspec address.")],
-    format: Format = "auto",
-    separator: Separator = "<|endoftext|>",
-    field: Field = "text",
-    validation_fraction: Fraction = 0.1,
-    test_fraction: TestFraction = 0.0,
-    validation: HeldOut = None,
-    split: Split = None,
-    split_seed: SplitSeed = 0,
-    book_titles: Titles = False,
-    skip_bad: SkipBad = False,
-    max_document_bytes: Longest = LONGEST,
+    options: CorpusFields,
     threads: Annotated[int | None, typer.Option(min=1, help="Number of threads; default: one per core.")] = None,
     engine: Annotated[str, typer.Option(help="local, or ray to use a Ray cluster.")] = "local",
     restart: Annotated[bool, typer.Option(help="Delete what is in the folder and start again.")] = False,
@@ -56,20 +32,7 @@ def tokenize(
     if engine not in ("local", "ray"):
         raise FledgeError(f"--engine {engine} is not known. {nearest(engine, ['local', 'ray'])}")
     loaded = open_tokenizer(tokenizer, "--tokenizer")
-    corpus = Corpus.open(
-        *source,
-        format=format,
-        separator=separator,
-        field=field,
-        book_titles=book_titles,
-        validation_fraction=validation_fraction,
-        test_fraction=test_fraction,
-        validation_source=validation or (),
-        split=split,
-        split_seed=split_seed,
-        skip_bad=skip_bad,
-        max_document_bytes=max_document_bytes,
-    )
+    corpus = Corpus.open(*source, **options)
     if engine == "ray":
         from fledge.tokens.cluster import write_store_on_ray
 

@@ -7,59 +7,32 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from fledge.cli.corpus import (
-    LONGEST,
-    Field,
-    Format,
-    Fraction,
-    HeldOut,
-    Longest,
-    Separator,
-    SkipBad,
-    SplitSeed,
-    TestFraction,
-    Titles,
-)
+from fledge.cli.corpus import CorpusFields
 from fledge.cli.places import destination
 from fledge.cli.root import Quiet
+from fledge.cli.settings import Fields
 from fledge.cli.tokenizer_options import Sources, Threads, TokenizerPath, require_new
+from fledge.config import TokenizerConfig, parse
 from fledge.errors import FledgeError, command
 
 
 def train(
     sources: Sources,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.", show_default=False)],
+    options: CorpusFields,
+    settings: Annotated[dict[str, Any], Fields("tokenizer", ("kind", "pattern", "min_frequency", "fit_on"))],
     vocab_size: Annotated[
-        int,
+        int | None,
         typer.Option(
-            min=0, help="Number of ids. 0 merges until no pair occurs twice (BPE), or includes every word or character."
+            min=0,
+            help="Number of ids. 0 merges until no pair occurs twice (BPE), or includes every word or character.",
+            show_default=str(TokenizerConfig().vocabulary_size),
         ),
-    ] = 4096,
-    kind: Annotated[
-        Literal["bpe", "word", "character"], typer.Option(help="Byte pairs, whole words, or characters.")
-    ] = "bpe",
+    ] = None,
     special: Annotated[
         list[str] | None,
         typer.Option(metavar="TEXT", help="A special token of BPE; can be repeated. Default: <|endoftext|>."),
     ] = None,
-    pattern: Annotated[
-        str, typer.Option(help="How BPE pre-tokenizes: gpt2, cl100k, o200k, or a regular expression.")
-    ] = "gpt2",
-    min_frequency: Annotated[int, typer.Option(min=1, help="Leave out pairs or words that occur less often.")] = 1,
-    fit_on: Annotated[
-        Literal["train", "all"],
-        typer.Option(help="Train on the part that fledge tokenize does not hold out, or on all of the text."),
-    ] = "train",
-    format: Format = "auto",
-    separator: Separator = "<|endoftext|>",
-    field: Field = "text",
-    validation_fraction: Fraction = 0.1,
-    test_fraction: TestFraction = 0.0,
-    validation: HeldOut = None,
-    split_seed: SplitSeed = 0,
-    book_titles: Titles = False,
-    skip_bad: SkipBad = False,
-    max_document_bytes: Longest = LONGEST,
     threads: Threads = None,
     longest: Annotated[int, typer.Option(min=0, help="Number of longest tokens to show.")] = 10,
     quiet: Quiet = False,
@@ -70,37 +43,25 @@ def train(
     """
     from rich.console import Console
 
-    from fledge.config import CorpusConfig, TokenizerConfig, parse
     from fledge.corpus import Corpus
     from fledge.files import require_space
     from fledge.tokenizer import BPETokenizer, train_tokenizer
     from fledge.tokenizer.save import save_new_tokenizer
 
     require_new(out)
-    if kind != "bpe" and (special is not None or pattern != "gpt2"):
+    kind = settings.get("kind", "bpe")
+    if kind != "bpe" and (special is not None or "pattern" in settings):
         raise FledgeError(f"--special and --pattern are for BPE; a {kind} tokenizer has its own.")
-    given = {
-        "source": sources,
-        "format": format,
-        "separator": separator,
-        "field": field,
-        "book_titles": book_titles,
-        "validation_fraction": validation_fraction,
-        "test_fraction": test_fraction,
-        "validation_source": validation or (),
-        "split_seed": split_seed,
-        "skip_bad": skip_bad,
-        "max_document_bytes": max_document_bytes,
-    }
-    settings: dict[str, Any] = {"kind": kind, "vocabulary_size": vocab_size or None, "fit_on": fit_on}
-    settings["min_frequency"] = min_frequency
-    if kind == "bpe":
-        settings |= {"pattern": pattern} | ({} if special is None else {"special_tokens": special})
-    corpus = Corpus.from_config(parse(CorpusConfig, given))
+    if vocab_size is not None:
+        settings["vocabulary_size"] = vocab_size or None
+    if special is not None:
+        settings["special_tokens"] = special
+    config = parse(TokenizerConfig, settings)
+    corpus = Corpus.open(*sources, **options)
     # About 200 bytes for an id, and hardly more ids than the text has bytes, however many were asked for.
-    most_ids = min(vocab_size or 1_000_000, 300 + (corpus.size or 1_000_000))
+    most_ids = min(config.vocabulary_size or 1_000_000, 300 + (corpus.size or 1_000_000))
     require_space(out, 200 * most_ids, "The tokenizer")
-    tokenizer = train_tokenizer(parse(TokenizerConfig, settings), corpus, threads, not quiet)
+    tokenizer = train_tokenizer(config, corpus, threads, not quiet)
     out = save_new_tokenizer(tokenizer, out)
     if quiet:
         return

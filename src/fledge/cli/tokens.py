@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from fledge.cli.places import writable
 from fledge.cli.root import Quiet
+from fledge.cli.settings import Fields
 from fledge.cli.values import Json, print_json
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Check, show and import token stores.", no_args_is_help=True)
 
+SHOWN = Fields("tokens", ("policy", "context_length", "best_fit"), defaults={"policy": "packed", "context_length": 64})
 Store = Annotated[Path, typer.Argument(help="The store's folder.")]
 
 
@@ -35,15 +37,11 @@ def check(store: Store) -> None:
 @app.command()
 def show(
     store: Store,
+    settings: Annotated[dict[str, Any], SHOWN],
     window: Annotated[
         int | None, typer.Option(min=0, help="The window to decode; without it, a summary is printed.")
     ] = None,
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="The part of the store.")] = "train",
-    policy: Annotated[
-        str, typer.Option(help="stream, packed, slide-in, slide-through, full, aligned, longest or lanes.")
-    ] = "packed",
-    context_length: Annotated[int, typer.Option(min=1, help="Tokens in a window.")] = 64,
-    best_fit: Annotated[bool, typer.Option(help="For packed: fit whole documents into windows.")] = False,
     mask: Annotated[
         Path | None, typer.Option(help="Draw the attention mask to this .svg or .png file.", callback=writable)
     ] = None,
@@ -61,8 +59,7 @@ def show(
 
     opened = TokenStore.open(store)
     console = Console(highlight=False, soft_wrap=True, emoji=False)  # a text of :heart: shows these letters
-    given = {"policy": policy, "context_length": context_length, "best_fit": best_fit}
-    config = parse(TokensConfig, given, where="fledge tokens show")
+    config = parse(TokensConfig, settings, where="fledge tokens show")
     if window is None and mask is None:
         windows = make_windows(opened.split(split), config, opened.roles, seed=0, shuffle=False, lanes=1)
         facts = windows.describe()
@@ -72,7 +69,9 @@ def show(
             return print_json({**about, "bits": bits, "splits": opened.manifest["splits"], split: facts})
         _summary(console, opened)
         waste = f", {facts['waste']:.1%} padding" if "waste" in facts else ""
-        console.print(f"{facts['windows']:,} windows of {context_length} tokens in {split} ({policy}){waste}")
+        console.print(
+            f"{facts['windows']:,} windows of {config.context_length} tokens in {split} ({config.policy}){waste}"
+        )
         return
     loaded = open_tokenizer(tokenizer, "--tokenizer") if tokenizer else opened.tokenizer
     if tokenizer:
@@ -82,7 +81,7 @@ def show(
         if mask is not None:
             draw_picture(view, mask)
         return print_json(view)
-    console.print(f"window {view.number:,} of {view.count:,} ({split}, {policy})", markup=False)
+    console.print(f"window {view.number:,} of {view.count:,} ({split}, {config.policy})", markup=False)
     for stretch in view.stretches:
         places = f"places {stretch.first}–{stretch.last}, positions {stretch.positions[0]}–{stretch.positions[1]}"
         title = "padding" if stretch.document < 0 else f"document {stretch.document}"

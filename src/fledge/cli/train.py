@@ -14,6 +14,7 @@ import typer
 
 from fledge.cli.places import At, recipes, trained
 from fledge.cli.root import Quiet
+from fledge.cli.settings import Set
 from fledge.errors import FledgeError, command, note
 from fledge.files import read_json
 
@@ -30,12 +31,7 @@ def train(
             help="A packaged recipe's name, or a TOML file. Not needed with --resume.", autocompletion=recipes
         ),
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="A.B=C", help="Change a setting, such as model.layers=6 (all: docs/settings.md)."
-        ),
-    ] = None,
+    set_: Set = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The run's folder; default: runs/NAME.")] = None,
     resume: Annotated[Path | None, typer.Option(help="The folder of a run to resume.")] = None,
     at: At = None,

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from fledge.cli.settings import Set
+
 
 def workbook(
     corpus: Annotated[
@@ -18,7 +20,7 @@ def workbook(
     ] = "5m",
     out: Annotated[Path, typer.Option("-o", "--out", help="The workbook's folder.")] = Path("runs/workbook"),
     recipe: Annotated[str, typer.Option(help="The recipe that every training starts from.")] = "akjv-demo",
-    set_: Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a setting.")] = None,
+    set_: Set = None,
 ) -> None:
     """Work through Unicode, BPE, accounting, sweeps, ablations and a model, with your text, on one page.
 

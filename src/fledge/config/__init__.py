@@ -15,7 +15,7 @@ from fledge.config.reading import (
     recipe_names,
     recipe_values,
 )
-from fledge.config.refusals import ELSEWHERE, nearest_setting, setting_paths, settings_like
+from fledge.config.refusals import ELSEWHERE, nearest_setting, setting_fields, setting_paths, settings_like
 from fledge.config.settings import (
     CorpusConfig,
     ModelConfig,
@@ -51,6 +51,7 @@ __all__ = [
     "parse_value",
     "recipe_names",
     "recipe_values",
+    "setting_fields",
     "setting_paths",
     "settings_like",
 ]

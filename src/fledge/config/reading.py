@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from fledge.config.refusals import sentence
-from fledge.config.settings import RunConfig, Settings
+from fledge.config.refusals import sentence, setting_fields
+from fledge.config.settings import RunConfig, Settings, types_of
 from fledge.errors import FledgeError, command, nearest, short
 from fledge.files import did_you_mean, read_json
 
@@ -157,18 +157,26 @@ def _apply(values: dict[str, Any], override: str) -> None:
         values = values.setdefault(group, {})
         if not isinstance(values, dict):
             raise FledgeError(f"--set {short(repr(override))}: {short(group)} is a value, not a group of settings.")
-    values[leaf] = parse_value(text.strip())
+    values[leaf] = parse_value(text.strip(), path.strip())
 
 
-def parse_value(text: str) -> Any:
-    """A TOML value where the text is one, `none` for nothing, and the text itself elsewhere."""
-    if text.lower() in ("none", "null"):
+def parse_value(text: str, name: str, kind: type[Settings] = RunConfig) -> Any:
+    """A value as it is written for the setting `name`: TOML, `none` for nothing, or a text without quotes.
+
+    >>> parse_value("6", "model.layers"), parse_value("2024", "corpus.source"), parse_value("none", "model.hidden")
+    (6, '2024', None)
+    """
+    field = setting_fields(kind).get(name)
+    annotation = field and field.annotation
+    if text.lower() in ("none", "null") and annotation is not str:
         return None
     try:
         value = tomllib.loads(f"v = {text}")["v"]
     except (ValueError, RecursionError):
         return text
-    return text if isinstance(value, date | time) else value  # a folder may be named by its day
+    if isinstance(value, str | list):
+        return value
+    return text if str in types_of(annotation) or isinstance(value, date | time) else value
 
 
 def changed(old: Any, new: Any, absent: Any = None, name: str = "") -> dict[str, tuple[Any, Any]]:

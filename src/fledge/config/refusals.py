@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from typing import Any, get_args
 
+from pydantic.fields import FieldInfo
+
 from fledge.config.settings import RunConfig, Settings
 from fledge.errors import short
 
@@ -119,13 +121,18 @@ def _group(kind: type[Settings], path: list[str]) -> type[Settings]:
     return kind
 
 
-def setting_paths(kind: type[Settings] = RunConfig, prefix: str = "") -> dict[str, str]:
-    """Every leaf setting by its dotted name, with its documentation."""
-    found: dict[str, str] = {}
+def setting_fields(kind: type[Settings] = RunConfig, prefix: str = "") -> dict[str, FieldInfo]:
+    """Every leaf setting by its dotted name."""
+    found: dict[str, FieldInfo] = {}
     for name, field in kind.model_fields.items():
         annotation = field.annotation
         if isinstance(annotation, type) and issubclass(annotation, Settings):
-            found.update(setting_paths(annotation, f"{prefix}{name}."))
+            found.update(setting_fields(annotation, f"{prefix}{name}."))
         else:
-            found[prefix + name] = field.description or ""
+            found[prefix + name] = field
     return found
+
+
+def setting_paths(kind: type[Settings] = RunConfig, prefix: str = "") -> dict[str, str]:
+    """Every leaf setting by its dotted name, with its documentation."""
+    return {name: field.description or "" for name, field in setting_fields(kind, prefix).items()}

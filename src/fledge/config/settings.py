@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 from pydantic import (
@@ -30,8 +31,10 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 def _one_or_more(value: Any) -> Any:
-    texts = (value,) if isinstance(value, str) else value
-    if isinstance(texts, list | tuple) and "" in texts:
+    texts = (value,) if isinstance(value, str | PurePath) else value
+    if isinstance(texts, list | tuple):
+        texts = tuple(str(text) if isinstance(text, PurePath) else text for text in texts)
+    if isinstance(texts, tuple) and "" in texts:
         raise ValueError("an empty text is not allowed. Leave it out, or give a value.")
     return texts
 
@@ -48,9 +51,9 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_one_or_more)]
 "Several texts, or one: `--set corpus.source=my.txt` needs no brackets."
 
 
-def _kinds(annotation: Any) -> list[Any]:
+def types_of(annotation: Any) -> list[Any]:
     """A field's type and all that it is made of, such as int within `Positive | None`."""
-    return [annotation, *(kind for part in get_args(annotation) for kind in _kinds(part))]
+    return [annotation, *(kind for part in get_args(annotation) for kind in types_of(part))]
 
 
 if TYPE_CHECKING:
@@ -81,7 +84,7 @@ class Settings(BaseModel, metaclass=_InSentences):
     @classmethod
     def _true_is_no_number(cls, value: Any, field: ValidationInfo) -> Any:
         if isinstance(value, bool):
-            kinds = _kinds(cls.model_fields[field.field_name or ""].annotation)
+            kinds = types_of(cls.model_fields[field.field_name or ""].annotation)
             if bool not in kinds and (int in kinds or float in kinds):
                 raise PydanticCustomError("no_number", "give a number")
         return value

@@ -52,56 +52,20 @@ class Corpus:
         self._shown = False  # whether a bar shows the reading that finds near-copies
 
     @classmethod
-    def open(
-        cls,
-        *sources: str | Path,
-        format: str = "auto",
-        separator: str = "<|endoftext|>",
-        field: str = "text",
-        book_titles: bool = False,
-        validation_fraction: float = 0.1,
-        test_fraction: float = 0.0,
-        validation_source: Sequence[str | Path] = (),
-        split: Literal["document", "group"] | None = None,
-        split_seed: int = 0,
-        skip_bad: bool = False,
-        max_document_bytes: int = 1 << 28,
-    ) -> Corpus:
-        """The documents of files, folders, globs, fsspec addresses, `-`, or named corpora, one after the other."""
-        given = {
-            "source": tuple(map(str, sources)),
-            "format": format,
-            "separator": separator,
-            "field": field,
-            "book_titles": book_titles,
-            "validation_fraction": validation_fraction,
-            "test_fraction": test_fraction,
-            "validation_source": tuple(map(str, validation_source)),
-            **({} if split is None else {"split": split}),
-            "split_seed": split_seed,
-            "skip_bad": skip_bad,
-            "max_document_bytes": max_document_bytes,
-        }
-        return cls.from_config(parse(CorpusConfig, given))
+    def open(cls, *sources: str | Path, **settings: Any) -> Corpus:
+        """The documents of files, folders, globs, fsspec addresses, `-`, or named corpora, one after the other.
+
+        The keywords are the other settings of `corpus`, such as `format="lines"`.
+        """
+        return cls.from_config(parse(CorpusConfig, {**settings, "source": sources}))
 
     @classmethod
     def from_config(cls, config: CorpusConfig) -> Corpus:
         """The corpus that the settings describe."""
         try:
-            separator = config.separator.encode()
+            options = Options.of(config)
         except UnicodeEncodeError:
             raise FledgeError(f"corpus.separator = {config.separator!r} is not valid UTF-8.") from None
-        options = Options(
-            separator=separator,
-            field=config.field,
-            book_titles=config.book_titles,
-            validation_fraction=config.validation_fraction,
-            skip_bad=config.skip_bad,
-            max_document_bytes=config.max_document_bytes,
-            split=config.split,
-            seed=config.split_seed,
-            test_fraction=config.test_fraction,
-        )
         if not config.source:
             raise FledgeError("corpus.source is empty. Name a file, a folder or a corpus such as akjv.")
         if not config.separator:
@@ -121,11 +85,8 @@ class Corpus:
     ) -> Corpus:
         """A corpus of texts that are in memory, one document each."""
         texts = tuple(to_bytes(text) if isinstance(text, str) else bytes(text) for text in documents)
-        given = {"validation_fraction": validation_fraction, "test_fraction": test_fraction}
-        config = parse(CorpusConfig, given)
-        shares = config.validation_fraction, config.test_fraction
-        options = Options(validation_fraction=shares[0], test_fraction=shares[1], split=config.split)
-        return cls([_memory("memory", texts)], options)
+        shares = {"validation_fraction": validation_fraction, "test_fraction": test_fraction}
+        return cls([_memory("memory", texts)], Options.of(parse(CorpusConfig, shares)))
 
     @property
     def arguments(self) -> list[str]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from fledge.config import CorpusConfig
 from fledge.corpus.sources import Source
 from fledge.corpus.split import Spans, cut_document, cut_place
 from fledge.corpus.streams import BUFFER
@@ -22,21 +23,27 @@ from fledge.files import readable_bytes
 
 BLOCK = 16 << 20  # bytes of text per step: large enough to keep every core busy, small enough to forget
 ROWS = 4096  # rows of a Parquet file per step, at most
+DEFAULT = CorpusConfig()
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the formats need to know beyond the source."""
+    """What the formats need to know beyond the source. Checksums of stores are made of its `repr`."""
 
-    separator: bytes = b"<|endoftext|>"
-    field: str = "text"
-    book_titles: bool = False
-    validation_fraction: float = 0.1
-    skip_bad: bool = False
-    max_document_bytes: int = 1 << 28
+    separator: bytes = DEFAULT.separator.encode()
+    field: str = DEFAULT.field
+    book_titles: bool = DEFAULT.book_titles
+    validation_fraction: float = DEFAULT.validation_fraction
+    skip_bad: bool = DEFAULT.skip_bad
+    max_document_bytes: int = DEFAULT.max_document_bytes
     split: Literal["document", "group"] = dataclasses.field(default="document", repr=False)  # old checksums lack it
-    seed: int = dataclasses.field(default=0, repr=False)  # this, too
-    test_fraction: float = dataclasses.field(default=0.0, repr=False)  # and this
+    seed: int = dataclasses.field(default=DEFAULT.split_seed, repr=False)  # this, too
+    test_fraction: float = dataclasses.field(default=DEFAULT.test_fraction, repr=False)  # and this
+
+    @classmethod
+    def of(cls, config: CorpusConfig) -> Options:
+        same = {field.name for field in dataclasses.fields(cls)} - {"separator", "seed"}
+        return cls(config.separator.encode(), seed=config.split_seed, **config.model_dump(include=same))
 
     def with_nothing_held_out(self) -> Options:
         """For all of a text."""

@@ -66,12 +66,12 @@ def _obey(command: str, rest: str, settings: SamplingConfig) -> SamplingConfig:
         for name, value in settings.model_dump().items():
             print(f"  {name} = {value!r}")
     elif command == "set" and "=" in rest:
-        name, _, text = rest.partition("=")
-        if name.strip() in ("samples", "prompt"):
-            print(f"fledge: {name.strip()} has no effect here: you type each prompt, and it gets one text.")
+        name, text = (part.strip() for part in rest.split("=", 1))
+        if name in ("samples", "prompt"):
+            print(f"fledge: {name} has no effect here: you type each prompt, and it gets one text.")
             return settings
         try:
-            return parse(SamplingConfig, {**settings.model_dump(), name.strip(): parse_value(text.strip())})
+            return parse(SamplingConfig, {**settings.model_dump(), name: parse_value(text, name, SamplingConfig)})
         except FledgeError as error:
             print(f"fledge: {error}")
     else:

@@ -353,16 +353,16 @@ def given(overrides: Sequence[str]) -> dict[str, Any]:
     """
     values: dict[str, Any] = {}
     for override in overrides:
-        name, equals, text = override.partition("=")
+        name, equals, text = (part.strip() for part in override.partition("="))
         if not equals or name.count(".") != 1:
             raise FledgeError(f"--set {override!r} is not of the form group.name=value, such as model.layers=6.")
-        if name.strip() not in setting_paths():
-            raise FledgeError(f"There is no setting {name.strip()}. {nearest_setting(name.strip().split('.'))}")
-        if name.strip() == "corpus.source":
+        if name not in setting_paths():
+            raise FledgeError(f"There is no setting {name}. {nearest_setting(name.split('.'))}")
+        if name == "corpus.source":
             raise FledgeError("fledge start takes its texts as arguments. Leave corpus.source out.")
-        if (value := parse_value(text.strip())) is None:
+        if (value := parse_value(text, name)) is None:
             raise FledgeError(f"--set {override}: a recipe can't hold none. Give a value, or leave the setting out.")
-        values[name.strip()] = value
+        values[name] = value
     return values
 
 

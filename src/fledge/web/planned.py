@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from fledge.config import RunConfig, load_recipe, parse, setting_paths
+from fledge.config import RunConfig, load_recipe, parse, setting_fields
 from fledge.errors import FledgeError
 from fledge.files import read_json
 from fledge.runs.layout import CONFIG, START, TOKENIZER
@@ -122,11 +122,10 @@ def settings_list(recipe: str | None, left_out: tuple[str, ...]) -> list[Setting
     config = load_recipe(recipe) if recipe is not None else RunConfig()
     defaults, values = RunConfig().model_dump(mode="json"), config.model_dump(mode="json")
     found = []
-    for name, text in setting_paths().items():
+    for name, field in setting_fields().items():
         if name in left_out:
             continue
         group, _, leaf = name.partition(".")
-        field = RunConfig.model_fields[group].annotation.model_fields[leaf]  # type: ignore[union-attr]
         kinds = [field.annotation, *get_args(field.annotation)]
         choices = [str(choice) for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
         kind: Any = (
@@ -137,7 +136,7 @@ def settings_list(recipe: str | None, left_out: tuple[str, ...]) -> list[Setting
                 name=name,
                 value=values[group][leaf],
                 default=defaults[group][leaf],
-                help=" ".join(text.split()),
+                help=" ".join((field.description or "").split()),
                 choices=choices,
                 kind=kind,
             )

@@ -7,6 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from fledge.config import SamplingConfig
+
+USUAL = SamplingConfig()
 TEXT_LIMIT = 2_000_000
 HEX = r"^ *([0-9A-Fa-f]{2} *)*$"
 
@@ -246,14 +249,14 @@ class GenerateRequest(Request):
     prompt: Annotated[str, Field(max_length=100_000)] = ""
     prefix: Annotated[list[Annotated[int, Field(ge=0, le=1 << 31), NUMBER]], Field(max_length=16_384)] = []
     "Ids that follow the prompt: what a branch keeps of an earlier text."
-    temperature: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False), NUMBER] = 0.8
-    top_k: Annotated[int, Field(ge=1), NUMBER] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1), NUMBER] | None = None
-    min_p: Annotated[float, Field(gt=0, le=1), NUMBER] | None = None
-    repetition_penalty: Annotated[float, Field(ge=1, le=10), NUMBER] = 1.0
-    max_tokens: Annotated[int, Field(ge=1, le=8192), NUMBER] = 128
-    stop: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=8)] = []
-    seed: Annotated[int, Field(ge=0, lt=1 << 53), NUMBER] = 0
+    temperature: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False), NUMBER] = USUAL.temperature
+    top_k: Annotated[int, Field(ge=1), NUMBER] | None = USUAL.top_k
+    top_p: Annotated[float, Field(gt=0, le=1), NUMBER] | None = USUAL.top_p
+    min_p: Annotated[float, Field(gt=0, le=1), NUMBER] | None = USUAL.min_p
+    repetition_penalty: Annotated[float, Field(ge=1, le=10), NUMBER] = USUAL.repetition_penalty
+    max_tokens: Annotated[int, Field(ge=1, le=8192), NUMBER] = USUAL.max_tokens
+    stop: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=8)] = list(USUAL.stop)
+    seed: Annotated[int, Field(ge=0, lt=1 << 53), NUMBER] = USUAL.seed
     alternatives: Annotated[int, Field(ge=0, le=20), NUMBER] = 5
 
 
