@@ -121,8 +121,9 @@ using PythonTokens = std::vector<std::pair<nb::bytes, std::uint32_t>>;
 class PythonEncoder {
 public:
     PythonEncoder(const PythonTokens& tokens, const nb::list& merges, const PythonTokens& specials,
-                  const PythonTokens& always, const std::string& pattern, bool wide) {
+                  const PythonTokens& always, const std::string& pattern, bool whole_words, bool wide) {
         fledge::EncoderSettings settings;
+        settings.whole_words = whole_words;
         settings.pattern = pattern_of(pattern);
         settings.tokens = to_tokens(tokens);
         settings.specials = to_tokens(specials);
@@ -739,8 +740,8 @@ NB_MODULE(_core, m) {
 
     nb::class_<PythonEncoder>(m, "Encoder")
         .def(nb::init<const PythonTokens&, const nb::list&, const PythonTokens&, const PythonTokens&, const std::string&,
-                      bool>(),
-             "tokens"_a, "merges"_a, "specials"_a, "always"_a, "pattern"_a, "wide"_a)
+                      bool, bool>(),
+             "tokens"_a, "merges"_a, "specials"_a, "always"_a, "pattern"_a, "whole_words"_a, "wide"_a)
         .def("encode", &PythonEncoder::encode, "text"_a, "special"_a, "threads"_a)
         .def("encode_list", &PythonEncoder::encode_list, "text"_a, "special"_a)
         .def("encode_spans", &PythonEncoder::encode_spans, "buffer"_a, "offsets"_a, "special"_a, "threads"_a)

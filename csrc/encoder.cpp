@@ -61,11 +61,15 @@ Encoder<Id>::Encoder(EncoderSettings settings)
       always_(settings.always) {
     // The tokens themselves are the most frequent pre-tokens: those that the merges of their bytes lead to are entered
     // into every table before it sees any text.
-    std::uint32_t ids[short_length];
+    std::vector<std::uint32_t> ids;
     for (const auto& [bytes, id] : settings.tokens) {
         const auto* word = reinterpret_cast<const Byte*>(bytes.data());
-        if (bytes.empty() || bytes.size() > short_length || !merges_.knows_bytes_of(word, bytes.size())) continue;
-        if (merges_.apply(word, bytes.size(), ids) == 1 && ids[0] == id) seeds_.emplace_back(make_key_at_end(word, bytes.size()), id);
+        const bool is_short = bytes.size() <= short_length;
+        if (bytes.empty() || !(is_short || settings.whole_words) || !merges_.knows_bytes_of(word, bytes.size())) continue;
+        ids.resize(bytes.size());
+        const bool leads_here = merges_.apply(word, bytes.size(), ids.data()) == 1 && ids[0] == id;
+        if (leads_here && is_short) seeds_.emplace_back(make_key_at_end(word, bytes.size()), id);
+        if (!leads_here && settings.whole_words) unmerged_.emplace(bytes, id);
     }
     idle_caches_.push_back(new_cache());
 }
@@ -88,7 +92,9 @@ void Encoder<Id>::learn(const Byte* word, std::size_t length, Key key, std::uint
     thread_local std::vector<std::uint32_t> ids;
     if (ids.size() < length) ids.resize(length);
     cache.prefetch_admission(hash);
-    const std::size_t count = merges_.apply(word, length, ids.data());
+    const auto whole = unmerged_.empty() ? unmerged_.end() : unmerged_.find({reinterpret_cast<const char*>(word), length});
+    const std::size_t count = whole == unmerged_.end() ? merges_.apply(word, length, ids.data()) : 1;
+    if (whole != unmerged_.end()) ids[0] = whole->second;
     out.append(ids.data(), count);
     if (length > most_ids_kept) std::vector<std::uint32_t>().swap(ids);
     if (length > longest_kept || !cache.admits(hash)) return;

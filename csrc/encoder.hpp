@@ -8,6 +8,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,7 @@ struct EncoderSettings {
     Tokens specials;
     Tokens always;  // those of the specials that are found in plain text too
     Pattern pattern = Pattern::gpt2;
+    bool whole_words = false;  // a pre-token that is a token becomes it, wherever its merges lead
 };
 
 template <typename Id>
@@ -84,6 +86,7 @@ private:
     Merges merges_;
     Specials specials_, always_;
     std::vector<std::pair<Key, std::uint32_t>> seeds_;
+    std::unordered_map<std::string, std::uint32_t> unmerged_;  // with whole words: the tokens that no merges lead to
     std::mutex lock_;
     std::vector<std::unique_ptr<WordCache<Id>>> idle_caches_;
 };

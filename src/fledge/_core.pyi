@@ -39,6 +39,7 @@ class Encoder:
         specials: Sequence[tuple[bytes, int]],
         always: Sequence[tuple[bytes, int]],
         pattern: str,
+        whole_words: bool,
         wide: bool,
     ) -> None: ...
     def encode(self, text: Buffer, special: str, threads: int) -> Ids: ...

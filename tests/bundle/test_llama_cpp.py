@@ -17,6 +17,7 @@ from fledge.errors import FledgeError
 from fledge.generation import generate
 from fledge.model.families import GGUF, home
 from fledge.tokenizer import CharacterTokenizer, Tokenizer, train_bpe
+from fledge.tokenizer.huggingface import DIGITS, QWEN
 from tests.bundle.conftest import TEXT, small_config, small_model
 from tests.bundle.test_exchange import OTHERS, SHAPES, make
 from tests.conftest import DATA
@@ -66,7 +67,7 @@ def texts() -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("pattern", ["gpt2", "cl100k", "o200k"])
+@pytest.mark.parametrize("pattern", ["gpt2", "cl100k", "o200k", DIGITS, QWEN])
 def test_llama_cpp_has_our_ids(tmp_path: Path, pattern: str) -> None:
     tokenizer = train_bpe(["\n".join(SENTENCES).encode() * 3 + TEXT], 600, ["<|endoftext|>"], pattern=pattern)
     config = small_config(width=8, heads=1, layers=1)

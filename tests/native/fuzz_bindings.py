@@ -202,8 +202,9 @@ def encoder(chance: Random) -> Any:
         del tokens[chance.randrange(256)]
     specials = [(mark, 300 + place) for place, mark in enumerate(MARKS[: chance.randrange(5)])]
     wide = odd(chance, chance.random() < 0.5)
+    whole = chance.random() < 0.2
     return _core.Encoder(
-        tokens, odd(chance, merges), odd(chance, specials), specials[:1], chance.choice(PATTERNS), wide
+        tokens, odd(chance, merges), odd(chance, specials), specials[:1], chance.choice(PATTERNS), whole, wide
     )
 
 

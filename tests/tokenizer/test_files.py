@@ -8,11 +8,13 @@ import json
 import os
 import re
 import shutil
+import unicodedata
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fledge import BPETokenizer, FledgeError, train_bpe
@@ -24,7 +26,7 @@ from fledge.tokenizer import (
     export_tokenizer,
     load_tokenizer,
 )
-from fledge.tokenizer.huggingface import EXPRESSIONS, OLDER_CL100K, pattern_name
+from fledge.tokenizer.huggingface import EXPRESSIONS, OLDER_CL100K, QWEN, pattern_name
 from fledge.tokenizer.save import save_new_tokenizer
 
 TEXTS = [
@@ -150,6 +152,76 @@ def test_a_file_that_tokenizers_trained_gives_equal_ids(tmp_path: Path, shared_d
     assert tokenizer.special_tokens == {"<|endoftext|>": 0, "<|pad|>": 1}
     for text in messy(shared_data):
         assert tokenizer.encode(text) == theirs.encode(text).ids, text
+
+
+COMBINED = [
+    "e\u0301t\u0065\u0301 \u212b\u2126 \u1100\u1161\u11a8 \uac01 q\u0307\u0323 <|endoftext|>\u0301x ＡＢ ﬃ ½ x²",
+    "a1  2b   345 6\n7\t 8 \n\n 9  'll1's 10,000.50 1st    four     spaces        eight",
+    "\u0301 a \u0301\n\u0301b  \u0344 \u0958 ſ K ; …",
+]
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+BYTES = {**BYTE_LEVEL, "use_regex": False}
+SPLIT = {"type": "Split", "behavior": "Isolated", "invert": False}
+NFC = {"type": "NFC"}
+PUBLISHED: dict[str, tuple[Any, list[dict[str, Any]], bool]] = {
+    "Qwen": (NFC, [{**SPLIT, "pattern": {"Regex": QWEN}}, BYTES], False),
+    "SmolLM": (None, [{"type": "Digits", "individual_digits": True}, BYTE_LEVEL], False),
+    "digits together": (None, [{"type": "Digits", "individual_digits": False}, BYTE_LEVEL], False),
+    "GPT-NeoX": ({"type": "Sequence", "normalizers": [NFC]}, [BYTE_LEVEL], False),
+    "Llama 3": (None, [{**SPLIT, "pattern": {"Regex": OLDER_CL100K[0]}}, BYTES], True),
+    "whole words": (NFC, [BYTE_LEVEL], True),
+}
+
+
+def published(folder: Path, name: str) -> Any:
+    """A tokenizer of tokenizers' own with these steps; with `ignore_merges` it has lost every third merge."""
+    tokenizers = pytest.importorskip("tokenizers")
+    normalizer, steps, whole = PUBLISHED[name]
+    path = folder / "tokenizer.json"
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE())
+    document = {**json.loads(theirs.to_str()), "normalizer": normalizer}
+    document["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
+    theirs = tokenizers.Tokenizer.from_str(json.dumps(document))
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=900, initial_alphabet=alphabet, special_tokens=["<|endoftext|>"], show_progress=False
+    )
+    theirs.train_from_iterator([*SAMPLE, *COMBINED] * 3, trainer)
+    theirs.add_tokens([tokenizers.AddedToken(" " * count, special=False, normalized=True) for count in (8, 4)])
+    document = json.loads(theirs.to_str())
+    if whole:
+        del document["model"]["merges"][::3]
+        document["model"]["ignore_merges"] = True
+    path.write_text(json.dumps(document))
+    return tokenizers.Tokenizer.from_file(str(path))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_tokenizer_gives_equal_ids(name: str, tmp_path: Path, shared_data: Path) -> None:
+    """By every way of encoding, and again in the file that it is saved to."""
+    theirs = published(tmp_path, name)
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.whole_words is PUBLISHED[name][2]
+    tokenizer.save(tmp_path / "saved")
+    again = load_tokenizer(tmp_path / "saved")
+    assert again.fingerprint == tokenizer.fingerprint
+    reader = type(theirs).from_file(str(tmp_path / "saved" / "tokenizer.json"))
+    texts = [*messy(shared_data), *SAMPLE, *COMBINED, "<|endoftext|>".join(COMBINED)]
+    for text in texts:
+        ids = theirs.encode(text).ids
+        assert tokenizer.encode(text) == ids, text
+        assert reader.encode(text).ids == ids, text
+    expected = [theirs.encode(text).ids for text in texts]
+    assert [ids.tolist() for ids in again.encode_batch(texts)] == expected
+    joined = "\n\nNew\n".join(texts)
+    assert list(tokenizer.encode_iterable(joined[at : at + 1000] for at in range(0, len(joined), 1000))) == (
+        whole := theirs.encode(joined).ids
+    )
+    (tmp_path / "text").write_bytes(joined.encode())
+    tokenizer.encode_file(tmp_path / "text", tmp_path / "ids")
+    assert np.fromfile(tmp_path / "ids", tokenizer.token_dtype).tolist() == whole
+    assert tokenizer.decode(whole) == (unicodedata.normalize("NFC", joined) if tokenizer.composed else joined)
 
 
 def test_388_languages_have_equal_ids_in_all_three(tmp_path: Path, shared_data: Path) -> None:

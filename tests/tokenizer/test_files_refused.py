@@ -128,7 +128,10 @@ BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False
         ({"model__byte_fallback": True}, "falls back to bytes"),
         ({"model__continuing_subword_prefix": "##"}, "continuing_subword_prefix"),
         ({"model__dropout": 0.1}, "dropout"),
-        ({"normalizer": {"type": "NFC"}}, "rewrites text"),
+        ({"normalizer": {"type": "NFKC"}}, "rewrites text .*NFKC"),
+        ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Strip"}]}}, "NFC, Strip"),
+        ({"normalizer": {"type": "Sequence", "normalizers": 5}}, "rewrites text"),
+        ({"normalizer": "NFC"}, "rewrites text"),
         ({"pre_tokenizer": None}, "byte-level BPE"),
         ({"pre_tokenizer": {"type": "Metaspace"}}, "byte-level BPE"),
         ({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True}}, "space before every text"),
@@ -157,18 +160,6 @@ BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False
         ({"added_tokens": [{"id": 116, "content": "t"}]}, "adds the token t, which its merges or bytes need"),
         ({"added_tokens": [{"id": 256, "content": "th"}]}, "adds the token th, which its merges or bytes need"),
         ({"model__vocab": {**bytes_vocabulary(), "th": 256, "": 257}}, "gives the id 257 to no bytes"),
-        (
-            {"model__vocab": {**bytes_vocabulary(), "th": 256, "the": 257}, "model__ignore_merges": True},
-            "ignore_merges",
-        ),
-        (  # by its bytes `abc` looks as if it were reached, but no pair makes it
-            {
-                "model__vocab": {**bytes_vocabulary(), "bc": 256, "ab": 257, "abc": 258},
-                "model__merges": ["b c", "a b", "ab c"],
-                "model__ignore_merges": True,
-            },
-            "1 tokens that its merges do not lead to .*abc",
-        ),
     ],
 )
 def test_a_foreign_file_that_can_not_be_followed_is_refused(

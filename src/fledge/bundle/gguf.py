@@ -17,7 +17,8 @@ from fledge.files import atomic_write
 from fledge.model.exchange import export_weights, exported
 from fledge.model.families import GGUF, Family, home, nearest_home
 from fledge.model.layers import rotary_frequencies, stretch
-from fledge.tokenizer.huggingface import write_merges, write_vocabulary
+from fledge.tokenizer.bpe import PATTERNS
+from fledge.tokenizer.huggingface import DIGITS, QWEN, write_merges, write_vocabulary
 from fledge.tokenizer.spelled import names_of
 from fledge.tokenizer.spelling import FIRST_BYTE, FIRST_PIECE, SpellingTokenizer
 
@@ -31,7 +32,13 @@ SMALL = QUANTISED[1:]
 GGML = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", **{kind: kind.upper() for kind in QUANTISED}}
 TOKENS, HEAD, PLACES = "token_embd.weight", "output.weight", "position_embd.weight"
 MODELFILE = ".Modelfile"
-PRE_TOKENIZERS = {"gpt2": "gpt-2", "cl100k": "llama-bpe", "o200k": "granite-embed-multi-97m"}
+PRE_TOKENIZERS = {
+    "gpt2": "gpt-2",
+    "cl100k": "llama-bpe",
+    "o200k": "granite-embed-multi-97m",
+    DIGITS: "smollm",
+    QWEN: "qwen2",
+}
 "What llama.cpp calls the patterns. Its gpt-4o leaves combining marks out of words, so another name stands for o200k."
 SPACE = "\u2581"
 "A space, in the vocabularies of characters."
@@ -208,10 +215,15 @@ def _write_bpe(writer: Any, tokenizer: Tokenizer, types: Any) -> tuple[dict[int,
     for text, token in tokenizer.special_tokens.items():
         kinds[token] = types.USER_DEFINED if text in parts.always else types.CONTROL
     writer.add_tokenizer_model("gpt2")
+    if parts.composed:
+        note(
+            "GGUF does not say that text is composed to the Unicode form NFC first, so programs that read the file may "
+            "give text in another form other ids."
+        )
     if parts.pattern not in PRE_TOKENIZERS:
         note(
             "GGUF has no name for this tokenizer's pattern, so programs that read the file cut text their own way, and "
-            f"may get other ids. It has names for {', '.join(PRE_TOKENIZERS)}."
+            f"may get other ids. It has names for {', '.join(PATTERNS)}."
         )
     elif parts.pattern == "o200k":
         note("The pattern o200k has had a name in GGUF since May 2026: older programs refuse the file.")

@@ -50,6 +50,9 @@ class BPETokenizer(Tokenizer):
     `special` says, as Hugging Face does with tokens that were added but are not special. `lazy` leaves the tables of
     native code to their first use; otherwise they are made now, so that the first text is as quick as the next.
 
+    `composed` and `whole_words` are for vocabularies of other programs: the first composes text to Unicode's NFC, which
+    is then what `decode` gives back; the second makes every pre-token that is a token this token (`ignore_merges`).
+
     >>> vocab = {i: bytes([i]) for i in range(256)} | {256: b"th", 257: b"the"}
     >>> tokenizer = BPETokenizer(vocab, [(b"t", b"h"), (b"th", b"e")], ["<|endoftext|>"])
     >>> tokenizer.encode("the<|endoftext|>th")
@@ -69,6 +72,8 @@ class BPETokenizer(Tokenizer):
         pattern: str = "gpt2",
         roles: Roles | None = None,
         always: Iterable[str] = (),
+        composed: bool = False,
+        whole_words: bool = False,
         lazy: bool = False,
     ) -> None:
         check_pattern(pattern)
@@ -77,7 +82,7 @@ class BPETokenizer(Tokenizer):
             self.merges: list[tuple[bytes, bytes]] = list(merges)
         except (TypeError, ValueError):
             raise FledgeError(_OF_WHAT) from None
-        self.pattern = pattern
+        self.pattern, self.composed, self.whole_words = pattern, composed, whole_words
         size = _checked_size(self.vocab)
         self.special_tokens: dict[str, int] = number_specials(self.vocab, special_tokens)
         self.always = frozenset(always)
@@ -140,12 +145,18 @@ class BPETokenizer(Tokenizer):
             digest.update(b"%d " % token + to_bytes(text) + b"\n")
         for text in sorted(self.always):
             digest.update(b"always " + to_bytes(text) + b"\n")
+        if self.composed:
+            digest.update(b"composed\n")
+        if self.whole_words:
+            digest.update(b"whole words\n")
         return digest.hexdigest()
 
     # ---- encoding ------------------------------------------------------------------------------------------------
 
     def encode(self, text: str | bytes | Sequence[str | bytes], special: Special = "recognise") -> list[int]:
         if not isinstance(text, str) or len(text) > SHORT or self.pattern not in PATTERNS:
+            return super().encode(text, special)
+        if self.composed and not text.isascii():
             return super().encode(text, special)
         try:
             return self._encoder.encode_list(text, special)
@@ -163,7 +174,7 @@ class BPETokenizer(Tokenizer):
     def _encode_part(self, text: str | bytes | memoryview, special: Special, threads: int | None, start: int) -> Ids:
         """The ids of a part of a text that begins at byte `start`: a refusal names the place in the whole."""
         data = text if isinstance(text, (bytes, memoryview, bytearray)) else to_bytes(text)
-        if self.pattern not in PATTERNS:
+        if self.pattern not in PATTERNS or not self._is_normal(data):
             from fledge.tokenizer.custom import encode_with_pattern
 
             return encode_with_pattern(self, bytes(data), special, start)
@@ -184,13 +195,19 @@ class BPETokenizer(Tokenizer):
     def encode_spans(
         self, buffer: bytes | memoryview, offsets: Ids, special: Special = "text", threads: int | None = None
     ) -> tuple[Ids, npt.NDArray[np.uint64]]:
-        if self.pattern not in PATTERNS:
+        if self.pattern not in PATTERNS or not self._is_normal(buffer):
             return super().encode_spans(buffer, offsets, special, threads)
         bounds = np.ascontiguousarray(offsets, dtype=np.uint64)
         try:
             return self._encoder.encode_spans(buffer, bounds, special, _threads(threads, len(buffer)))
         except (LookupError, ValueError, TypeError) as error:
             raise self._explained(error, special, texts=len(bounds) - 1) from None
+
+    def _is_normal(self, data: bytes | bytearray | memoryview) -> bool:
+        """Whether the text is encoded as it is: composed already, where that is asked for."""
+        from fledge.tokenizer.custom import compose
+
+        return not self.composed or compose(whole := bytes(data)) is whole
 
     def _encode_pieces(
         self, pieces: Iterable[bytes], special: Special, threads: int | None = None
@@ -227,7 +244,7 @@ class BPETokenizer(Tokenizer):
         always = [(to_bytes(text), self.special_tokens[text]) for text in self.always]
         pattern = self.pattern if self.pattern in PATTERNS else "gpt2"
         try:
-            return Encoder(tokens, self.merges, specials, always, pattern, self._size > 65536)
+            return Encoder(tokens, self.merges, specials, always, pattern, self.whole_words, self._size > 65536)
         except KeyError as error:
             raise FledgeError(
                 f"a merge needs the token {error.args[0]!r:.60}, which is not in the vocabulary, or is a special one."

@@ -1,4 +1,4 @@
-"""Pre-tokenization by a regular expression of the user's own, through the `regex` package: exact, but slower.
+"""Encoding in Python: by a regular expression of the user's own (the `regex` package), and of text to be composed.
 
 Text that the expression does not match is kept too, each gap as one pre-token, so that nothing is lost.
 """
@@ -6,6 +6,7 @@ Text that the expression does not match is kept too, each gap as one pre-token, 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -112,8 +113,19 @@ def between_specials(data: bytes, specials: Iterable[bytes]) -> Iterator[tuple[b
     yield data[done:], None
 
 
+def compose(data: bytes) -> bytes:
+    """The text in Unicode's form NFC; the same object where it is in it."""
+    if data.isascii():
+        return data
+    text = data.decode("utf-8", "surrogateescape")
+    if unicodedata.is_normalized("NFC", text):
+        return data
+    return unicodedata.normalize("NFC", text).encode("utf-8", "surrogateescape")
+
+
 def encode_with_pattern(tokenizer: BPETokenizer, data: bytes, special: str, start: int = 0) -> Ids:
-    """The ids of a text under a pattern of the user's own; a refusal names the byte, counted from `start`."""
+    """The ids of a text under a pattern of the user's own, or composed between its special tokens; a refusal names the
+    byte, counted from `start`."""
     check_special(special)
     specials = {to_bytes(text): token for text, token in tokenizer.special_tokens.items()}
     parts: list[Ids] = []
@@ -123,9 +135,13 @@ def encode_with_pattern(tokenizer: BPETokenizer, data: bytes, special: str, star
         if token is not None and special == "refuse" and token not in always:
             raise refused(token, done + len(text))
         done += len(text) + len(token or b"")
-        words = list(cut(tokenizer.pattern, text))
-        bounds = np.cumsum([0, *map(len, words)], dtype=np.uint64)
-        parts.append(tokenizer._encoder.encode_words(b"".join(words), bounds))
+        text = compose(text) if tokenizer.composed else text
+        if tokenizer.pattern in PATTERNS:
+            parts.append(tokenizer._encoder.encode(text, "text", 1))
+        else:
+            words = list(cut(tokenizer.pattern, text))
+            bounds = np.cumsum([0, *map(len, words)], dtype=np.uint64)
+            parts.append(tokenizer._encoder.encode_words(b"".join(words), bounds))
         if token is not None:
             parts.append(np.array([specials[token]], tokenizer.token_dtype))
     return np.concatenate(parts)

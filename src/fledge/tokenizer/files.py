@@ -101,7 +101,8 @@ def _parts(tokenizer: Tokenizer) -> Parts:
             f"a {tokenizer.kind} tokenizer can't be written in this format for other programs: they read BPE only. "
             "Choose huggingface."
         )
-    return Parts(tokenizer.vocab, tokenizer.merges, tokenizer.special_tokens, tokenizer.pattern, tokenizer.always)
+    fields = {name: getattr(tokenizer, name) for name in Parts._fields}
+    return Parts(**fields)
 
 
 def _locate(folder: Path) -> Path:
@@ -235,8 +236,7 @@ def _read_roles(configuration: Mapping[str, Any], path: Path, parts: Parts) -> R
 def _build(parts: Parts, roles: Roles | None) -> BPETokenizer:
     from fledge.tokenizer.bpe import BPETokenizer
 
-    vocab, merges, special_tokens, pattern, always = parts
-    return BPETokenizer(vocab, merges, special_tokens, pattern=pattern, roles=roles, always=always)
+    return BPETokenizer(**parts._asdict(), roles=roles)
 
 
 def beside_ranks(ranks: Path) -> Path:

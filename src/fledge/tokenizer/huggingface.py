@@ -12,6 +12,7 @@ from typing import Any
 from fledge.errors import FledgeError, note
 from fledge.tokenizer.base import to_bytes
 from fledge.tokenizer.parts import Parts, add_token, checked, token_id, unwritten, written
+from fledge.tokenizer.ranks import unreachable
 
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
@@ -24,6 +25,10 @@ EXPRESSIONS = {
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 }
 "The regular expressions behind the patterns' names, as every engine with Unicode classes understands them."
+DIGITS = r"\p{N}|'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+(?![^\s\p{N}])|\s+"
+"Digits apart, then gpt2 in what is between them: white space before a digit ends its piece."
+QWEN = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+"What Qwen's models cut by: an older cl100k with digits apart."
 
 # The same splits in other spellings that are met in files.
 _SPELLINGS = {
@@ -107,7 +112,7 @@ def write_document(parts: Parts, where: str) -> dict[str, Any]:
             }
             for text, token in sorted(parts.special_tokens.items(), key=lambda item: item[1])
         ],
-        "normalizer": None,
+        "normalizer": {"type": "NFC"} if parts.composed else None,
         "pre_tokenizer": pre_tokenizer,
         "post_processor": None,
         "decoder": {**byte_level, "use_regex": True},
@@ -119,7 +124,7 @@ def write_document(parts: Parts, where: str) -> dict[str, Any]:
             "end_of_word_suffix": None,
             "fuse_unk": False,
             "byte_fallback": False,
-            "ignore_merges": False,
+            "ignore_merges": parts.whole_words,
             "vocab": write_vocabulary(parts, where),
             "merges": write_merges(parts),
         },
@@ -173,11 +178,7 @@ def read_document(document: Any, where: str, start: str | None = None) -> Parts:
             raise FledgeError(f"{where} sets model.{key} = {section[key]!r:.40}, which byte-level BPE does not have.")
     if model.get("byte_fallback"):
         raise FledgeError(f"{where} falls back to bytes for rare characters; fledge reads BPE that starts from bytes.")
-    if document.get("normalizer"):
-        name = _type(document["normalizer"])
-        raise FledgeError(
-            f"{where} rewrites text before it is encoded ({name}), so text would not come back; not read."
-        )
+    composed = _is_composed(document.get("normalizer"), where)
     expression = _read_pattern(document.get("pre_tokenizer"), where)
     for ignored in ("truncation", "padding"):
         if document.get(ignored):
@@ -186,9 +187,9 @@ def read_document(document: Any, where: str, start: str | None = None) -> Parts:
         note(f"{where} adds tokens around every text; fledge does so only where it is asked.")
     special_tokens, always = _read_added_tokens(document.get("added_tokens") or [], where)
     parts = read_vocabulary(model.get("vocab"), model.get("merges"), special_tokens, expression, where)
-    if model.get("ignore_merges"):
-        _require_reachable(parts, where)
-    return parts._replace(pattern=pattern_name(expression, parts.merges), always=always)
+    pattern = pattern_name(expression, parts.merges)
+    whole = bool(model.get("ignore_merges")) and bool(unreachable(parts))
+    return parts._replace(pattern=pattern, always=always, composed=composed, whole_words=whole)
 
 
 def read_vocabulary(
@@ -282,6 +283,8 @@ def _read_pattern(pre_tokenizer: Any, where: str) -> str:
         if not uses_gpt2:
             return r"[\s\S]+"
         return "gpt2"
+    if len(before) == 1 and _type(before[0]) == "Digits" and uses_gpt2:
+        return DIGITS if before[0].get("individual_digits") else DIGITS.replace(r"\p{N}", r"\p{N}+", 1)
     if len(before) == 1 and _type(before[0]) == "Split" and not uses_gpt2:
         split = before[0]
         rule = split.get("pattern")
@@ -290,7 +293,7 @@ def _read_pattern(pre_tokenizer: Any, where: str) -> str:
             return expression
     names = ", ".join(str(_type(step)) for step in steps)
     raise FledgeError(
-        f"{where} cuts text in a way that fledge does not know ({names:.99}); it reads Split and ByteLevel."
+        f"{where} cuts text in a way that fledge does not know ({names:.99}); it reads Split, Digits and ByteLevel."
     )
 
 
@@ -298,13 +301,14 @@ def _type(section: Any) -> Any:
     return section.get("type") if isinstance(section, dict) else None
 
 
-def _require_reachable(parts: Parts, where: str) -> None:
-    """`ignore_merges` finds whole words before any merge: the same thing, if merges lead to every token."""
-    from fledge.tokenizer.ranks import unreachable
-
-    lost = unreachable(parts)
-    if lost:
-        raise FledgeError(
-            f"{where} has {len(lost):,} tokens that its merges do not lead to ({lost[0]!r:.40} is one) and "
-            "sets ignore_merges; fledge follows the merges, so the ids would differ; not read."
-        )
+def _is_composed(normalizer: Any, where: str) -> bool:
+    """Whether text is composed to NFC first. What rewrites text in any other way is refused."""
+    steps = normalizer.get("normalizers") if _type(normalizer) == "Sequence" else [normalizer] if normalizer else []
+    kinds = [_type(step) for step in steps] if isinstance(steps, list) else [normalizer]
+    if kinds in ([], ["NFC"]):
+        return kinds == ["NFC"]
+    names = ", ".join(map(str, kinds))
+    raise FledgeError(
+        f"{where} rewrites text before it is encoded ({names:.99}), so text would not come back; fledge reads the "
+        "normalizer NFC alone."
+    )

@@ -19,6 +19,10 @@ class Parts(NamedTuple):
     pattern: str
     always: frozenset[str] = frozenset()
     "Special tokens that are found in plain text too."
+    composed: bool = False
+    "Text is composed to Unicode's form NFC first."
+    whole_words: bool = False
+    "A pre-token that is a token becomes that token, wherever its merges lead (`ignore_merges`)."
 
 
 def checked(parts: Parts, where: str) -> Parts:

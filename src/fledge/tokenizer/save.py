@@ -110,6 +110,11 @@ def export_tokenizer(tokenizer: Tokenizer, path: str | PathLike[str], format: st
             f"{place}: the token {min(parts.always)} is found in plain text too, which a {format} file does not say: "
             "other programs give such text other ids. tokenizer.json keeps it."
         )
+    if parts.composed:
+        note(
+            f"{place}: text is composed to the Unicode form NFC first, which a {format} file does not say: other "
+            "programs may give text in another form other ids. tokenizer.json keeps it."
+        )
     if format == "gpt2":
         from fledge.tokenizer.huggingface import write_merges, write_vocabulary
 

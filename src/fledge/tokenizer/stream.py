@@ -78,7 +78,7 @@ def settled_blocks(tokenizer: BPETokenizer, pieces: Iterable[bytes], special: Sp
 
     A regular expression of the user's own may look at any distance, so its text is gathered whole.
     """
-    native = tokenizer.pattern in PATTERNS
+    native = tokenizer.pattern in PATTERNS  # its places to cut are also some where nothing is composed
     held = bytearray()
     wanted = PIECE
     for piece in pieces:
