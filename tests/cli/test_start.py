@@ -102,6 +102,7 @@ def test_a_plan_trains_nothing_and_takes_what_is_set_by_hand(stories: Path) -> N
     """The recipe has what was set and fits the rest to it; the folder is one that the same command goes on with."""
     said: dict[str, str] = {}
     by_hand = ["model.layers=1", "tokenizer.vocabulary_size=300", "model.tied=true", "training.batch_size=24"]
+    by_hand.append("training.steps=120")
     begun = Start(
         [str(stories / "My stories.txt")],
         60,
@@ -132,6 +133,10 @@ def test_a_plan_trains_nothing_and_takes_what_is_set_by_hand(stories: Path) -> N
     )
     with pytest.raises(FledgeError, match="started with other settings"):
         other.run()
+    (stories / "run" / "checkpoints").mkdir()  # from now on other settings are refused, until training begins with them
+    longer = Start([str(stories / "My stories.txt")], 3600, "1h", stories / "run", lambda word, fact: None).run()
+    assert longer.config.steps > config.steps
+    assert read_json(stories / "run" / "start.json")["forecast"]["bits_per_byte"] < plan["forecast"]["bits_per_byte"]
 
 
 @pytest.mark.parametrize(

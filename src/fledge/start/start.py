@@ -107,7 +107,8 @@ class Start:
         former_plan = read_json(self.folder / START)
         planned = int(plan.get("training.steps", config.steps))  # of this file, for a kill may come before the next
         size = config.training.batch_size * config.tokens.context_length
-        sensible = choose.MOST_PASSES * len(run.tokens.split("train").tokens) // size
+        unique = len(run.tokens.split("train").tokens)
+        sensible = choose.MOST_PASSES * unique // size
         steps = planned + int(max(0.0, min(TRAINED * more * self.speed / size, sensible - planned)))
         said = f"{self.folder / RECIPE}, chosen before for {former}: going on with its tokenizer and model"
         if steps == planned:
@@ -145,7 +146,7 @@ class Start:
             "choices": self.choices,
         }
         if former_plan.get("counts"):
-            text = law.Text(len(run.tokens.split("train").tokens), **former_plan["counts"])
+            text = law.Text(unique, **former_plan["counts"])
             kept["forecast"] = forecast(run.config, run.tokenizer.vocab_size, text)
             self.say("forecast", expectation(kept["forecast"]))
         write_json(self.folder / START, former_plan | kept)
