@@ -559,11 +559,16 @@ void longest_matches(const Tokens<Id>& tokens, const Tokens<std::uint32_t>& suff
     if (limit < 1) throw nb::value_error("suffixes are compared by one token at least");
     check_threads(threads);
     nb::gil_scoped_release release;
-    constexpr std::size_t step = 1024;
+    constexpr std::size_t step = std::size_t{1} << 14;
     fledge::run_parallel((sought.size() + step - 1) / step, threads, [&] {
         return [&](std::size_t part) {
+            fledge::Match found;
             for (std::size_t i = part * step; i < std::min(sought.size(), (part + 1) * step); ++i) {
-                const auto found = fledge::longest_match<Id>(span_of(tokens), span_of(suffixes), limit, span_of(sought).subspan(i));
+                if (found.length / 4 > limit) {  // far beyond what the order tells: following each from its start is quadratic
+                    found = {found.place + 1, found.length - 1};
+                } else {
+                    found = fledge::longest_match<Id>(span_of(tokens), span_of(suffixes), limit, span_of(sought).subspan(i));
+                }
                 if (static_cast<std::int64_t>(found.length) <= lengths.data()[i]) continue;
                 lengths.data()[i] = static_cast<std::int64_t>(found.length);
                 places.data()[i] = static_cast<std::int64_t>(found.place) + offset;

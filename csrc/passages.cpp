@@ -75,9 +75,29 @@ public:
             const std::uint64_t found = std::min(to_end_[i], least);
             if (found != told) anchors.push_back(told = found);
         }
+        thin(anchors);
     }
 
 private:
+    // Deep inside of what repeats one letter, or a few, two anchors of each window are enough: whatever else is there
+    // begins alike. Near the ends all are kept, for there it matters how two places lie to each other.
+    void thin(std::vector<std::uint64_t>& anchors) const {
+        std::size_t kept = 0;
+        for (std::size_t first = 0, last; first < anchors.size(); first = last + 1) {
+            last = first;
+            const std::uint64_t apart = first + 1 < anchors.size() ? anchors[first] - anchors[first + 1] : 0;
+            if (apart < window_) {  // of one hash
+                while (last + 1 < anchors.size() && anchors[last] - anchors[last + 1] == apart) ++last;
+            }
+            const std::uint64_t start = anchors[first], end = anchors[last];
+            for (std::size_t i = first; i <= last; ++i) {
+                const std::uint64_t anchor = anchors[i], inside = start - anchor;
+                if (inside < deepest || anchor - end < deepest || inside % window_ < 2 * apart) anchors[kept++] = anchor;
+            }
+        }
+        anchors.resize(kept);
+    }
+
     std::size_t size_, window_;
     std::array<std::uint64_t, 256> leaving_;
     std::vector<std::uint64_t> words_, to_end_;
@@ -119,6 +139,12 @@ struct Anchor {
     std::uint64_t place, hash;
     std::uint32_t back;  // bytes that a stretch whose first window chose this anchor may begin before it
     std::uint32_t document;
+};
+
+// A place that goes on like the one looked at, and how far to both sides.
+struct Candidate {
+    std::uint64_t source;
+    std::size_t left, ahead;
 };
 
 // A place in the order, and what all from there to here have in common.
@@ -237,7 +263,7 @@ std::vector<Stretch> find_stretches(std::span<const Byte> text, std::span<const 
     run_parallel((groups.size() + together - 1) / together, threads, [&] {
         return [&, sorter = SuffixSorter<Byte, std::uint64_t>(symbols, deepest), places = std::vector<std::uint64_t>(),
                 common = std::vector<std::size_t>(), above_each = std::vector<Neighbour>(), below_each = std::vector<Neighbour>(),
-                best = std::vector<std::pair<std::size_t, std::size_t>>()](std::size_t part) mutable {
+                best = std::vector<Candidate>()](std::size_t part) mutable {
             for (std::size_t g = part * together; g < std::min(groups.size(), (part + 1) * together); ++g) {
                 const auto [first, end] = groups[g];
                 const std::size_t count = end - first;
@@ -267,7 +293,7 @@ std::vector<Stretch> find_stretches(std::span<const Byte> text, std::span<const 
                     best.clear();
                     const auto bettered = [&](std::size_t left, std::size_t ahead) {
                         return std::any_of(best.begin(), best.end(),
-                                           [&](const auto& one) { return one.first >= left && one.second >= ahead; });
+                                           [&](const auto& one) { return one.left >= left && one.ahead >= ahead; });
                     };
                     std::size_t effort = 0;
                     const auto look = [&](std::uint64_t source, std::size_t ahead, bool beside) {
@@ -284,8 +310,8 @@ std::vector<Stretch> find_stretches(std::span<const Byte> text, std::span<const 
                         std::size_t left = 0;
                         while (left < back && text[place - left - 1] == text[source - left - 1]) ++left;
                         if (left + ahead < minimum || bettered(left, ahead)) return;
-                        best.emplace_back(left, ahead);
-                        found[part].push_back({place - left, source - left, left + ahead});
+                        std::erase_if(best, [&](const auto& one) { return one.left <= left && one.ahead <= ahead; });
+                        best.push_back({source, left, ahead});
                     };
                     // The nearest that may be a source on either side; from there on one after the other.
                     std::size_t up = above_each[i].place + 1, down = below_each[i].place;
@@ -305,6 +331,9 @@ std::vector<Stretch> find_stretches(std::span<const Byte> text, std::span<const 
                             look(places[down], below, down == i + 1);
                             ++down;
                         }
+                    }
+                    for (const auto& [source, left, ahead] : best) {
+                        found[part].push_back({place - left, source - left, left + ahead});
                     }
                 }
             }

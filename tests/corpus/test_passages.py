@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 import numpy as np
 import pytest
@@ -102,6 +103,21 @@ def test_copies_of_one_letter_and_many_copies_of_one_passage_take_no_time():
     assert len({np.searchsorted(bounds, start, "right") for start, _, length in found if length >= 300}) == 2999
 
 
+@pytest.mark.parametrize("unit", [b"-", b"ab"])
+def test_a_run_of_a_letter_in_two_texts_takes_little_memory_and_is_covered(unit):
+    """Each of its places begins like thousands of others: their lengths are not all kept."""
+    one, other = unit * 10_000 + b" one", unit * 600 + b" other " + unit * 12_000
+    found, bounds = stretches([one, other], queries=1, minimum=50)
+    assert len(found) < 8000
+    covered = np.zeros(len(other), bool)
+    for start, _, length in found:
+        covered[start - bounds[1] : start - bounds[1] + length] = True
+    word = range(len(unit) * 600 + 2, len(unit) * 600 + 6)  # "other" but for its "o", which is that of "one"
+    assert not covered[list(word)].any()
+    assert covered[: word[0] - 1].all()
+    assert covered[word[-1] + 2 :].all()
+
+
 def test_what_stands_hundreds_of_times_on_both_sides_is_found_on_both():
     """The nearest places in the order are of one's own side: the nearest of the other side lies beyond all of them."""
     footer = b"This page may be copied by everybody who wants to, all rights reserved and none given."
@@ -144,6 +160,19 @@ def test_the_longest_matches_are_those_of_brute_force(tokens, sought, width, lim
         )
         assert min(wanted, limit) <= length <= wanted
         assert place == -1 if not length else tokens[place : place + length] == sought[i : i + length]
+
+
+def test_a_long_text_that_stands_there_many_times_is_looked_up_in_linear_time():
+    """Each of its tokens begins a match that goes on to the end."""
+    text = np.tile(np.random.default_rng(1).integers(0, 5000, 100_000).astype(np.uint16), 3)
+    order = np.empty(len(text), np.uint32)
+    _core.sort_suffixes(text, order, 256, 2)
+    lengths, places = np.zeros(100_000, np.int64), np.full(100_000, -1, np.int64)
+    began = time.process_time()
+    _core.longest_matches(text, order, 256, text[:100_000], 0, lengths, places, 1)
+    assert time.process_time() - began < 1
+    assert lengths.tolist() == list(range(100_000, 0, -1))
+    assert np.array_equal(text[places], text[:100_000])
 
 
 def common(left: list[int], right: list[int]) -> int:
