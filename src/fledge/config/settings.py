@@ -248,11 +248,16 @@ class ModelConfig(Settings):
         return self.heads * self.head_width
 
     @property
+    def gated(self) -> bool:
+        """Whether the feed-forward has two inner matrices, of which one gates the other."""
+        return self.feed_forward == "swiglu"
+
+    @property
     def inner_size(self) -> int:
         """The feed-forward's inner size: `hidden`, or what gives gated and plain ones about 8·width² parameters."""
         if self.hidden is not None:
             return self.hidden
-        if self.feed_forward == "swiglu":
+        if self.gated:
             return max(64, round(8 * self.width / 3 / 64) * 64)
         return 4 * self.width
 

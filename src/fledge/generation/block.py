@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fledge.config import ModelConfig
-from fledge.model.layers import LayerNorm, RMSNorm
+from fledge.model.activations import ACTIVATIONS
+from fledge.model.layers import NORMS, form, rotate
 from fledge.model.transformer import Block
 
 
@@ -22,7 +23,6 @@ class BlockShape(NamedTuple):
     heads: int
     kv_heads: int
     head_size: int
-    norm: str
     epsilon: float
     pre_norm: bool
     qk_norm: bool
@@ -34,7 +34,6 @@ class BlockShape(NamedTuple):
             config.heads,
             config.kv_heads or config.heads,
             config.head_width,
-            config.norm,
             config.norm_epsilon,
             config.norm_place == "pre",
             config.qk_norm,
@@ -43,10 +42,14 @@ class BlockShape(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """The weights of one norm; none at all for no norm."""
+    """One norm, its kind by `model.norm`; no weights at all for no norm."""
 
+    kind: str
     weight: Tensor | None
     bias: Tensor | None
+
+
+NO_NORM = Norm("none", None, None)
 
 
 class Linear(NamedTuple):
@@ -55,7 +58,8 @@ class Linear(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """One block as plain tensors: equal for all blocks but for their values, so that one compilation serves all."""
+    """One block as plain tensors, which all fast forms read: equal for all blocks but for their values, so that one
+    compilation serves all."""
 
     norm1: Norm
     qkv: Linear
@@ -68,13 +72,12 @@ class Weights(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where the next token stands, for all rows or for each: its slot in the ring, which slots hold keys, and its
-    rotary angles."""
+    """Where the next token stands, for all rows or for each: its slot in the ring, which slots hold keys, and the
+    cosines and sines of its rotary angles."""
 
     slot: Tensor
     held: Tensor
-    cosines: Tensor | None
-    sines: Tensor | None
+    rotation: tuple[Tensor, Tensor] | None
 
 
 @cache
@@ -89,30 +92,24 @@ def compiled_parts() -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
 
 def block_weights(block: Block) -> Weights:
     attention, feed_forward = block.attn, block.ffn
-    none = Norm(None, None)
-    inner = feed_forward.w13 if feed_forward.kind == "swiglu" else feed_forward.w1
     return Weights(
         norm1=norm_weights(block.ln1),
-        qkv=_product(attention.qkv),
-        query_norm=norm_weights(attention.q_norm) if attention.qk_norm else none,
-        key_norm=norm_weights(attention.k_norm) if attention.qk_norm else none,
-        output=_product(attention.output_proj),
+        qkv=Linear(*_detached(attention.qkv)),
+        query_norm=norm_weights(attention.q_norm) if attention.qk_norm else NO_NORM,
+        key_norm=norm_weights(attention.k_norm) if attention.qk_norm else NO_NORM,
+        output=Linear(*_detached(attention.output_proj)),
         norm2=norm_weights(block.ln2),
-        inner=_product(inner),
-        outer=_product(feed_forward.w2),
+        inner=Linear(*_detached(feed_forward.w13 if feed_forward.gated else feed_forward.w1)),
+        outer=Linear(*_detached(feed_forward.w2)),
     )
 
 
-def norm_weights(module: nn.Module) -> Norm:
-    if isinstance(module, RMSNorm):
-        return Norm(module.weight.detach(), None)
-    if isinstance(module, LayerNorm):
-        return Norm(module.weight.detach(), None if module.bias is None else module.bias.detach())
-    return Norm(None, None)
+def norm_weights(module: Any) -> Norm:
+    return NO_NORM if isinstance(module, nn.Identity) else Norm(module.kind, *_detached(module))
 
 
-def _product(module: Any) -> Linear:
-    return Linear(module.weight.detach(), None if module.bias is None else module.bias.detach())
+def _detached(module: Any) -> tuple[Tensor, Tensor | None]:
+    return module.weight.detach(), None if module.bias is None else module.bias.detach()
 
 
 def block_step(x_BD: Tensor, w: Weights, keys: Tensor, values: Tensor, place: Place, shape: BlockShape) -> Tensor:
@@ -133,11 +130,8 @@ def head_step(x_BD: Tensor, norm: Norm, head: Tensor, shape: BlockShape) -> Tens
 def _norm(x: Tensor, norm: Norm, shape: BlockShape) -> Tensor:
     if norm.weight is None:
         return x
-    wide, size = x.float(), x.shape[-1:]
-    if shape.norm == "rms":
-        return functional.rms_norm(wide, size, norm.weight.float(), shape.epsilon).to(x.dtype)
     bias = None if norm.bias is None else norm.bias.float()
-    return functional.layer_norm(wide, size, norm.weight.float(), bias, shape.epsilon).to(x.dtype)
+    return form(NORMS, "norm", norm.kind)(x.float(), norm.weight.float(), bias, shape.epsilon).to(x.dtype)
 
 
 def _attend(x_BD: Tensor, w: Weights, keys: Tensor, values: Tensor, place: Place, shape: BlockShape) -> Tensor:
@@ -145,10 +139,9 @@ def _attend(x_BD: Tensor, w: Weights, keys: Tensor, values: Tensor, place: Place
     batch, groups, capacity = x_BD.shape[0], heads // kv_heads, place.held.shape[-1]
     heads_BHK = functional.linear(x_BD, *w.qkv).view(batch, -1, size)
     q, k, v = torch.split(heads_BHK, [heads, kv_heads, kv_heads], dim=1)
-    if shape.qk_norm:
-        q, k = _head_norm(q, w.query_norm, shape), _head_norm(k, w.key_norm, shape)
-    if place.cosines is not None and place.sines is not None:
-        q, k = _turn(q, place.cosines, place.sines), _turn(k, place.cosines, place.sines)
+    q, k = _norm(q, w.query_norm, shape), _norm(k, w.key_norm, shape)
+    if place.rotation is not None:
+        q, k = rotate(q, *place.rotation), rotate(k, *place.rotation)
     for ring, new in ((keys, k), (values, v)):
         new = new[:, :, None].to(ring.dtype)
         if place.slot.shape[0] == 1:
@@ -169,26 +162,6 @@ def _attend(x_BD: Tensor, w: Weights, keys: Tensor, values: Tensor, place: Place
     return functional.linear(mixed.to(x_BD.dtype).reshape(batch, -1), *w.output)
 
 
-def _head_norm(x: Tensor, norm: Norm, shape: BlockShape) -> Tensor:
-    assert norm.weight is not None
-    return functional.rms_norm(x.float(), x.shape[-1:], norm.weight.float(), shape.epsilon).to(x.dtype)
-
-
-def _turn(x_BHK: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    even, odd = x_BHK.float().view(*x_BHK.shape[:-1], -1, 2).unbind(-1)
-    turned = torch.stack((even * cosines - odd * sines, even * sines + odd * cosines), dim=-1)
-    return turned.flatten(-2).to(x_BHK.dtype)
-
-
 def _feed_forward(x_BD: Tensor, w: Weights, shape: BlockShape) -> Tensor:
-    inner = functional.linear(x_BD, *w.inner)
-    if shape.feed_forward == "swiglu":
-        gate, up = inner.chunk(2, dim=-1)
-        inner = functional.silu(gate) * up
-    elif shape.feed_forward == "silu":
-        inner = functional.silu(inner)
-    elif shape.feed_forward == "relu2":
-        inner = functional.relu(inner).square()
-    else:
-        inner = functional.gelu(inner, approximate="tanh" if shape.feed_forward == "gelu_tanh" else "none")
-    return functional.linear(inner, *w.outer)
+    activation = form(ACTIVATIONS, "feed_forward", shape.feed_forward)
+    return functional.linear(activation(functional.linear(x_BD, *w.inner)), *w.outer)

@@ -27,10 +27,10 @@ from fledge.generation.block import (
     head_step,
     norm_weights,
 )
-from fledge.generation.decode_step import DecodeStep
+from fledge.generation.decode_step import ACTIVATIONS, NORMS, DecodeStep
 from fledge.generation.sampling import choose
 from fledge.model.base import capability
-from fledge.model.layers import sinusoids
+from fledge.model.layers import rotation
 from fledge.model.transformer import Block, Transformer
 
 if TYPE_CHECKING:
@@ -193,13 +193,9 @@ class Bursts:
 
     def _scores(self) -> Tensor:
         """The plain formula of `DecodeStep.scores`."""
-        config, model = self.model.config, self.model
-        x_BD = functional.embedding(self.tokens_B, model.token_embeddings.weight)
+        model = self.model
+        x_BD = model.add_places(functional.embedding(self.tokens_B, model.token_embeddings.weight), self.place)
         place = self._where()
-        if config.position == "learned":
-            x_BD = x_BD + functional.embedding(self.place, model.position_embeddings.weight)
-        elif config.position == "sinusoidal":
-            x_BD = x_BD + sinusoids(self.place, model.sinusoid_frequencies, config.width).to(x_BD.dtype)
         for number, weights in enumerate(self.weights):
             keys, values = self.state.tensors[f"layers.{number}.keys"], self.state.tensors[f"layers.{number}.values"]
             x_BD = self.block(x_BD, weights, keys, values, place, self.shape)
@@ -208,10 +204,9 @@ class Bursts:
 
     def _where(self) -> Place:
         held = (self.slots < (self.place + 1).clamp(max=self.capacity)[:, None])[:, None, None]
-        if self.model.config.position != "rope":
-            return Place(self.place % self.capacity, held, None, None)
-        angles = self.place.float()[:, None, None] * self.model.rotary_frequencies
-        return Place(self.place % self.capacity, held, angles.cos(), angles.sin())
+        turned = self.model.config.position == "rope"
+        angles = rotation(self.place, self.model.rotary_frequencies) if turned else None
+        return Place(self.place % self.capacity, held, angles)
 
 
 def has_decode_kernels(model: Transformer, state: State) -> bool:
@@ -222,6 +217,8 @@ def has_decode_kernels(model: Transformer, state: State) -> bool:
         and _has_triton()
         and weight.dtype in (torch.bfloat16, torch.float16, torch.float32)
         and config.norm_place == "pre"
+        and config.norm in NORMS
+        and config.feed_forward in ACTIVATIONS
         and state.batch_size <= MOST_ROWS
         and config.head_width <= LARGEST_HEAD
         and max(config.width, config.attention_width, config.inner_size) <= LARGEST_MATRIX

@@ -174,6 +174,8 @@ def _activated(y, KIND: tl.constexpr):
         y = 0.5 * y * (1.0 + tl.erf(y * 0.7071067811865476))
     elif KIND == "gelu_tanh":
         y = y * tl.sigmoid(1.5957691216057308 * (y + 0.044715 * y * y * y))
+    else:
+        tl.static_assert(KIND == "plain" or KIND == "scores", "an activation without a kernel")
     return y
 
 

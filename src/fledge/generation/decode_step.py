@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fledge.model.layers import sinusoids
+from fledge.generation.block import NO_NORM, Norm
+from fledge.model.layers import form
 
 if TYPE_CHECKING:
-    from fledge.generation.block import BlockShape, Linear, Norm, Weights
+    from fledge.generation.block import BlockShape, Linear, Weights
     from fledge.model import State
     from fledge.model.transformer import Transformer
 
@@ -23,6 +24,10 @@ KEYS = 384  # of the capacity for one program of a head: every program of the ne
 MOST_SPLITS = 16
 TILE = 256  # keys that a program holds at once
 LOG2E = 1.4426950408889634
+NORMS = {"none": "plain", "rms": "rms", "layer": "layer"}
+"What the kernel `product` calls each `model.norm`, as an input."
+ACTIVATIONS = {"swiglu": "gated", "silu": "silu", "gelu": "gelu", "gelu_tanh": "gelu_tanh", "relu2": "relu2"}
+"What it calls each `model.feed_forward`, as an output."
 
 
 class Cut(NamedTuple):
@@ -84,6 +89,7 @@ class DecodeStep:
         early: bool,
     ) -> None:
         """With `early`, kernels begin before those in front of them have ended: for compute capability 9.0 and up."""
+        self.activation = form(ACTIVATIONS, "feed_forward", shape.feed_forward)
         from fledge.generation import decode_kernels, decode_matrix  # need Triton
 
         assert state.capacity is not None
@@ -111,12 +117,11 @@ class DecodeStep:
     def scores(self, tokens_B: Tensor, place_B: Tensor) -> Tensor:
         """The scores after these tokens, which stand at these places; their keys and values are stored."""
         self._enter(tokens_B, place_B)
-        activation = "gated" if self.shape.feed_forward == "swiglu" else self.shape.feed_forward
         for number, w in enumerate(self.weights):
             self._product(self.x_BD, w.qkv, self.qkv_BE, norm=w.norm1)
             self._attend(number, w, place_B)
             self._product(self.mixed_BSD, w.output, self.x_BD, parts=True, output="add")
-            self._product(self.x_BD, w.inner, self.inner_BF, norm=w.norm2, output=activation)
+            self._product(self.x_BD, w.inner, self.inner_BF, norm=w.norm2, output=self.activation)
             if on_matrix_units(w.outer.weight, self.batch, self.early):
                 self.add_product(self.x_BD, self.inner_BF, *w.outer, self.early)
             else:
@@ -139,15 +144,17 @@ class DecodeStep:
         return cut(weight.shape[0], weight.shape[1], weight.element_size(), self.batch)
 
     def _enter(self, tokens_B: Tensor, place_B: Tensor) -> None:
-        kind, width = self.model.config.position, self.model.config.width
-        learned = self.model.position_embeddings.weight.detach() if kind == "learned" else None
+        width, positions = self.model.config.width, self.model.config.position
+        learned = self.model.position_embeddings.weight.detach() if positions == "learned" else None
         # Not launched early: kernels of this step read the place before they wait, when the last step must have ended.
         self.kernels.enter[(self.batch,)](
             tokens_B, place_B, self.model.token_embeddings.weight.detach(), learned, self.x_BD,
-            WIDTH=width, BLOCK=_power(width), LEARNED=kind == "learned", EARLY=self.early, num_warps=8,
+            WIDTH=width, BLOCK=_power(width), LEARNED=learned is not None, EARLY=self.early, num_warps=8,
         )  # fmt: skip
-        if kind == "sinusoidal":
-            self.x_BD += sinusoids(place_B, self.model.sinusoid_frequencies, width)
+        if learned is None:
+            placed_BD = self.model.add_places(self.x_BD, place_B)
+            if placed_BD is not self.x_BD:
+                self.x_BD.copy_(placed_BD)
 
     def _product(
         self,
@@ -155,12 +162,13 @@ class DecodeStep:
         product: Linear | tuple[Tensor, None],
         out: Tensor,
         *,
-        norm: Norm | None = None,
+        norm: Norm = NO_NORM,
         parts: bool = False,
         output: str = "plain",
     ) -> None:
         weight, bias = product
-        shape, gain, shift = self.shape, None if norm is None else norm.weight, None if norm is None else norm.bias
+        shape, (kind, gain, shift) = self.shape, norm
+        taken = "parts" if parts else form(NORMS, "norm", kind)
         (rows, columns), how, size = weight.shape, self._cut(weight), shape.head_size
         given = [tensor for tensor in (weight, gain, shift) if tensor is not None]
         even = not any(number % 2 for number in (columns, size, *(tensor.storage_offset() for tensor in given)))
@@ -175,7 +183,7 @@ class DecodeStep:
             x, self.part_weights_BSH, weight, bias, gain, shift, out, self.best_BP, self.best_row_BP,
             self.best_mass_BP, self.batch, shape.epsilon,
             N=rows, REAL=self.vocabulary_size if output == "scores" else rows, K=columns, ROWS=how.rows,
-            BLOCK=how.block, INPUT="parts" if parts else "plain" if gain is None else shape.norm, SIZE=size,
+            BLOCK=how.block, INPUT=taken, SIZE=size,
             SPLITS=self.splits, OUTPUT=output, BIAS=bias is not None, SHIFT=shift is not None, PAIRS=pairs,
             EARLY=self.early, num_warps=how.warps, **self.options,
         )  # fmt: skip

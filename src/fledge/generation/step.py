@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from weakref import WeakSet
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from fledge import _core
+from fledge.generation.block import BlockShape, Norm, block_weights, norm_weights
 from fledge.generation.prepare import large_pages
+from fledge.model.activations import ACTIVATIONS
 from fledge.model.bdh import BDH, angles_at
 from fledge.model.bdh_layer import EPSILON
-from fledge.model.layers import FeedForward, LayerNorm, RMSNorm, rotation, sinusoids
+from fledge.model.layers import form, rotation, turn
 from fledge.model.transformer import Block, Transformer
 
 if TYPE_CHECKING:
@@ -101,12 +103,12 @@ class TransformerStep(NativeStep):
         self.model = model
         self.config = model.config
         blocks = [cast(Block, block) for block in model.layers]
-        attention = blocks[0].attn
-        self.heads, self.kv_heads, self.head_size = attention.heads, attention.kv_heads, attention.head_size
+        shape = BlockShape.of(model.config)
+        self.heads, self.kv_heads, self.head_size = shape.heads, shape.kv_heads, shape.head_size
         self.scale = 1 / math.sqrt(self.head_size)
-        self.pre_norm = self.config.norm_place == "pre"
-        self.layers = [_take_apart(block) for block in blocks]
-        self.final_norm = _norm(model.ln_final)
+        self.pre_norm = shape.pre_norm
+        self.layers = [_native(block, shape) for block in blocks]
+        self.final_norm = _norm(norm_weights(model.ln_final), shape.epsilon)
         self.placed: WeakSet[State] = WeakSet()
         self.turns: Tensor | None = None
         if self.config.position == "rope":
@@ -121,15 +123,15 @@ class TransformerStep(NativeStep):
         if place >= FAR:
             self._into_large_pages(state)
         slot, used = place % state.capacity, min(place + 1, state.capacity)
-        x_BD, turn = self._enter(tokens_B, place)
+        x_BD, angle = self._enter(tokens_B, place)
         for number, layer in enumerate(self.layers):
             keys, values = state.tensors[f"layers.{number}.keys"], state.tensors[f"layers.{number}.values"]
             if self.pre_norm:
-                mixed = self._attend(layer, layer.norm1(x_BD), turn, keys, values, slot, used)
+                mixed = self._attend(layer, layer.norm1(x_BD), angle, keys, values, slot, used)
                 x_BD = layer.output(mixed, x_BD)
                 x_BD = layer.outer(layer.inner(layer.norm2(x_BD)), x_BD)
             else:
-                mixed = self._attend(layer, x_BD, turn, keys, values, slot, used)
+                mixed = self._attend(layer, x_BD, angle, keys, values, slot, used)
                 x_BD = layer.norm1(layer.output(mixed, x_BD))
                 x_BD = layer.norm2(layer.outer(layer.inner(x_BD), x_BD))
         state.advance(1)
@@ -147,20 +149,15 @@ class TransformerStep(NativeStep):
 
     def _enter(self, tokens_B: Tensor, place: int) -> tuple[Tensor, Tensor | None]:
         """The embeddings at this place, and its rotary angles as complex numbers: turning a pair is one product."""
-        model, kind = self.model, self.config.position
-        x_BD = functional.embedding(tokens_B, model.token_embeddings.weight)
-        if self.turns is not None:
-            if place < len(self.turns):
-                return x_BD, self.turns[place]
-            return x_BD, torch.complex(*rotation(torch.tensor(place), model.rotary_frequencies))
-        if kind == "learned":
-            x_BD = x_BD + model.position_embeddings.weight[place]
-        elif kind == "sinusoidal":
-            x_BD = x_BD + sinusoids(torch.tensor(place), model.sinusoid_frequencies, self.config.width)
-        return x_BD, None
+        x_BD = functional.embedding(tokens_B, self.model.token_embeddings.weight)
+        if self.turns is None:
+            return self.model.add_places(x_BD, torch.tensor(place)), None
+        if place < len(self.turns):
+            return x_BD, self.turns[place]
+        return x_BD, torch.complex(*rotation(torch.tensor(place), self.model.rotary_frequencies))
 
     def _attend(
-        self, layer: Layer, x_BD: Tensor, turn: Tensor | None, keys: Tensor, values: Tensor, slot: int, used: int
+        self, layer: Layer, x_BD: Tensor, angle: Tensor | None, keys: Tensor, values: Tensor, slot: int, used: int
     ) -> Tensor:
         batch, turned = x_BD.shape[0], self.heads + self.kv_heads
         heads_BHK = layer.qkv(x_BD).view(batch, -1, self.head_size)
@@ -168,9 +165,8 @@ class TransformerStep(NativeStep):
         if layer.query_norm is not None and layer.key_norm is not None:
             parts = (layer.query_norm(q_k_BHK[:, : self.heads]), layer.key_norm(q_k_BHK[:, self.heads :]))
             q_k_BHK = torch.cat(parts, dim=1)
-        if turn is not None:
-            pairs = torch.view_as_complex(q_k_BHK.reshape(batch, turned, -1, 2))
-            q_k_BHK = torch.view_as_real(pairs * turn).flatten(-2)
+        if angle is not None:
+            q_k_BHK = turn(q_k_BHK, angle)
         keys.select(2, slot).copy_(q_k_BHK[:, self.heads :])
         values.select(2, slot).copy_(heads_BHK[:, turned:])
         out_BD = torch.empty(batch, self.heads * self.head_size)
@@ -210,7 +206,7 @@ class BDHStep(NativeStep):
         for number in range(self.model.config.layers):
             synapses_BhND = state.tensors[f"layers.{number}.synapses"]
             u_BhN = self.encoder(x_BD).relu_().view(rows, *self.shape)
-            q_BhN = torch.view_as_real(torch.view_as_complex(u_BhN.view(rows, self.shape[0], -1, 2)) * turns_B1P)
+            q_BhN = turn(u_BhN, turns_B1P)
             read_BhD, mixed_BD = torch.empty(rows, self.shape[0], self.width), torch.empty_like(x_BD)
             self.synapses(
                 q_BhN.data_ptr(), x_BD.data_ptr(), synapses_BhND.data_ptr(), read_BhD.data_ptr(), rows, threads
@@ -234,53 +230,33 @@ def _layer_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = Non
     return found if bias is None else found.add_(bias)
 
 
-def _take_apart(block: Block) -> Layer:
-    attention, feed_forward = block.attn, block.ffn
+def _rms_norm(x: Tensor, gain: Tensor, bias: Tensor | None, epsilon: float) -> Tensor:
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    factor: Tensor = length.square_().mul_(1 / x.shape[-1]).add_(epsilon).rsqrt_()
+    return x * factor * gain
+
+
+NORMS = {"rms": _rms_norm, "layer": _layer_norm}
+
+
+def _norm(norm: Norm, epsilon: float) -> Map:
+    kind, gain, bias = norm
+    if gain is None:
+        return lambda x: x
+    function = form(NORMS, "norm", kind)
+    return lambda x: function(x, gain, bias, epsilon)
+
+
+def _native(block: Block, shape: BlockShape) -> Layer:
+    w = block_weights(block)
+    inner, activation = NativeProduct(*w.inner), form(ACTIVATIONS, "feed_forward", shape.feed_forward)
     return Layer(
-        norm1=_norm(block.ln1),
-        qkv=NativeProduct(attention.qkv.weight, attention.qkv.bias),
-        query_norm=_norm(attention.q_norm) if attention.qk_norm else None,
-        key_norm=_norm(attention.k_norm) if attention.qk_norm else None,
-        output=NativeProduct(attention.output_proj.weight, attention.output_proj.bias),
-        norm2=_norm(block.ln2),
-        inner=_inner(feed_forward),
-        outer=NativeProduct(feed_forward.w2.weight, feed_forward.w2.bias),
+        norm1=_norm(w.norm1, shape.epsilon),
+        qkv=NativeProduct(*w.qkv),
+        query_norm=_norm(w.query_norm, shape.epsilon) if shape.qk_norm else None,
+        key_norm=_norm(w.key_norm, shape.epsilon) if shape.qk_norm else None,
+        output=NativeProduct(*w.output),
+        norm2=_norm(w.norm2, shape.epsilon),
+        inner=lambda x: activation(inner(x)),
+        outer=NativeProduct(*w.outer),
     )
-
-
-def _norm(module: nn.Module) -> Map:
-    if isinstance(module, RMSNorm):
-        weight, epsilon = module.weight.detach(), module.epsilon
-        shrink = 1 / module.weight.shape[0]
-
-        def rms(x: Tensor) -> Tensor:
-            length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-            factor: Tensor = length.square_().mul_(shrink).add_(epsilon).rsqrt_()
-            return x * factor * weight
-
-        return rms
-    if isinstance(module, LayerNorm):
-        bias = None if module.bias is None else module.bias.detach()
-        gain, small = module.weight.detach(), module.epsilon
-        return lambda x: _layer_norm(x, gain, bias, small)
-    return lambda x: x
-
-
-def _inner(module: FeedForward) -> Map:
-    """The feed-forward up to its last matrix."""
-    if module.kind == "swiglu":
-        both = NativeProduct(module.w13.weight, module.w13.bias)
-        width = module.w13.sizes[0]
-
-        def gated(x: Tensor) -> Tensor:
-            found = both(x)
-            return functional.silu(found[:, :width]).mul_(found[:, width:])
-
-        return gated
-    first = NativeProduct(module.w1.weight, module.w1.bias)
-    if module.kind == "silu":
-        return lambda x: functional.silu(first(x))
-    if module.kind == "relu2":
-        return lambda x: functional.relu(first(x)).square_()
-    approximation = "tanh" if module.kind == "gelu_tanh" else "none"
-    return lambda x: functional.gelu(first(x), approximate=approximation)

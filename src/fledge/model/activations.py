@@ -1,4 +1,4 @@
-"""SwiGLU's and GELU's activations: plain torch, and on a GPU operators of their own that read each input once.
+"""The activations: one table of plain torch, and for SwiGLU and GELU on a GPU operators that read each input once.
 
 A compiler writes the two halves of SwiGLU's gradient as one concatenation, and so reads all its inputs twice; it
 computes GELU's gradient twice too, once for the bias.
@@ -6,6 +6,8 @@ computes GELU's gradient twice too, once for the bias.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,19 +17,32 @@ from torch.nn import functional
 from fledge.model.base import has_kernels
 
 
-def swiglu(fused: Tensor) -> Tensor:
+def gated_silu(fused: Tensor) -> Tensor:
     """silu(first half) · second half, along the last dimension."""
-    if has_kernels(fused):
-        return _swiglu(fused)  # type: ignore[no-any-return]
     gate, up = fused.chunk(2, dim=-1)
     return functional.silu(gate) * up
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "swiglu": gated_silu,
+    "silu": functional.silu,
+    "gelu": functional.gelu,
+    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+    "relu2": lambda x: functional.relu(x).square(),
+}
+"By `model.feed_forward`: what becomes of the inner matrix's outputs (of two, side by side, where it is gated)."
+
+
+def swiglu(fused: Tensor) -> Tensor:
+    """`gated_silu`, in one pass where our kernels run."""
+    return _swiglu(fused) if has_kernels(fused) else gated_silu(fused)
 
 
 def gelu_of_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """GELU (by tanh) of a linear layer; the bias is added where the activation is taken."""
     if has_kernels(x):
         return _gelu(functional.linear(x, weight), bias)  # type: ignore[no-any-return]
-    return functional.gelu(functional.linear(x, weight, bias), approximate="tanh")
+    return ACTIVATIONS["gelu_tanh"](functional.linear(x, weight, bias))
 
 
 @torch.library.custom_op("fledge::swiglu", mutates_args=())

@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from fledge.config import ModelConfig
-from fledge.errors import FledgeError
-from fledge.model.activations import gelu_of_linear, swiglu
+from fledge.errors import FledgeError, nearest
+from fledge.model.activations import ACTIVATIONS, gelu_of_linear, swiglu
 from fledge.model.base import VocabularyMatrix, wide
 
-
-class RMSNorm(nn.Module):
-    """x / rms(x) · weight, computed in at least 32 bits and handed on as narrow as it came."""
-
-    def __init__(self, width: int, epsilon: float = 1e-5) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.epsilon = epsilon
-
-    def forward(self, x: Tensor) -> Tensor:
-        same = self.weight.dtype == x.dtype
-        out = functional.rms_norm(x if same else wide(x), self.weight.shape, self.weight, self.epsilon)
-        return out.to(x.dtype)
+Form = TypeVar("Form")
+NORMS: dict[str, Callable[[Tensor, Tensor, Tensor | None, float], Tensor]] = {
+    "rms": lambda x, weight, bias, epsilon: functional.rms_norm(x, weight.shape, weight, epsilon),
+    "layer": lambda x, weight, bias, epsilon: functional.layer_norm(x, weight.shape, weight, bias, epsilon),
+}
 
 
-class LayerNorm(nn.Module):
-    """(x − mean) / deviation · weight, plus a bias where asked."""
+def form(forms: Mapping[str, Form], setting: str, kind: str) -> Form:
+    """The form that computes this value of a setting: where there is none, an error, and never another value's form."""
+    if kind not in forms:
+        raise FledgeError(f"There is no form of model.{setting} = {kind} here. {nearest(kind, forms)}")
+    return forms[kind]
 
-    def __init__(self, width: int, epsilon: float, bias: bool) -> None:
+
+class Norm(nn.Module):
+    """A norm with weights, computed in at least 32 bits and handed on as narrow as it came."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, width: int, epsilon: float = 1e-5, bias: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
         self.bias = nn.Parameter(torch.zeros(width)) if bias else None
@@ -40,16 +42,26 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         same = self.weight.dtype == x.dtype
-        out = functional.layer_norm(x if same else wide(x), self.weight.shape, self.weight, self.bias, self.epsilon)
-        return out.to(x.dtype)
+        return NORMS[self.kind](x if same else wide(x), self.weight, self.bias, self.epsilon).to(x.dtype)
+
+
+class RMSNorm(Norm):
+    """x / rms(x) · weight."""
+
+    kind = "rms"
+
+
+class LayerNorm(Norm):
+    """(x − mean) / deviation · weight, plus a bias where asked."""
+
+    kind = "layer"
 
 
 def make_norm(config: ModelConfig) -> nn.Module:
-    if config.norm == "rms":
-        return RMSNorm(config.width, config.norm_epsilon)
-    if config.norm == "layer":
-        return LayerNorm(config.width, config.norm_epsilon, config.bias)
-    return nn.Identity()
+    if config.norm == "none":
+        return nn.Identity()
+    kind = form({"rms": RMSNorm, "layer": LayerNorm}, "norm", config.norm)
+    return kind(config.width, config.norm_epsilon, config.bias and config.norm == "layer")
 
 
 class FusedLinear(nn.Module):
@@ -108,7 +120,9 @@ class FeedForward(nn.Module):
         super().__init__()
         inner = config.inner_size
         self.kind = config.feed_forward
-        if self.kind == "swiglu":
+        form(ACTIVATIONS, "feed_forward", self.kind)
+        self.gated = config.gated
+        if self.gated:
             self.w13 = FusedLinear(config.width, {"w1": inner, "w3": inner}, config.bias)
         else:
             self.w1 = nn.Linear(config.width, inner, bias=config.bias)
@@ -116,18 +130,10 @@ class FeedForward(nn.Module):
         self.register_load_state_dict_pre_hook(join_fused)  # type: ignore[no-untyped-call]
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        if self.kind == "swiglu":
-            return self.w2(swiglu(self.w13(x_BTD)))  # type: ignore[no-any-return]
         if self.kind == "gelu_tanh":
             return self.w2(gelu_of_linear(x_BTD, self.w1.weight, self.w1.bias))  # type: ignore[no-any-return]
-        inner = self.w1(x_BTD)
-        if self.kind == "silu":
-            inner = functional.silu(inner)
-        elif self.kind == "relu2":
-            inner = functional.relu(inner).square()
-        else:
-            inner = functional.gelu(inner)
-        return self.w2(inner)  # type: ignore[no-any-return]
+        inner = (self.w13 if self.gated else self.w1)(x_BTD)
+        return self.w2(swiglu(inner) if self.kind == "swiglu" else ACTIVATIONS[self.kind](inner))  # type: ignore[no-any-return]
 
 
 def rotary_frequencies(head_size: int, theta: float, scaling: tuple[float, ...] | None = None) -> Tensor:
@@ -152,14 +158,18 @@ def rotation(positions: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
 
 def rotate(x_BTHK: Tensor, cosines_TP: Tensor, sines_TP: Tensor) -> Tensor:
     """Turn the pairs (2i, 2i+1) of every head by the angle of its position (the same for all heads)."""
-    pairs = x_BTHK.reshape(*x_BTHK.shape[:-1], -1, 2)
     cosines, sines = cosines_TP.unsqueeze(-2), sines_TP.unsqueeze(-2)
     if x_BTHK.device.type == "cpu" and x_BTHK.dtype == cosines.dtype and not torch.compiler.is_compiling():
-        # A turn is a complex product: one pass on the CPU, where the four real products would be as many.
-        return torch.view_as_real(torch.view_as_complex(pairs) * torch.complex(cosines, sines)).flatten(-2)
-    even, odd = pairs.unbind(-1)
+        return turn(x_BTHK, torch.complex(cosines, sines))
+    even, odd = x_BTHK.reshape(*x_BTHK.shape[:-1], -1, 2).unbind(-1)
     turned = torch.stack((even * cosines - odd * sines, even * sines + odd * cosines), dim=-1)
     return turned.flatten(-2).to(x_BTHK.dtype)
+
+
+def turn(x: Tensor, turns: Tensor) -> Tensor:
+    """`rotate` as one complex product a pair: one pass on the CPU, where the four real products would be as many."""
+    pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * turns).flatten(-2)
 
 
 def sinusoids(positions: Tensor, frequencies: Tensor, width: int) -> Tensor:

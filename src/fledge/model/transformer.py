@@ -16,7 +16,7 @@ from fledge.model.attention import Attention, Window, additive, document_blocks,
 from fledge.model.base import Model, VocabularyMatrix, compute_dtype
 from fledge.model.checks import check_batch, check_inputs, state_place
 from fledge.model.dropout import Dropout, RowDropout, TokenDropout
-from fledge.model.layers import FeedForward, initialise, make_norm, rotary_frequencies, rotation, sinusoids
+from fledge.model.layers import FeedForward, form, initialise, make_norm, rotary_frequencies, rotation, sinusoids
 from fledge.model.plan import Documents, Plan, places_within
 from fledge.model.state import State
 
@@ -115,7 +115,7 @@ class Transformer(Model):
                 "sinusoid_frequencies": frequencies,
                 "sinusoids_TD": sinusoids(places, frequencies, config.width),
             }
-        return {}
+        return form({"learned": {}, "none": {}}, "position", config.position)
 
     def hidden(
         self,
@@ -171,15 +171,23 @@ class Transformer(Model):
             if positions is not None:
                 return x_BTD, rotation(positions, self.rotary_frequencies)
             return x_BTD, (self.cosines_TP[start : start + steps], self.sines_TP[start : start + steps])
-        if kind == "learned":
-            table = self.position_embeddings.weight
-            if positions is None:
-                return x_BTD + table[start : start + steps], None
-            # A padded place past the end of a row is never read; it only must not index past the table.
-            return x_BTD + functional.embedding(positions.clamp(max=self.context_length - 1), table), None
         if positions is None:
-            return x_BTD + self.sinusoids_TD[start : start + steps].to(x_BTD.dtype), None
-        return x_BTD + sinusoids(positions, self.sinusoid_frequencies, self.config.width).to(x_BTD.dtype), None
+            table = self.position_embeddings.weight if kind == "learned" else self.sinusoids_TD
+            return x_BTD + table[start : start + steps].to(x_BTD.dtype), None
+        if (
+            kind == "learned"
+        ):  # a padded place past the end of a row is never read; it only must not index past the table
+            positions = positions.clamp(max=self.context_length - 1)
+        return self.add_places(x_BTD, positions), None
+
+    def add_places(self, x: Tensor, places: Tensor) -> Tensor:
+        """Embeddings with what their places add to them, which is nothing where there are rotary positions or none."""
+        kind = self.config.position
+        if kind == "learned":
+            return x + functional.embedding(places, self.position_embeddings.weight).to(x.dtype)
+        if kind == "sinusoidal":
+            return x + sinusoids(places, self.sinusoid_frequencies, self.config.width).to(x.dtype)
+        return form({"rope": x, "none": x}, "position", kind)
 
     def _fits(self, state: State, steps: int, lengths: Tensor | None) -> bool:
         """Whether learned positions reach to the end of every row, its padding left out."""
