@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fledge import devices
+from fledge.config.sizes import CHUNK, CPU_CHUNK, KERNEL_CHUNK, KERNEL_SHARE
 from fledge.model import Model
 from fledge.model.base import has_kernels
 from fledge.tokens.batch import MASKED
@@ -201,8 +202,8 @@ def _chunk_by_kernel(
 def _way(hidden: Tensor) -> tuple[Callable[..., tuple[Tensor, Tensor]], int]:
     """How a chunk is done on this device, and how many logits it has: a cache full, or a small share of a GPU."""
     if hidden.device.type == "cpu":
-        return _chunk_in_place, 1 << 21
+        return _chunk_in_place, CPU_CHUNK
     if has_kernels(hidden):
         memory = devices.total_memory(hidden.device) or 0
-        return _chunk_by_kernel, min(1 << 30, memory // 64)
-    return _chunk, 1 << 26
+        return _chunk_by_kernel, min(KERNEL_CHUNK, memory // KERNEL_SHARE)
+    return _chunk, CHUNK

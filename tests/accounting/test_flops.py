@@ -15,8 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fledge.accounting import account
 from fledge.accounting.flops import Product, list_products
-from fledge.accounting.memory import padded
 from fledge.config import ModelConfig
+from fledge.config.sizes import padded
 from tests.accounting.configurations import configurations
 from tests.accounting.counting import Products, build, plain_bdh, torch_flops, torch_products
 

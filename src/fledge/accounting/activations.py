@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fledge.accounting.parameters import RECURRENT_GATES
 from fledge.config import ModelConfig
+from fledge.config.sizes import LONGEST, RECURRENT_GATES, SHORT_HEADS, SHORTEST
 
 FP32 = 4
 FINAL = "input of the final norm"
@@ -52,7 +52,7 @@ def forward_work(config: ModelConfig, tokens: int, size: int, keep: bool = False
 def backward_work(config: ModelConfig, tokens: int, size: int, keep: bool = False) -> Bytes:
     """What a layer's backward pass holds besides: gradients of what it is working on."""
     if config.architecture == "transformer":
-        times = 2 if config.feed_forward == "swiglu" else 1
+        times = 2 if config.gated else 1
         yield "gradients of a layer", tokens * size * times * config.inner_size
     elif config.architecture == "bdh":
         alive = 1 + 2 / config.heads if keep else 2 + 3 / config.heads
@@ -81,7 +81,7 @@ def _transformer(config: ModelConfig, tokens: int, size: int, flash: bool, kerne
     else:
         yield "queries, keys, values", numbers * 3 * wide * FP32
         yield "attention's scores and output", numbers * (heads * tokens * FP32 + wide * size)
-    yield "feed-forward", numbers * config.inner_size * size * (3 if config.feed_forward == "swiglu" else 2)
+    yield "feed-forward", numbers * config.inner_size * size * (3 if config.gated else 2)
     if config.dropout:
         yield "dropout", numbers * width * (size + 2)
     if normed and config.norm_place == "pre":
@@ -110,7 +110,7 @@ def _recurrent(config: ModelConfig, tokens: int, size: int, flash: bool, kernels
 def _short(config: ModelConfig, tokens: int) -> bool:
     """Whether our kernel for short contexts attends: it turns queries and keys as it reads them."""
     plain = not config.qk_norm and not config.attention_share
-    return plain and 16 <= tokens <= 1024 and config.head_width in (16, 32, 64)
+    return plain and SHORTEST <= tokens <= LONGEST and config.head_width in SHORT_HEADS
 
 
 def _neurons(config: ModelConfig) -> int:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from fledge.accounting.parameters import RECURRENT_GATES
 from fledge.config import ModelConfig
+from fledge.config.sizes import RECURRENT_GATES
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def _transformer(config: ModelConfig, vocabulary_size: int, tokens: int) -> Iter
     yield Product("weights·v", "attention values", tokens, tokens, head_size, heads * layers)
     yield Product("output_proj", "attention projections", tokens, all_heads, width, layers)
     yield Product("w1", "feed-forward", tokens, width, inner, layers)
-    if config.feed_forward == "swiglu":
+    if config.gated:
         yield Product("w3", "feed-forward", tokens, width, inner, layers)
     yield Product("w2", "feed-forward", tokens, inner, width, layers)
     yield Product("lm_head", "head", tokens, width, vocabulary_size)

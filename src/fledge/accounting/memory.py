@@ -14,7 +14,6 @@ from fledge.accounting.activations import (
     FINAL,
     FP32,
     LOOKED_UP,
-    RECURRENT_KEPT,
     activations,
     backward_work,
     forward_work,
@@ -24,6 +23,7 @@ from fledge.accounting.activations import (
 from fledge.accounting.budget import check_number, check_whole
 from fledge.accounting.parameters import Parameter, Parameters, list_parameters
 from fledge.config import ModelConfig
+from fledge.config.sizes import CHUNK, CPU_CHUNK, KEPT_SHARE, KERNEL_CHUNK, KERNEL_SHARE, RECURRENT_GATES, padded
 from fledge.errors import FledgeError, nearest
 
 ACTIVATION_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
@@ -217,7 +217,7 @@ def training_memory(
         raise FledgeError(f"precision = {precision!r} is not allowed. {nearest(precision, ACTIVATION_BYTES)}")
     size, kernels = ACTIVATION_BYTES[precision], precision == "bf16" and not cpu
     # Autocast runs recurrent layers in fp16, which our loss kernel does not take.
-    recurrent = config.architecture in RECURRENT_KEPT
+    recurrent = config.architecture in RECURRENT_GATES
     rows = padded(vocabulary_size)
     parameters = list_parameters(config, rows, max(context_length, positions or 1))
     state = optimizer_numbers(optimizer, parameters)
@@ -248,7 +248,7 @@ def training_memory(
     neurons = kept_neurons(config, context_length, size) if kernels and not recompute else 0.0
 
     def stretch(batch: int, device: float) -> Stretch:
-        most = int(device / 4 // neurons) if neurons else 0  # windows whose neurons are kept
+        most = int(device / KEPT_SHARE // neurons) if neurons else 0  # windows whose neurons are kept
         keep = 0 < batch <= most
         kept = [*copies, *saved, *([Part("neurons", neurons, shrinks=True)] if keep else [])]
         backward = _parts(backward_work(config, context_length, size, keep))
@@ -284,10 +284,10 @@ def _chunk(size: int, cpu: bool, kernel_memory: float) -> tuple[int, int]:
     held four times in fp32 and three times as a mask. A chunk is freed before the next is made.
     """
     if cpu:
-        return 1 << 21, FP32
+        return CPU_CHUNK, FP32
     if kernel_memory:
-        return max(1, min(1 << 30, int(kernel_memory // 64))), size
-    return 1 << 26, size + 4 * FP32 + 3
+        return max(1, min(KERNEL_CHUNK, int(kernel_memory // KERNEL_SHARE))), size
+    return CHUNK, size + 4 * FP32 + 3
 
 
 def _whole(parameters: Parameters) -> float:
@@ -297,12 +297,6 @@ def _whole(parameters: Parameters) -> float:
 
 def _parts(sizes: Iterable[tuple[str, float]]) -> list[Part]:
     return [Part(name, per_window) for name, per_window in sizes]
-
-
-def padded(vocabulary_size: int) -> int:
-    """Rows of the embedding in memory: the model rounds them up to what matrix units like."""
-    step = 128 if vocabulary_size >= 2048 else 8
-    return -(-vocabulary_size // step) * step
 
 
 def optimizer_numbers(optimizer: str, parameters: Parameters) -> int:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from math import prod
 
 from fledge.config import ModelConfig
+from fledge.config.sizes import RECURRENT_GATES
 from fledge.errors import FledgeError, nearest
-
-RECURRENT_GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def _transformer(config: ModelConfig, vocabulary_size: int, context_length: int)
     yield from norm("layers.N.ln2", "norms", width, layers)
     yield from linear("ffn.w1", "feed-forward", inner, width)
     yield from linear("ffn.w2", "feed-forward", width, inner)
-    if config.feed_forward == "swiglu":
+    if config.gated:
         yield from linear("ffn.w3", "feed-forward", inner, width)
     if config.norm_place == "pre":  # a post-norm block already ends in a norm
         yield from norm("ln_final", "norms", width, 1)

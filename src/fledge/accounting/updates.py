@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fledge.accounting.memory import inner_matrix
 from fledge.accounting.parameters import Parameter, Parameters
+from fledge.config.sizes import NEWTON_SCHULZ_STEPS
 
 TITLES = {"adamw": "AdamW", "sgd": "SGD", "muon": "Muon"}
 ELEMENTWISE = {
@@ -11,7 +12,6 @@ ELEMENTWISE = {
     "sgd": 8,  # 2 for the decay, 2 for the velocity, 2 to look ahead, 2 for the update
     "muon": 13,  # its matrices: 3 for the momentum, 3 to look ahead, 2 for the decay, 3 for the norm, 2 for the update
 }
-NEWTON_SCHULZ_STEPS = 5
 JOINED = {"attn.k_proj": "attn.q_proj", "attn.v_proj": "attn.q_proj", "ffn.w3": "ffn.w1"}
 "Matrices that lie in memory, and are updated, as one with another."
 

@@ -15,6 +15,7 @@ from torch.compiler import is_compiling
 from torch.nn import functional
 
 from fledge.config import ModelConfig
+from fledge.config.sizes import padded
 from fledge.errors import FledgeError
 from fledge.model.plan import Documents, Plan
 from fledge.model.state import State
@@ -32,8 +33,7 @@ class VocabularyMatrix(nn.Module):
     def __init__(self, vocabulary_size: int, width: int) -> None:
         super().__init__()
         self.vocabulary_size = vocabulary_size
-        step = 128 if vocabulary_size >= 2048 else 8
-        self.weight = nn.Parameter(torch.zeros(-(-vocabulary_size // step) * step, width))
+        self.weight = nn.Parameter(torch.zeros(padded(vocabulary_size), width))
         self.register_state_dict_post_hook(VocabularyMatrix._cut)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(VocabularyMatrix._pad)  # type: ignore[no-untyped-call]
 

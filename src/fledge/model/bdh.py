@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from fledge import devices
 from fledge.config import ModelConfig
+from fledge.config.sizes import KEPT_SHARE
 from fledge.errors import FledgeError
 from fledge.model.base import Model, VocabularyMatrix, compute_dtype
 from fledge.model.bdh_layer import bdh_mix, normalise
@@ -108,7 +109,7 @@ class BDH(Model):
             keep = False
         elif keep is None:
             neurons = 2 * x_BTD.shape[0] * length * self.neurons * self.config.heads * self.config.layers
-            keep = neurons * x_BTD.element_size() <= self.device_memory // 4
+            keep = neurons * x_BTD.element_size() <= self.device_memory // KEPT_SHARE
         for layer_seeds in seeds.unbind(0):
             mixed = bdh_mix(
                 x_BTD,

@@ -12,14 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fledge.config.sizes import LONGEST, SHORT_HEADS, SHORTEST
 from fledge.model.base import has_kernels
-
-LONGEST = 1024
 
 
 def is_short(qkv: Tensor, head_size: int) -> bool:
     """Whether the kernel is made for this: bf16, few tokens, heads of 16 to 64."""
-    return has_kernels(qkv) and 16 <= qkv.shape[1] <= LONGEST and head_size in (16, 32, 64)
+    return has_kernels(qkv) and SHORTEST <= qkv.shape[1] <= LONGEST and head_size in SHORT_HEADS
 
 
 @torch.library.custom_op("fledge::short_attention", mutates_args=())

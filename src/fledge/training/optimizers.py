@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fledge.config import OptimizerConfig, parse
+from fledge.config.sizes import NEWTON_SCHULZ_STEPS
 from fledge.errors import FledgeError
 from fledge.training.layout import Layout, Rule, UpdateGroup
 
@@ -73,7 +74,7 @@ def quick_type(device: torch.device) -> torch.dtype:
     return torch.bfloat16 if has_unit else torch.float32
 
 
-def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:
+def orthogonalise(matrices: Tensor, steps: int = NEWTON_SCHULZ_STEPS) -> Tensor:
     """Nearly U·Vᵀ of each matrix U·S·Vᵀ in a batch: five Newton–Schulz steps in `quick_type` push every S towards 1.
 
     The coefficients are Keller Jordan's: steepest at zero, at the price of ending between about 0.7 and 1.2.

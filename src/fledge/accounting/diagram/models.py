@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fledge.accounting.diagram.chart import Chart, Node
-from fledge.accounting.parameters import RECURRENT_GATES, Parameters, list_parameters
+from fledge.accounting.parameters import Parameters, list_parameters
 from fledge.config import ModelConfig
+from fledge.config.sizes import RECURRENT_GATES
 from fledge.errors import FledgeError, nearest
 
 NORMS = {"rms": "RMSNorm", "layer": "LayerNorm"}
@@ -17,7 +18,13 @@ TITLES = {
     "gru": "GRU network",
     "lstm": "LSTM network",
 }
-ACTIVATIONS = {"silu": "SiLU", "gelu": "GELU", "gelu_tanh": "GELU (tanh)", "relu2": "ReLU²"}
+ACTIVATIONS = {
+    "swiglu": "SiLU(gate) × up",
+    "silu": "SiLU",
+    "gelu": "GELU",
+    "gelu_tanh": "GELU (tanh)",
+    "relu2": "ReLU²",
+}
 
 
 def model_chart(config: ModelConfig, vocabulary_size: int, context_length: int, name: str = "") -> Chart:
@@ -117,14 +124,14 @@ def _attention(chart: Chart, config: ModelConfig, source: str) -> str:
 
 def _feed_forward(chart: Chart, config: ModelConfig, source: str) -> str:
     width, inner = config.width, config.inner_size
-    if config.feed_forward == "swiglu":
+    if config.gated:
         chart.row(
             _linear("w1", "gate w1", width, inner, config.bias, "feed", 0, 5.9),
             _linear("w3", "up w3", width, inner, config.bias, "feed", 6.1, 12),
         )
         chart.link(source, "w1")
         chart.link(source, "w3")
-        chart.row(Node("gated", "SiLU(gate) × up", "SwiGLU", "feed"))
+        chart.row(Node("gated", ACTIVATIONS[config.feed_forward], "SwiGLU", "feed"))
         chart.link("w1", "gated", f"T × {inner:,}")
         chart.link("w3", "gated")
         return chart.step(_linear("w2", "down w2", inner, width, config.bias, "feed"), "gated")

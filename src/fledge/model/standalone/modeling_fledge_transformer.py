@@ -63,7 +63,9 @@ def make_norm(config):
         return nn.RMSNorm(config.width, eps=config.norm_epsilon)
     if config.norm == "layer":
         return nn.LayerNorm(config.width, eps=config.norm_epsilon, bias=config.bias)
-    return nn.Identity()
+    if config.norm == "none":
+        return nn.Identity()
+    raise ValueError(f"norm = {config.norm!r} is not known")
 
 
 class Attention(nn.Module):
@@ -102,6 +104,14 @@ class Attention(nn.Module):
         return self.output_proj(mixed_BHTK.transpose(1, 2).flatten(2))
 
 
+ACTIVATIONS = {
+    "silu": functional.silu,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "relu2": lambda x: functional.relu(x).square(),
+}
+
+
 class FeedForward(nn.Module):
     def __init__(self, config):
         super().__init__()
@@ -115,12 +125,8 @@ class FeedForward(nn.Module):
         inner = self.w1(x_BTD)
         if self.kind == "swiglu":
             inner = functional.silu(inner) * self.w3(x_BTD)
-        elif self.kind == "silu":
-            inner = functional.silu(inner)
-        elif self.kind == "relu2":
-            inner = functional.relu(inner).square()
         else:
-            inner = functional.gelu(inner, approximate="tanh" if self.kind == "gelu_tanh" else "none")
+            inner = ACTIVATIONS[self.kind](inner)
         return self.w2(inner)
 
 
