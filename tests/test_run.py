@@ -211,6 +211,24 @@ def test_a_source_that_never_gave_anything_leaves_no_store(tmp_path, text) -> No
     assert len(small_run(tmp_path / "run", text, settings[0]).tokens.split("train").tokens)
 
 
+def test_a_run_is_resumed_fine_tuned_and_accounted_for_without_the_command_line(tmp_path, text, trained) -> None:
+    shutil.copytree(trained.folder, tmp_path / "run")
+    assert small_run(tmp_path / "new", text).begun() is None
+    longer = Run.resume(tmp_path / "run", 6, ["training.steps=8"], quiet=True)
+    assert longer.train().step == 8
+    with pytest.raises(FledgeError, match="already holds a run with checkpoints"):
+        longer.train()
+    again = small_run(tmp_path / "run", text, "training.steps=8")
+    assert again.begun().metrics["step"] == 8
+    assert again.train().step == 8
+    few = [f"corpus.source={text}", "training.steps=1", "training.batch_size=4"]
+    tuned = Run.fine_tune(tmp_path / "run", folder=tmp_path / "tuned", overrides=few, quiet=True)
+    assert (tuned.config.name, tuned.config.model) == ("tuned", trained.config.model)
+    assert tuned.tokenizer.fingerprint == trained.tokenizer.fingerprint
+    assert tuned.train().step == 1
+    assert tuned.account(batch=1).parameters.total == trained.model.parameters_count()
+
+
 def test_a_model_that_was_looked_at_does_not_take_the_checkpoint_s_place(tmp_path, text, trained) -> None:
     shutil.copytree(trained.folder, tmp_path / "run")
     run = small_run(tmp_path / "run", text)

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from fledge.config import RunConfig, load_recipe, override_config, parse
 from fledge.errors import FledgeError, command, note
-from fledge.files import did_you_mean, read_json, write_json
+from fledge.files import did_you_mean, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     import torch
 
+    from fledge.accounting import Account
     from fledge.bundle import Bundle
     from fledge.corpus import Corpus
     from fledge.evaluation import Evaluation
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from fledge.tokenizer import Tokenizer
     from fledge.tokens import TokenStore, Windows
     from fledge.training import TrainingResult
+    from fledge.training.overfit import Overfit
 
 CONFIG = "config.json"
 BEGIN = " Begin one with fledge train RECIPE."
@@ -72,6 +74,7 @@ class Run:
             require_same_model(self.config, bundle)
         self.bundle = bundle
         self.quiet = quiet
+        self._resume: Bundle | None = None  # the checkpoint that `train` continues from
         self._trained_on: torch.device | None = None
 
     def __repr__(self) -> str:
@@ -103,31 +106,74 @@ class Run:
         config = parse(RunConfig, kept_settings(kept), where=str(kept))
         return cls(config, folder, overrides=overrides, quiet=quiet)
 
+    @classmethod
+    def resume(cls, folder: Path | str, at: At = None, overrides: Iterable[str] = (), *, quiet: bool = False) -> Run:
+        """The run in `folder`, which `train` continues from its last checkpoint, or from the one that `at` names.
+
+        Changed settings are kept when training begins.
+        """
+        from fledge.runs.branches import load_checkpoint, settings_file
+        from fledge.training.continuity import complete, resumed
+
+        run = cls.open(folder, overrides, settings=settings_file(Path(folder), at), quiet=quiet)
+        run._resume = run.bundle = load_checkpoint(folder, at)  # its tokenizer decides what tokens fit
+        resumed(run.config, run.bundle, overrides, at)
+        run._tell(complete(run.config, run.bundle, run.folder))
+        return run
+
+    @classmethod
+    def fine_tune(
+        cls,
+        source: Path | str,
+        recipe: str | Path | None = None,
+        folder: Path | str | None = None,
+        *,
+        at: At = None,
+        overrides: Sequence[str] = (),
+        quiet: bool = False,
+    ) -> Run:
+        """A new run from the weights of a bundle or a run, with its model and tokenizer and a recipe's other settings.
+
+        Without a recipe, it is `finetune` on the text of that run.
+        """
+        from fledge.runs.folder import named_by
+        from fledge.training.continuity import fine_tuned
+
+        config, bundle = fine_tuned(Path(source), recipe, at, overrides, quiet)
+        place = Path(folder) if folder is not None else Path("runs") / f"{config.name}-from-{Path(source).name}"
+        if place.absolute() in (bundle.path.absolute(), *bundle.path.absolute().parents):
+            raise FledgeError(
+                f"--from starts a new run, and {place} holds the bundle it starts from: choose another --out."
+            )
+        return cls(config, place, overrides=[*overrides, *named_by(place, overrides)], bundle=bundle, quiet=quiet)
+
+    def begun(self) -> Bundle | None:
+        """The last checkpoint, where this run was begun before; `train` then continues from it.
+
+        A run with other settings in the folder is refused.
+        """
+        from fledge.runs.branches import load_checkpoint
+        from fledge.runs.checkpoints import checkpoints, step_of
+        from fledge.training.continuity import complete
+
+        if not checkpoints(self.folder):
+            return None
+        self.claim()
+        self._resume = self.bundle = load_checkpoint(self.folder)
+        where = f"resuming from step {step_of(self.bundle.path) or 0} of {self.config.steps}."
+        same = f"{self.folder} was started before with the same settings: {where}"
+        self._tell(complete(self.config, self.bundle, self.folder) or same)
+        return self.bundle
+
+    def _tell(self, sentence: str) -> None:
+        if sentence and not self.quiet and is_main():
+            note(sentence)
+
     def _pin(self) -> None:
         """Name the commit in every address of a hub: the one that the run in the folder has, or that of today."""
-        from fledge.corpus.hub import COMMIT, is_hub, parse, pinned
+        from fledge.runs.folder import pinned
 
-        kept: dict[str, str] = {}
-        if (self.folder / CONFIG).is_file():
-            settings = read_json(self.folder / CONFIG)
-            corpus, tokenizer = (settings.get(group) or {} for group in ("corpus", "tokenizer"))
-            for name in (*corpus.get("source", ()), *corpus.get("validation_source", ()), tokenizer.get("path")):
-                if is_hub(name):
-                    kept[str(parse(name)._replace(revision=None))] = name
-
-        def pin(name: str) -> str:
-            if not is_hub(name) or COMMIT.fullmatch((address := parse(name)).revision or ""):
-                return name
-            return kept.get(str(address)) or str(pinned(address))
-
-        corpus, tokenizer = self.config.corpus, self.config.tokenizer
-        sources, held_out = (tuple(map(pin, names)) for names in (corpus.source, corpus.validation_source))
-        path = tokenizer.path and pin(tokenizer.path)
-        if (sources, held_out, path) != (corpus.source, corpus.validation_source, tokenizer.path):
-            text = corpus.model_copy(update={"source": sources, "validation_source": held_out})
-            self.config = self.config.model_copy(
-                update={"corpus": text, "tokenizer": tokenizer.model_copy(update={"path": path})}
-            )
+        self.config = pinned(self.config, self.folder)
 
     @cached_property
     def corpus(self) -> Corpus:
@@ -161,7 +207,7 @@ class Run:
     @cached_property
     def tokens(self) -> TokenStore:
         """The store that the settings name, or the one in the folder, written now if it is not whole."""
-        from fledge.runs.folder import is_bundle, store_of
+        from fledge.runs.folder import is_bundle, kept_tokens, store_of
         from fledge.tokens import TokenStore, store_on_the_fly
         from fledge.tokens.writer import OtherText
 
@@ -181,8 +227,9 @@ class Run:
         try:
             corpus = self.corpus
         except FledgeError as error:
-            if (kept := self._kept_tokens()) is None:
+            if (kept := kept_tokens(self.folder, self.config)) is None:
                 raise
+            kept.require(self.tokenizer)
             note(f"{error} Using its tokens in {self.folder / 'tokens'}.")
             return kept
         self.claim()
@@ -193,20 +240,6 @@ class Run:
                 f"{self.folder} was started with another text or tokenizer. Leave the settings of corpus and "
                 "tokenizer as they were, or start a new run in another folder."
             ) from None
-
-    def _kept_tokens(self) -> TokenStore | None:
-        """The whole store in the folder, where the settings of the text are those that it was written with."""
-        from fledge.runs.folder import kept_settings, with_new_settings
-        from fledge.tokens import TokenStore
-
-        kept, path = self.folder / CONFIG, self.folder / "tokens"
-        if not (path / "store.json").is_file() or not kept.is_file():
-            return None
-        if with_new_settings(kept_settings(kept)).get("corpus") != self.config.corpus.model_dump(mode="json"):
-            return None
-        store = TokenStore.open(path)
-        store.require(self.tokenizer)
-        return store
 
     def windows(self, split: str) -> Windows:
         """The windows of `train`, `validation` or `test`, in the order that the seed gives them."""
@@ -245,13 +278,13 @@ class Run:
 
         With `leave`, a second Ctrl-C ends the process at once; else it raises KeyboardInterrupt after the operation.
         """
-        from fledge.runs.branches import SETTINGS
         from fledge.runs.checkpoints import checkpoints
         from fledge.tokens.writer import sole_writer
-        from fledge.training import train
+        from fledge.training import join_ranks, train
         from fledge.training.pairs import require_pairs, start_from_pairs
 
         began = time.monotonic()
+        resume, self._resume = resume or self._resume, None
         if resume is not None and resume is not self.bundle:
             self.bundle = resume
             for name in ("tokenizer", "tokens"):  # what was looked at before is not the checkpoint's
@@ -264,43 +297,48 @@ class Run:
         if resume is not None:
             self.__dict__.pop("model", None)
         self._trained_on = None
-        if self.config.training.start == "pairs" and self.bundle is None:
-            require_pairs(self.config, self.tokenizer.vocab_size)
-        tokens = self.tokens
-        self.claim()
-        validation = tokens.split("validation")
-
-        def keep_settings(place: Path) -> None:
-            """Those of a branch lie in it: the main line keeps its own until the branch takes over."""
-            name = CONFIG if place == self.folder else SETTINGS
-            write_json(place / name, self.config.model_dump(mode="json"))
-
-        with sole_writer(self.folder) if os.environ.get("RANK", "0") == "0" else nullcontext():
-            windows = self.windows("train"), self.windows("validation") if len(validation.tokens) else None
-            model = self.model
-            if self.config.training.start == "pairs" and self.bundle is None:
-                start_from_pairs(model, tokens.split("train").verify().tokens, self.config)
-            try:
-                result = train(
-                    self.config,
-                    model,
-                    self.tokenizer,
-                    *windows,
-                    self.folder,
-                    resume=resume,
-                    bytes_per_token=validation.source_bytes / max(1, len(validation.tokens)),
-                    time_limit=None if time_limit is None else time_limit - (time.monotonic() - began),
-                    profile=profile,
-                    quiet=self.quiet if quiet is None else quiet,
-                    on_start=keep_settings if resume is not None else None,
-                    on_evaluation=on_evaluation,
-                    leave=leave,
-                )
-            finally:
-                model.eval()
-        if int(os.environ.get("WORLD_SIZE", "1")) == 1:  # elsewhere each process holds a part of the model
-            self.use_best(next(model.parameters()).device)
+        from_pairs = self.config.training.start == "pairs" and self.bundle is None
+        with join_ranks(self.config.training.device) as ranks:
+            self.quiet = self.quiet or not ranks.main
+            with ranks.main_first():
+                if from_pairs:
+                    require_pairs(self.config, self.tokenizer.vocab_size)
+                tokens = self.tokens
+            self.claim()
+            validation = tokens.split("validation")
+            with sole_writer(self.folder) if ranks.main else nullcontext():
+                windows = self.windows("train"), self.windows("validation") if len(validation.tokens) else None
+                model = self.model
+                if from_pairs:
+                    start_from_pairs(model, tokens.split("train").verify().tokens, self.config)
+                try:
+                    result = train(
+                        self.config,
+                        model,
+                        self.tokenizer,
+                        *windows,
+                        self.folder,
+                        resume=resume,
+                        bytes_per_token=validation.source_bytes / max(1, len(validation.tokens)),
+                        time_limit=None if time_limit is None else time_limit - (time.monotonic() - began),
+                        profile=profile,
+                        quiet=self.quiet if quiet is None else quiet,
+                        on_start=self._keep_settings if resume is not None else None,
+                        on_evaluation=on_evaluation,
+                        leave=leave,
+                    )
+                finally:
+                    model.eval()
+            if ranks.world == 1:  # elsewhere each process holds a part of the model
+                self.use_best(next(model.parameters()).device)
         return result
+
+    def _keep_settings(self, place: Path) -> None:
+        """Those of a branch lie in it: the main line keeps its own until the branch takes over."""
+        from fledge.runs.branches import SETTINGS
+
+        name = CONFIG if place == self.folder else SETTINGS
+        write_json(place / name, self.config.model_dump(mode="json"))
 
     def use_best(self, device: torch.device) -> None:
         """Let `model` be that of the run's best checkpoint, read onto the device when it is next asked for."""
@@ -332,6 +370,27 @@ class Run:
             prepare(self.model)
         prompts = [settings.prompt] if prompts is None else prompts
         return Generations(generate(self.model, self.tokenizer, prompts, settings), self.tokenizer)
+
+    def account(self, **options: Any) -> Account:
+        """What the model costs: parameters, FLOPs, memory, time; `options` are those of `accounting.account_run`.
+
+        >>> account = Run("tinystories").account(device="h200")
+        >>> f"{account.parameters.total:,}", account.fits
+        ('22,696,448', True)
+        """
+        from fledge.accounting import account_run
+
+        if self.bundle is None:
+            size = self.config.tokenizer.vocabulary_size or self.tokenizer.vocab_size
+            return account_run(self.config, size, **options)
+        facts = self.bundle.manifest.model
+        return account_run(self.config, facts.vocabulary_size, facts.context_length, **options)
+
+    def overfit_one_batch(self, tell: Callable[[str], object] = print) -> Overfit:
+        """Whether a model of these settings can learn the first batch by heart; nothing of it is kept."""
+        from fledge.training.overfit import overfit_one_batch
+
+        return overfit_one_batch(self.config, self.tokenizer.vocab_size, self.windows("train"), tell)
 
     def inside(self, text: str, *, paragraphs: bool = False) -> Look:
         """What happens in the model as it reads a text; in a notebook, the last line of a cell shows it.
@@ -367,6 +426,11 @@ class Run:
         self._pin()
         find_architecture(self.config.model.architecture)  # a mistyped one is refused before there is a folder
         claim(self.folder, self.config, self.bundle)
+
+
+def is_main() -> bool:
+    """Whether this process is the only one, or the first that torchrun started: the one that speaks."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def load(path: Path | str, device: str = "cpu", *, at: At = None) -> Run:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from fledge.bundle.describe import describe
 from fledge.bundle.manifest import describe_file
-from fledge.cli import build
+from fledge.cli import build, notes_printed
 from fledge.errors import FledgeError
 from fledge.files import read_json
 from fledge.run import Run, load
@@ -164,7 +164,8 @@ def test_a_run_is_named_by_its_folder_and_names_no_place_of_the_text(finished: P
 def test_fine_tuning_says_what_it_takes_and_has_a_rate_of_its_own(finished: Path, corpus: Path, tmp_path: Path) -> None:
     small = changes(["training.steps=2", "training.batch_size=4", "training.evaluate_windows=4", "training.threads=1"])
     text, out = changes([f"corpus.source={corpus}"]), ["--from", str(finished), "--out"]
-    said = fledge("train", "finetune", *out, str(tmp_path / "a"), *text, *small)
+    with notes_printed():
+        said = fledge("train", "finetune", *out, str(tmp_path / "a"), *text, *small)
     assert (
         "the tokenizer (300 ids) and its context of 16 tokens. Text, learning rate and length are those of fin" in said
     )
@@ -269,7 +270,8 @@ def test_a_complete_run_of_so_many_tokens_says_how_to_go_on(corpus: Path, tmp_pa
     few = [f"corpus.source={corpus}", *SETTINGS, "training.steps=none", "training.tokens=10"]
     command = ["train", "akjv-demo", *changes(few), "--out", str(tmp_path / "run")]
     fledge(*command, "--quiet")
-    assert "training.tokens=20" in CliRunner().invoke(build(), command, catch_exceptions=False).output
+    with notes_printed():
+        assert "training.tokens=20" in CliRunner().invoke(build(), command, catch_exceptions=False).output
     assert "step 1 of 1" in fledge("train", "--resume", str(tmp_path / "run"), "--quiet")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -11,12 +11,6 @@ from typer.core import TyperGroup
 from fledge.cli.settings import Set
 from fledge.cli.values import Json, json_text, print_json
 from fledge.errors import note
-
-if TYPE_CHECKING:
-    from fledge.accounting import Account
-    from fledge.accounting.tables import Assumptions
-    from fledge.bundle.manifest import Manifest
-    from fledge.config import RunConfig
 
 SVG, MERMAID = (".svg",), (".mmd", ".mermaid")
 TEXTBOOK_SETTINGS = (
@@ -76,28 +70,20 @@ def show(
     """Print the parameters, FLOPs, memory and time of one model."""
     from rich.console import Console
 
-    from fledge.accounting import account_run
     from fledge.accounting.tables import account_values, show_account, show_textbook
     from fledge.accounting.textbook import textbook
     from fledge.errors import FledgeError
+    from fledge.runs.target import find_target
 
     if memory not in ("real", "textbook"):
         raise FledgeError(f"--memory {memory} is not allowed. Choose real or textbook.")
     check_numbers(tokens=tokens, mfu=mfu, price=price)
-    run, vocabulary_size, positions = open_target(target, settings or (), vocabulary)
-    found = account_run(
-        run,
-        vocabulary_size,
-        positions,
-        batch=batch,
-        context=context,
-        precision=precision,
-        device=device,
-        recompute=recompute,
-        flash=flash,
+    named = find_target(target, settings or (), vocabulary)
+    found = named.account(
+        batch=batch, context=context, precision=precision, device=device, recompute=recompute, flash=flash
     )
     if memory == "textbook":
-        textbook(run.model, vocabulary_size, found.context_length)  # refuses what it is not for
+        textbook(named.config.model, named.vocabulary_size, found.context_length)  # refuses what it is not for
         ignored: dict[str, Any] = {"--precision": precision, "--recompute": recompute, "--no-flash": not flash}
         ignored |= {"--tokens": tokens, "--mfu": mfu, "--price": price}
         names = [change.partition("=")[0].strip() for change in settings or ()]
@@ -106,7 +92,7 @@ def show(
     elif found.device is None:
         say_ignored({"--mfu": mfu, "--price": price}, "an account without a device. Name one: --device h200")
     try:
-        plan = make_plan(target, run, found, tokens, mfu, price)
+        plan = named.assume(found, tokens, mfu, price)
         text = json_text(account_values(found, plan))  # all is reckoned, or refused, before a line is printed
     except FledgeError:
         raise
@@ -134,13 +120,13 @@ def compare(
     """Compare the share of FLOPs in each component across models and context lengths."""
     from rich.console import Console
 
-    from fledge.accounting import account_run
     from fledge.accounting.bars import draw_shares, shares
     from fledge.accounting.tables import show_shares
+    from fledge.runs.target import find_target
 
     if out:
         check_drawing(out, SVG)
-    accounts = {name: account_run(*open_target(name, settings or (), vocabulary)) for name in targets}
+    accounts = {name: find_target(name, settings or (), vocabulary).account() for name in targets}
     contexts = list(dict.fromkeys(contexts or [1_024, 16_384]))
     rows = shares(accounts, contexts)
     if out:
@@ -167,70 +153,6 @@ def devices(as_json: Json = False) -> None:
         show_devices(Console(), DEVICES.values())
 
 
-def open_target(target: str, settings: Any, vocabulary: int | None) -> tuple[RunConfig, int, int | None]:
-    """The settings and the vocabulary size of a recipe, a TOML file, a bundle, packed or not, or a named shape.
-
-    For a bundle, also the context length that its model was built with: it may have been trained on shorter windows.
-    """
-    from fledge.accounting import SHAPES
-    from fledge.config import RunConfig, load_recipe, override_config, parse, recipe_names
-    from fledge.config.reading import nearest_recipe
-    from fledge.errors import FledgeError
-
-    if not target.strip():
-        raise FledgeError(
-            f"The name of the model is empty. Name a recipe ({', '.join(recipe_names())}), a TOML file, a "
-            f"bundle, or a shape ({', '.join(SHAPES)})."
-        )
-    names, positions = [*recipe_names(), *SHAPES], None
-    if target not in names and not (Path(target).exists() or "/" in target or target.endswith((".toml", ".json"))):
-        raise FledgeError(f"There is no recipe or shape called {target!r}. {nearest_recipe(target, names)}")
-    if target in SHAPES and target not in recipe_names():
-        shape = SHAPES[target]
-        run = RunConfig.model_validate(
-            {
-                "name": target,
-                "model": shape.model,
-                "tokenizer": {"vocabulary_size": shape.vocabulary_size},
-                "tokens": {"context_length": shape.context_length},
-                "training": {"batch_size": 1},
-            }
-        )
-        run = override_config(run, settings)
-        size = run.tokenizer.vocabulary_size
-    elif (manifest := bundle_manifest(target)) is not None:
-        run = override_config(parse(RunConfig, manifest.config, where=target), settings)
-        size, positions = manifest.model.vocabulary_size, manifest.model.context_length
-    else:
-        run = load_recipe(target, settings)
-        size = run.tokenizer.vocabulary_size
-    if vocabulary or size:
-        return run, vocabulary or size or 0, positions
-    raise FledgeError(f"{target} does not set tokenizer.vocabulary_size. Give one: --vocabulary 10000")
-
-
-def bundle_manifest(target: str) -> Manifest | None:
-    """The manifest of a bundle or a run: a folder, its bundle.json, or one packed file; None for all other files.
-
-    A recipe's name is the recipe's, as in `fledge train`, unless a bundle lies in a folder of that name.
-    """
-    path = Path(target)
-    if not path.exists():  # most are names of recipes, and need none of what follows
-        return None
-    from fledge.bundle.archive import is_archive
-    from fledge.bundle.describe import open_manifest
-    from fledge.bundle.manifest import MANIFEST
-    from fledge.config import recipe_names
-    from fledge.runs.checkpoints import find_bundle
-    from fledge.runs.folder import require_checkpoint
-
-    if target in recipe_names() and not (find_bundle(path) / MANIFEST).is_file():
-        return None
-    require_checkpoint(path)
-    known = path.is_dir() or is_archive(path) or (path.is_file() and path.name == MANIFEST)
-    return open_manifest(find_bundle(path))[1] if known else None
-
-
 def bare_name(target: str) -> str:
     """What a drawing of it is called: a file's name without what says how it is packed."""
     path = Path(target)
@@ -240,76 +162,6 @@ def bare_name(target: str) -> str:
 
     name = path.resolve().name
     return next((name[: -len(suffix)] for suffix in SUFFIXES if name.lower().endswith(suffix)), Path(name).stem)
-
-
-def planned_tokens(run: RunConfig, account: Account) -> float:
-    """The tokens a recipe trains on; for one that does not say, 20 per parameter."""
-    from fledge.accounting.budget import TOKENS_PER_PARAMETER
-
-    if run.training.steps is None and run.training.tokens is None:
-        return float(TOKENS_PER_PARAMETER * account.parameters.total)
-    return float(run.steps * run.training.batch_size * run.tokens.context_length)
-
-
-def make_plan(
-    target: str, run: RunConfig, account: Account, tokens: float | None, mfu: float | None, price: float | None
-) -> Assumptions:
-    """What the time is reckoned for, and what its share of the peak rests on: given, measured in the run, assumed."""
-    from fledge.accounting.ledger import DEFAULT_MFU
-    from fledge.accounting.tables import Assumptions
-
-    tokens = tokens or planned_tokens(run, account)
-    if mfu is not None:
-        return Assumptions(tokens, mfu, "as given", price)
-    share, why_not = measured_share(target, run, account)
-    if share is not None:
-        return Assumptions(tokens, share, f"as the run in {target} reached", price)
-    if why_not:
-        note(f"{why_not} {DEFAULT_MFU:.0%} of the peak is assumed; --mfu sets another share.")
-    return Assumptions(tokens, DEFAULT_MFU, "assumed", price)
-
-
-def measured_share(target: str, run: RunConfig, account: Account) -> tuple[float | None, str]:
-    """What the run in a folder reached of the device's peak, by the speed in its metrics.
-
-    It holds for the device and the shape of that run alone; for others, None and the reason.
-    """
-    from dataclasses import replace
-
-    from fledge.accounting import usual_speed
-    from fledge.accounting.devices import best_precision, match
-    from fledge.config import RunConfig, parse
-
-    path = Path(target, "metrics.csv")
-    if account.device is None or not path.is_file() or (manifest := bundle_manifest(target)) is None:
-        return None, ""
-    from fledge.training import read_metrics  # and with it torch, which takes seconds
-
-    before = parse(RunConfig, manifest.config, where=target)
-    on_cpu = before.training.device == "cpu"
-    name = "cpu" if on_cpu else str(manifest.machine.get("device", "unknown"))
-    known = match(name)
-    if (known.name if known else name) != account.device.name:
-        return None, f"The speed in {path} is of another device ({name}) and says nothing of {account.device.title}."
-    precision = before.training.precision
-    ways = {
-        "model": before.model == run.model and manifest.model.vocabulary_size == account.vocabulary_size,
-        "context length": before.tokens.context_length == account.context_length,
-        "precision": (best_precision(account.device) if precision == "auto" else precision) == account.precision,
-        "recomputation": before.training.recompute == account.recompute,
-        "optimizer": before.optimizer.name == account.optimizer,
-    }
-    if changed := [way for way, same in ways.items() if not same]:
-        return None, f"The speed in {path} is of another {' and '.join(changed)} and says nothing of this one."
-    speed = usual_speed(read_metrics(path))
-    if not speed:
-        return None, f"There is no speed in {path} yet."
-    whole = replace(account, step_batch=before.training.batch_size)
-    seconds = whole.windows * whole.context_length / speed
-    share = whole.bound().product_seconds / seconds
-    if not 0 < share <= 1:
-        return None, f"The speed in {path} is more than one {account.device.title} can reach: of several, or busy now."
-    return share, ""
 
 
 def check_numbers(**values: float | None) -> None:

@@ -41,7 +41,6 @@ def walk(console: Console, run: Run, out: Path, again: str) -> None:
     """Every step of the way, each said when it is done; `again` is the command that goes on."""
     from fledge.reports.run import report_run
     from fledge.tokens import write_store
-    from fledge.training import load_checkpoint
 
     run.claim()
     say = _Steps(console)
@@ -72,8 +71,8 @@ def walk(console: Console, run: Run, out: Path, again: str) -> None:
         "training",
         f"{run.config.steps:,} steps of {run.config.training.batch_size} × {run.config.tokens.context_length} tokens",
     )
-    begun = (out / "checkpoints").is_dir() and any((out / "checkpoints").glob("step-*/bundle.json"))
-    result = run.train(resume=load_checkpoint(out) if begun else None, leave=True)
+    run.begun()
+    result = run.train(leave=True)
     if result.stopped:
         console.print(
             f"\nStopped at step {result.step:,} of {result.steps:,}. The model so far is whole: "

@@ -31,8 +31,9 @@ def diagram(
     Start with: fledge diagram tinystories -o model.svg
     """
     from fledge.accounting.diagram import draw_chart, draw_house, house_mermaid, model_chart, write_mermaid
-    from fledge.cli.account import MERMAID, SVG, bare_name, check_drawing, open_target, save_drawing
+    from fledge.cli.account import MERMAID, SVG, bare_name, check_drawing, save_drawing
     from fledge.errors import FledgeError
+    from fledge.runs.target import find_target
 
     if house == (target is not None):
         raise FledgeError("Name one thing to draw: a recipe, a bundle or a shape, or --house for fledge itself.")
@@ -46,9 +47,9 @@ def diagram(
         text, name = house_mermaid() if mermaid else draw_house(), "house"
     else:
         assert target is not None
-        run, size, positions = open_target(target, settings or (), vocabulary)
-        name = bare_name(target)
-        chart = model_chart(run.model, size, context or max(run.tokens.context_length, positions or 1), name)
+        found, name = find_target(target, settings or (), vocabulary), bare_name(target)
+        length = context or max(found.config.tokens.context_length, found.positions or 1)
+        chart = model_chart(found.config.model, found.vocabulary_size, length, name)
         text = write_mermaid(chart) if mermaid else draw_chart(chart)
     out = out or Path(f"{name}{(MERMAID if mermaid else SVG)[0]}")
     save_drawing(out, text)

@@ -30,12 +30,14 @@ def distill(
 
     The student uses the tokenizer, the text and the held-out parts of the first teacher.
     """
-    from fledge.cli.train import begun, named_by, summarise
+    from fledge.cli.train import summarise
     from fledge.run import Run
+    from fledge.runs.folder import named_by
     from fledge.start.distill import distillation
     from fledge.training import parse_duration
 
     limit = parse_duration(time_limit) if time_limit is not None else None
     overrides = [*(set_ or []), *named_by(out, set_ or [])]
     run = Run(distillation(teachers, into, overrides, share), out, quiet=quiet)
-    summarise(run.train(resume=begun(run), time_limit=limit, leave=True))
+    run.begun()
+    summarise(run.train(time_limit=limit, leave=True))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,12 +12,9 @@ import typer
 from fledge.cli.places import At, recipes, trained
 from fledge.cli.root import Quiet
 from fledge.cli.settings import Set
-from fledge.errors import FledgeError, command, note
-from fledge.files import read_json
+from fledge.errors import FledgeError, command
 
 if TYPE_CHECKING:
-    from fledge.bundle import Bundle
-    from fledge.run import Run
     from fledge.training import TrainingResult
 
 
@@ -53,10 +47,13 @@ def train(
 
     After Ctrl-C or a crash, the same command resumes.
     """
-    from fledge.training import join_ranks, parse_duration
+    from fledge.run import Run, is_main
+    from fledge.runs.folder import named_by
+    from fledge.training import parse_duration
 
     started = time.monotonic()
     limit = parse_duration(time_limit) if time_limit is not None else None
+    changes = set_ or []
     if resume is not None and (recipe or from_ or out):
         raise FledgeError("--resume continues a run unchanged. Leave out the recipe, --from and --out.")
     if overfit_one_batch and (resume or from_ or time_limit or profile):
@@ -65,158 +62,34 @@ def train(
         )
     if at is not None and resume is None and from_ is None:
         raise FledgeError("--at names a step of the run given with --resume or --from, its best or its last.")
-    checkpoint: Bundle | None = None
     if resume is not None:
-        run, checkpoint = resumed(resume, at, set_ or [], quiet)
+        run = Run.resume(resume, at, changes, quiet=quiet)
     elif overfit_one_batch and recipe is not None:
-        return overfit_check(recipe, out, set_ or [], quiet)
+        return overfit_check(recipe, out, changes, quiet)
     elif from_ is not None:
-        run = fine_tuned(recipe, from_, at, set_ or [], out, quiet)
-        checkpoint = begun(run)
+        run = Run.fine_tune(from_, recipe, out, at=at, overrides=changes, quiet=quiet)
+        run.begun()
     elif recipe is not None:
-        from fledge.run import Run
-
-        run = Run(recipe, out, overrides=[*(set_ or []), *named_by(out, set_ or [])], quiet=quiet)
-        checkpoint = begun(run)
+        run = Run(recipe, out, overrides=[*changes, *named_by(out, changes)], quiet=quiet)
+        run.begun()
     else:
         raise FledgeError(
             "Name a recipe, such as: fledge train akjv-demo. Or resume a run: fledge train --resume runs/NAME"
         )
-    with join_ranks(run.config.training.device) as ranks:
-        run.quiet = run.quiet or not ranks.main
-        with ranks.main_first():
-            _ = run.tokens
-        left = None if limit is None else limit - (time.monotonic() - started)
-        result = run.train(resume=checkpoint, time_limit=left, profile=profile, leave=True)
-        if ranks.main:
-            summarise(result)
+    left = None if limit is None else limit - (time.monotonic() - started)
+    result = run.train(time_limit=left, profile=profile, leave=True)
+    if is_main():
+        summarise(result)
 
 
 def overfit_check(recipe: str, out: Path | None, overrides: list[str], quiet: bool) -> None:
     """Say whether a model of the recipe learns its first batch by heart; one that does not ends with exit code 1."""
     from fledge.run import Run
-    from fledge.training.overfit import overfit_one_batch
 
-    run = Run(recipe, out, overrides=overrides, quiet=quiet)
-    windows = run.windows("train")
-    found = overfit_one_batch(run.config, run.tokenizer.vocab_size, windows, (lambda text: None) if quiet else print)
+    found = Run(recipe, out, overrides=overrides, quiet=quiet).overfit_one_batch(print if not quiet else lambda _: None)
     print(found.sentence())
     if not found.learned:
         raise typer.Exit(1)
-
-
-def named_by(out: Path | None, overrides: list[str]) -> list[str]:
-    """The change that names a run by its folder, or by what it is called there already."""
-    if out is None or any(change.partition("=")[0].strip() == "name" for change in overrides):
-        return []
-    kept = out / "config.json"
-    values = read_json(kept) if kept.is_file() else {}
-    name = values.get("name", out.absolute().name) if isinstance(values, dict) else out.absolute().name
-    return [f"name={json.dumps(name)}"] if name else []
-
-
-TUNING = "finetune"
-"The recipe of --from where none is named."
-
-
-def resumed(folder: Path, at: str | None, overrides: list[str], quiet: bool) -> tuple[Run, Bundle]:
-    """The run in a folder, with the checkpoint to go on from. Changed settings are kept when training begins."""
-    from fledge.run import Run
-    from fledge.runs.branches import settings_file
-    from fledge.runs.checkpoints import LAST
-    from fledge.training import load_checkpoint
-    from fledge.training.continuity import check_same_model, notable_changes
-
-    run = Run.open(folder, overrides, settings=settings_file(folder, at), quiet=quiet)
-    checkpoint = load_checkpoint(folder, at)
-    check_same_model(run.config, checkpoint)
-    asked = [text.partition("=")[0].strip() for text in overrides]
-    for sentence in notable_changes(run.config, checkpoint, asked, back=at not in (None, LAST)):
-        note(sentence)
-    run.bundle = checkpoint  # its tokenizer decides what tokens fit
-    if not quiet and os.environ.get("RANK", "0") == "0" and (over := complete(run, checkpoint)):
-        note(over)
-    return run, checkpoint
-
-
-def complete(run: Run, checkpoint: Bundle) -> str:
-    """The sentence that a run has no step left, and how it gets more; empty where it has some."""
-    from fledge.training.progress import Progress, total_steps
-
-    progress = Progress.of(checkpoint)
-    if progress.step < total_steps(run.config, progress):
-        return ""
-    tokens = run.config.training.tokens
-    longer = f"training.steps={2 * progress.step}" if tokens is None else f"training.tokens={2 * tokens}"
-    again = command("train", "--resume", run.folder, "--set", longer)
-    return f"{run.folder} is complete already. To train it further: {again}"
-
-
-def begun(run: Run) -> Bundle | None:
-    """The checkpoint to go on from, where the same command was stopped before; other settings are refused."""
-    from fledge.runs.checkpoints import checkpoints, step_of
-    from fledge.training import load_checkpoint
-
-    if not checkpoints(run.folder):
-        return None
-    run.claim()
-    checkpoint = run.bundle = load_checkpoint(run.folder)
-    if not run.quiet and os.environ.get("RANK", "0") == "0":
-        step, steps = step_of(checkpoint.path) or 0, run.config.steps
-        print(
-            complete(run, checkpoint)
-            or f"{run.folder} was started before with the same settings: resuming from step {step} of {steps}.",
-            file=sys.stderr,
-        )
-    return checkpoint
-
-
-def fine_tuned(
-    recipe: str | None, source: Path, at: str | None, overrides: list[str], out: Path | None, quiet: bool
-) -> Run:
-    """A new run that starts from a bundle's weights: its model and tokenizer, and the recipe's everything else."""
-    from fledge.bundle import load_bundle
-    from fledge.config import load_recipe
-    from fledge.run import Run
-    from fledge.runs import find_bundle
-    from fledge.runs.folder import of_run
-
-    bundle = load_bundle(find_bundle(source, at))
-    if recipe is not None:
-        config = load_recipe(recipe)
-    else:
-        own = of_run(bundle.config, source)
-        same = {"corpus": own.corpus, "tokens": own.tokens, "sampling": own.sampling}
-        config = load_recipe(TUNING).model_copy(update=same)
-    set_here = {change.partition("=")[0].strip() for change in overrides}
-    if config.name != TUNING and not set_here & {"optimizer.learning_rate", "optimizer.name"}:
-        note(
-            f"The learning rate of {config.name} is meant for a new model, and may undo what this one has learned. "
-            f"{command('train', TUNING, '--from', source)} begins at one for fine-tuning."
-        )
-    length = min(config.tokens.context_length, bundle.model.context_length)
-    config = config.model_copy(
-        update={
-            "model": bundle.config.model,
-            "tokenizer": bundle.config.tokenizer,
-            "tokens": config.tokens.model_copy(update={"context_length": length}),
-        }
-    )
-    folder = out if out is not None else Path("runs") / f"{config.name}-from-{source.name}"
-    if folder.absolute() in (bundle.path.absolute(), *bundle.path.absolute().parents):
-        raise FledgeError(
-            f"--from starts a new run, and {folder} holds the bundle it starts from: choose another --out."
-        )
-    if not quiet:
-        model = bundle.config.model
-        instead = f" instead of {config.name}'s" if recipe is not None and config.name != TUNING else ""
-        print(
-            f"From {source}: the weights, the model ({model.architecture}, {model.layers} layers × {model.width}), the "
-            f"tokenizer ({bundle.tokenizer.vocab_size:,} ids) and its context of {length} tokens{instead}. Text, "
-            f"learning rate and length are those of {config.name}.",
-            file=sys.stderr,
-        )
-    return Run(config, folder, overrides=[*overrides, *named_by(folder, overrides)], bundle=bundle, quiet=quiet)
 
 
 def summarise(result: TrainingResult) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fledge.bundle.hub import place_of
 from fledge.bundle.manifest import MANIFEST
 from fledge.config import RunConfig, changed, parse
+from fledge.corpus import hub
 from fledge.errors import FledgeError, command
 from fledge.files import finished_name, read_json, require_utf8, write_json
 from fledge.runs.branches import settings_file
@@ -19,7 +22,7 @@ from fledge.runs.origin import begin_again, keep_origin, other_origin
 
 if TYPE_CHECKING:
     from fledge.bundle import Bundle
-    from fledge.tokens import TokenSplit
+    from fledge.tokens import TokenSplit, TokenStore
 
 
 def is_run(folder: Path) -> bool:
@@ -53,6 +56,15 @@ def kept_settings(path: Path) -> dict[str, Any]:
     if isinstance(values, dict) and isinstance(values.get("corpus"), dict):
         values["corpus"].setdefault("split", "document")
     return values
+
+
+def named_by(folder: Path | None, overrides: Iterable[str]) -> list[str]:
+    """The override that names a run by its folder, or by what it is called there already; nothing where one does."""
+    if folder is None or any(change.partition("=")[0].strip() == "name" for change in overrides):
+        return []
+    values = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
+    name = values.get("name", folder.absolute().name) if isinstance(values, dict) else folder.absolute().name
+    return [f"name={json.dumps(name)}"] if name else []
 
 
 def with_new_settings(kept: Any) -> Any:
@@ -91,6 +103,30 @@ def _settings(folder: Path) -> RunConfig:
     return parse(RunConfig, with_new_settings(read_json(folder / CONFIG)), where=str(folder / CONFIG))
 
 
+def pinned(config: RunConfig, folder: Path) -> RunConfig:
+    """Settings with a commit in every address of a hub: the one that the run in the folder has, or that of today."""
+    kept: dict[str, str] = {}
+    if (folder / CONFIG).is_file():
+        settings = read_json(folder / CONFIG)
+        text, ids = (settings.get(group) or {} for group in ("corpus", "tokenizer"))
+        for name in (*text.get("source", ()), *text.get("validation_source", ()), ids.get("path")):
+            if hub.is_hub(name):
+                kept[str(hub.parse(name)._replace(revision=None))] = name
+
+    def pin(name: str) -> str:
+        if not hub.is_hub(name) or hub.COMMIT.fullmatch((address := hub.parse(name)).revision or ""):
+            return name
+        return kept.get(str(address)) or str(hub.pinned(address))
+
+    corpus, tokenizer = config.corpus, config.tokenizer
+    sources, held_out = (tuple(map(pin, names)) for names in (corpus.source, corpus.validation_source))
+    path = tokenizer.path and pin(tokenizer.path)
+    if (sources, held_out, path) == (corpus.source, corpus.validation_source, tokenizer.path):
+        return config
+    corpus = corpus.model_copy(update={"source": sources, "validation_source": held_out})
+    return config.model_copy(update={"corpus": corpus, "tokenizer": tokenizer.model_copy(update={"path": path})})
+
+
 # -- tokens -----------------------------------------------------------------------------------------------------------
 
 
@@ -107,6 +143,18 @@ def store_of(path: Path) -> Path | None:
 
 def _holds_store(place: Path) -> bool:
     return (place / "store.json").is_file()
+
+
+def kept_tokens(folder: Path, config: RunConfig) -> TokenStore | None:
+    """The whole store in a run's folder, where the settings of the text are those that it was written with."""
+    from fledge.tokens import TokenStore
+
+    kept = folder / CONFIG
+    if not _holds_store(folder / TOKENS) or not kept.is_file():
+        return None
+    if with_new_settings(kept_settings(kept)).get("corpus") != config.corpus.model_dump(mode="json"):
+        return None
+    return TokenStore.open(folder / TOKENS)
 
 
 def held_out(path: Path) -> TokenSplit | None:

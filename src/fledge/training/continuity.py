@@ -1,22 +1,27 @@
-"""Whether a run may go on from a checkpoint with the settings it has now, and what is worth saying of the changes."""
+"""Beginning from weights that exist: whether a run may resume with the settings it has now, and fine-tuning."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fledge.bundle import load_bundle
 from fledge.bundle.save import without_places
-from fledge.config import RunConfig, changed
-from fledge.errors import FledgeError
-from fledge.runs.checkpoints import step_of
+from fledge.config import RunConfig, changed, load_recipe
+from fledge.errors import FledgeError, command, note
+from fledge.runs.checkpoints import LAST, At, find_bundle, step_of
+from fledge.runs.folder import of_run
 from fledge.training.averaging import Average
 from fledge.training.optimizers import build_optimizer
-from fledge.training.progress import Progress
+from fledge.training.progress import Progress, total_steps
 
 if TYPE_CHECKING:
     from fledge.bundle import Bundle
 
 LENGTH = ("training.steps", "training.tokens")
+TUNING = "finetune"
+"The recipe of a fine-tuning that names none."
 
 
 def check_training_state(checkpoint: Bundle) -> None:
@@ -41,6 +46,57 @@ def check_same_model(config: RunConfig, resume: Bundle) -> None:
             f"{resume.path} was trained with another model or tokenizer: {'; '.join(differing)}. "
             "Leave these settings as they were, or start a new run."
         )
+
+
+def resumed(config: RunConfig, checkpoint: Bundle, overrides: Iterable[str], at: At) -> None:
+    """Refuse settings that the checkpoint at `at` does not fit, and say which others are not its own."""
+    check_same_model(config, checkpoint)
+    for sentence in notable_changes(config, checkpoint, names_of(overrides), back=at not in (None, LAST)):
+        note(sentence)
+
+
+def complete(config: RunConfig, checkpoint: Bundle, folder: Path) -> str:
+    """The sentence that a run has no step left, and how it gets more; empty where it has some."""
+    progress, tokens = Progress.of(checkpoint), config.training.tokens
+    if progress.step < total_steps(config, progress):
+        return ""
+    longer = f"training.steps={2 * progress.step}" if tokens is None else f"training.tokens={2 * tokens}"
+    again = command("train", "--resume", folder, "--set", longer)
+    return f"{folder} is complete already. To train it further: {again}"
+
+
+def names_of(overrides: Iterable[str]) -> set[str]:
+    """The settings that were changed: of `model.layers=6`, its name."""
+    return {change.partition("=")[0].strip() for change in overrides}
+
+
+def fine_tuned(
+    source: Path, recipe: str | Path | None, at: At, overrides: Iterable[str], quiet: bool
+) -> tuple[RunConfig, Bundle]:
+    """The settings of a run that starts from the weights at `source`, before its overrides, and the bundle there."""
+    bundle = load_bundle(find_bundle(source, at))
+    if recipe is not None:
+        config = load_recipe(recipe)
+    else:
+        own = of_run(bundle.config, source)
+        same = {"corpus": own.corpus, "tokens": own.tokens, "sampling": own.sampling}
+        config = load_recipe(TUNING).model_copy(update=same)
+    if config.name != TUNING and not names_of(overrides) & {"optimizer.learning_rate", "optimizer.name"}:
+        note(
+            f"The learning rate of {config.name} is meant for a new model, and may undo what this one has learned. "
+            f"{command('train', TUNING, '--from', source)} begins at one for fine-tuning."
+        )
+    length, model = min(config.tokens.context_length, bundle.model.context_length), bundle.config.model
+    tokens = config.tokens.model_copy(update={"context_length": length})
+    config = config.model_copy(update={"model": model, "tokenizer": bundle.config.tokenizer, "tokens": tokens})
+    if not quiet:
+        instead = f" instead of {config.name}'s" if recipe is not None and config.name != TUNING else ""
+        note(
+            f"From {source}: the weights, the model ({model.architecture}, {model.layers} layers × {model.width}), the "
+            f"tokenizer ({bundle.tokenizer.vocab_size:,} ids) and its context of {length} tokens{instead}. Text, "
+            f"learning rate and length are those of {config.name}."
+        )
+    return config, bundle
 
 
 def notable_changes(config: RunConfig, resume: Bundle, asked: Iterable[str], back: bool) -> list[str]:
