@@ -12,7 +12,7 @@ import pytest
 from fledge.corpus import Corpus
 from fledge.corpus.clean import clean
 from fledge.corpus.inspect import inspect, leak
-from fledge.corpus.private import find_private, is_card, mask
+from fledge.corpus.private import find_private, is_card, mask, recurring_lines
 from fledge.errors import FledgeError
 from fledge.reports.corpus import corpus_page
 from tests.corpus.test_copies import changed, story
@@ -67,6 +67,7 @@ def test_clean_drops_what_is_broken_and_masks_what_is_private_on_request(tmp_pat
     assert dict(done.left_out) == {"mojibake": 1, "markup": 1, "script": 1}
     kept = read(tmp_path / "clean.jsonl")
     assert not any("Diary" in text for text in kept)
+    assert inspect(opened(source)).recurring == {"My Diary, all rights reserved": 12 / 16}
     assert kept[-1].startswith("write to [e-mail] word")
 
 
@@ -97,6 +98,23 @@ def test_every_reading_shows_how_far_it_is(tmp_path, monkeypatch, capsys):
     lines = capsys.readouterr().err.splitlines()
     titles = ["finding near-copies", "finding repeated passages", "writing"]
     assert [line.partition(":")[0] for line in lines if "(100%)" in line] == titles
+
+
+def test_a_document_of_recurring_lines_alone_is_listed_as_empty(tmp_path):
+    footer = "all rights reserved"
+    source = written(
+        tmp_path / "text.jsonl", [f"{story(random.Random(seed))}\n{footer}" for seed in range(12)] + [footer]
+    )
+    done = clean(opened(source), tmp_path / "clean.jsonl", drop=("lines",), alike=1)
+    notes = [json.loads(line) for line in (tmp_path / "clean.jsonl.left-out").read_text().splitlines()]
+    assert done.left_out.total() == len(notes) == 1
+    assert notes[0]["document"] == 12
+
+
+def test_lines_recur_near_the_edges_of_documents_and_the_middle_of_long_ones_is_not_kept_in_memory():
+    edge, middle = b"all rights reserved", b"a line of the middle"
+    long = b"\n".join([edge, b"one line\n" * 10_000, middle, b"other line\n" * 10_000, edge])
+    assert recurring_lines([long] * 10).keys() == {edge, b"one line", b"other line"}
 
 
 def test_nothing_is_left_behind_where_cleaning_ends_early(tmp_path):

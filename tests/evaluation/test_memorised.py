@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from itertools import islice
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -15,7 +17,8 @@ from fledge.corpus import Corpus
 from fledge.errors import FledgeError
 from fledge.evaluation.memorised import continued, memorised, training_store, without_leaks
 from fledge.model import build_model
-from fledge.reports.memorised import measured
+from fledge.reports.memorised import add_memorised, add_memorised_arms, measured
+from fledge.reports.page import Page
 from fledge.run import Run
 from fledge.tokens import write_store
 from fledge.tokens.index import PassageIndex
@@ -51,7 +54,7 @@ def test_a_parrot_continues_every_passage_and_an_untrained_model_none(store, mon
     """The share of held-out text is that of its phrases, which stand in the training text too."""
     model = build_model(ModelConfig(layers=1, width=32, heads=2), 260, 64)
     found = memorised(model, ByteTokenizer(), store, SamplingConfig(prompt="the"), samples=2)
-    assert (found.extracted, found.generated, found.by_heart) == (0, 0, False)
+    assert (found.extracted, found.generated, found.continued, found.by_heart) == (0, 0, 0, False)
     assert found.held_out > 0.4
     tokens = store.split("train").tokens.tolist()
     parrot = Parrot(tokens)
@@ -59,7 +62,26 @@ def test_a_parrot_continues_every_passage_and_an_untrained_model_none(store, mon
     rows = torch.tensor([tokens[i : i + 32] for i in starts])
     assert continued(parrot, rows, 32).tolist() == [tokens[i + 32 : i + 64] for i in starts]
     monkeypatch.setattr("fledge.generation.generate", lambda *_: [])
-    assert memorised(parrot, ByteTokenizer(), store, SamplingConfig()).by_heart
+    repeated = memorised(parrot, ByteTokenizer(), store, SamplingConfig())
+    assert repeated.by_heart
+    assert repeated.continued == 1
+    page = Page("", "")
+    add_memorised_arms(page, {"small": found, "parrot": repeated, "removed": None})
+    rows = [line.split("|")[1:-1] for line in page.markdown().splitlines() if line.startswith("| ")]
+    assert [[cell.strip() for cell in (row[0], *row[3:])] for row in rows[1:]] == [
+        ["small", "0.0%", "0.0%", "no"],
+        ["parrot", "100.0%", f"{repeated.extracted:.1%}", "yes"],
+    ]
+
+
+def test_a_text_too_long_for_an_index_in_a_report_is_said(store, monkeypatch):
+    monkeypatch.setattr("fledge.reports.memorised.INDEXED", 0)
+    page = Page("", "")
+    add_memorised(page, SimpleNamespace(tokens=store), None)
+    assert "Not measured" in page.markdown()
+    PassageIndex.of(store)
+    monkeypatch.setattr("fledge.evaluation.memorised.memorised", lambda *_: "measured")
+    assert measured(MagicMock(tokens=store)) == "measured"
 
 
 def test_the_training_tokens_are_found_beside_a_checkpoint_or_asked_for(store, tmp_path):

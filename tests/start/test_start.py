@@ -199,6 +199,13 @@ def test_a_report_gives_its_final_figure_on_the_test_part_where_there_is_one(tmp
     assert found.baselines["bigram"] == baselines(train, held_out, run.tokenizer.vocab_size).bigram
     said = "the test part, which no checkpoint or setting was chosen by"
     assert (said in found.path.read_text()) == bool(fraction)
+    for learned in (
+        "in stretches of 20 or more",
+        "which people wrote",
+        "after training passages",
+        "held-out documents of",
+    ):
+        assert learned in found.path.read_text()
 
 
 def test_another_time_goes_on_with_what_there_is(tmp_path, monkeypatch):

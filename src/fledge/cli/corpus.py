@@ -146,8 +146,8 @@ def copied(console: Console, report: Report) -> None:
     for finding, numbers in report.examples.items():
         listed = ", ".join(f"{number:,}" for number in numbers)
         console.print(f"  {finding}: first in document {listed} (counted from 0)", soft_wrap=True)
-    for line in report.recurring[:5]:
-        console.print(escape(harmless(f"  in most documents: {line[:100]!r}")), soft_wrap=True)
+    for line, share in list(report.recurring.items())[:5]:
+        console.print(escape(harmless(f"  in {share:.0%} of documents: {line[:100]!r}")), soft_wrap=True)
 
 
 @app.command()

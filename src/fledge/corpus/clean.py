@@ -106,19 +106,18 @@ def clean(
         for number, document in enumerate(documents):
             result.documents += 1
             result.bytes += len(document)
-            why = reason(number, document)
+            why, left = reason(number, document), without_lines(document, lines)
+            if why is None and not left.strip():
+                why = {"reason": "empty"}
             if why is not None:
                 result.left_out[why["reason"]] += 1
                 opening = document[:OPENING].decode("utf-8", "replace")
                 notes.write(json.dumps({"document": number, **why, "opening": opening}).encode() + b"\n")
                 continue
-            document = without_lines(document, lines)
+            document = left
             if masked:
                 document, counts = mask(document)
                 result.masked += counts
-            if not document.strip():
-                result.left_out["empty"] += 1
-                continue
             result.kept += 1
             result.kept_bytes += len(document)
             if as_json:

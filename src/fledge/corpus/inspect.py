@@ -54,8 +54,8 @@ class Report:
     markup: int = 0
     examples: dict[str, list[int]] = field(default_factory=dict)
     "The numbers of the first documents with each finding: mojibake, markup, private kinds, and the rarer scripts."
-    recurring: list[str] = field(default_factory=list)
-    "Lines that stand in most documents."
+    recurring: dict[str, float] = field(default_factory=dict)
+    "Lines that stand in most documents, and in which share of them."
     skipped: int = 0
     formats: dict[str, int] = field(default_factory=dict)
     samples: list[str] = field(default_factory=list)
@@ -137,7 +137,10 @@ def _copied(corpus: Corpus, report: Report, progress: bool) -> None:
     report.repeated_bytes = passages.covered(PASSAGE)
     report.passages = passages.largest(GROUPS)
     report.leaked = leak(corpus, progress=progress)
-    report.recurring = sorted(line.decode("utf-8", "replace") for line in recurring_lines(corpus.documents()))
+    lines = recurring_lines(corpus.documents())
+    report.recurring = {
+        line.decode("utf-8", "replace"): lines[line] for line in sorted(lines, key=lambda one: -lines[one])
+    }
 
 
 def leak(held_out: Corpus, train: Corpus | None = None, progress: bool = False) -> dict[int, float]:

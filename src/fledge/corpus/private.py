@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 FORMS = {
     "e-mail": rb"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){0,4}\.[A-Za-z]{2,24}\b",
@@ -129,21 +129,23 @@ def has_markup(document: bytes) -> bool:
     return sum(1 for _, _ in zip(MARKUP.finditer(document), range(MANY_TAGS), strict=False)) == MANY_TAGS
 
 
-def recurring_lines(documents: Iterable[bytes]) -> set[bytes]:
-    """Lines that stand in most of the documents, such as headers and footers."""
+def recurring_lines(documents: Iterable[bytes]) -> dict[bytes, float]:
+    """Lines near the beginning or the end of most documents, such as headers and footers; and of which share."""
     counts: Counter[bytes] = Counter()
     total = 0
     for document in documents:
+        if len(document) > 2 * LOOKED_AT:
+            document = document[:LOOKED_AT] + b"\n" + document[-LOOKED_AT:]
         counts.update({line for line in map(bytes.strip, document.split(b"\n")) if len(line) >= 8})
         total += 1
         if total == SAMPLED:
             break
     if total < ENOUGH_DOCUMENTS:
-        return set()
-    return {line for line, count in counts.items() if count > RECURRING * total}
+        return {}
+    return {line: count / total for line, count in counts.items() if count > RECURRING * total}
 
 
-def without_lines(document: bytes, lines: set[bytes]) -> bytes:
+def without_lines(document: bytes, lines: Collection[bytes]) -> bytes:
     """The document without those lines."""
     if not lines:
         return document

@@ -41,6 +41,8 @@ class Memorised:
     "The same share of held-out text, which people wrote; None where nothing is held out."
     extracted: float
     "The share of training passages that the model continues word for word, 32 tokens after 32, greedily."
+    continued: float
+    "The share of copied tokens, as `generated` counts them, in what the model writes after those passages."
     longest: int
     "Tokens of the longest generated stretch that stands in the training text."
     generated_by_length: dict[int, float] = field(default_factory=dict)
@@ -119,16 +121,19 @@ def memorised(
     human = [index.longest(held_out, os.cpu_count() or 1)[0]] if len(held_out) >= COPIED else []
     of_model, of_people = shares(lengths), shares(human)
     half = max(1, min(PROMPT_TOKENS, model.context_length // 2))
-    extracted = 0.0
+    extracted = after_passages = 0.0
     if len(tokens) >= 2 * half:
         count = min(PROMPTS, len(tokens) - 2 * half + 1)
         starts = np.linspace(0, len(tokens) - 2 * half, count).astype(np.int64)
         rows = torch.from_numpy(np.stack([tokens[start : start + 2 * half] for start in starts]).astype(np.int64))
-        extracted = float((continued(model, rows[:, :half], half) == rows[:, half:]).all(1).float().mean())
+        written = continued(model, rows[:, :half], half)
+        extracted = float((written == rows[:, half:]).all(1).float().mean())
+        after_passages = shares([index.longest(row)[0] for row in written.numpy()])[COPIED]
     return Memorised(
         generated=of_model.get(COPIED, 0.0),
         held_out=of_people.get(COPIED),
         extracted=extracted,
+        continued=after_passages,
         longest=max((int(one.max()) for one in lengths), default=0),
         generated_by_length=of_model,
         held_out_by_length=of_people,

@@ -52,7 +52,8 @@ def corpus_page(name: str, report: Report) -> Page:
         rows = [(finding, ", ".join(f"{n:,}" for n in numbers)) for finding, numbers in report.examples.items()]
         page.table(["finding", "first documents with it"], rows)
     if report.recurring:
-        page.table(["lines that stand in most documents"], [(line[:OPENING],) for line in report.recurring])
+        lines = [(line[:OPENING], f"{share:.0%}") for line, share in report.recurring.items()]
+        page.table(["lines that stand in most documents", "of the documents"], lines)
     for warning in report.warnings:
         page.paragraph(warning)
     return page

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fledge.plot import curves
 from fledge.reports.page import Page
+from fledge.tokens.store import PASSAGES
 
 if TYPE_CHECKING:
     from fledge.evaluation import Evaluation
@@ -18,11 +19,11 @@ TITLE = "What it learned by heart"
 
 
 def measured(run: Run) -> Memorised | None:
-    """What a run's model learned by heart; None where its text is too long to be looked through for a report."""
+    """What a run's model learned by heart; None where its text is too long to be indexed for a report."""
     from fledge.evaluation.memorised import memorised
 
     store = run.tokens
-    if len(store.split("train").tokens) > INDEXED:
+    if len(store.split("train").tokens) > INDEXED and not (store.folder / PASSAGES).is_dir():
         return None
     return memorised(run.model, run.tokenizer, store, run.config.sampling)
 
@@ -32,16 +33,21 @@ def add_memorised(page: Page, run: Run, evaluation: Evaluation) -> None:
     from fledge.evaluation.memorised import without_leaks
 
     found = measured(run)
+    page.heading(TITLE)
     if found is None:
+        page.paragraph(
+            f"Not measured: the training text has more than {INDEXED:,} tokens, and no index of its passages yet. "
+            "fledge generate --sources makes one; then write the report again."
+        )
         return
     leaked, loss = without_leaks(run.tokens, evaluation.by_document, run.tokens.final)
-    page.heading(TITLE)
     page.table(
         ["", ""],
         [
             ("generated tokens in stretches of 20 or more that stand in the training text", f"{found.generated:.1%}"),
             ("the same of held-out text, which people wrote", share(found.held_out)),
-            ("training passages continued word for word, 32 tokens after 32", f"{found.extracted:.1%}"),
+            ("the same of what it writes after training passages, 32 tokens after 32", f"{found.continued:.1%}"),
+            ("training passages continued word for word", f"{found.extracted:.1%}"),
             ("longest generated stretch that stands in the training text, in tokens", found.longest),
             ("held-out documents of which half or more stands in the training text", f"{leaked:.1%}"),
         ],
@@ -73,18 +79,22 @@ def add_memorised(page: Page, run: Run, evaluation: Evaluation) -> None:
 def add_memorised_arms(page: Page, arms: Mapping[str, Memorised | None]) -> None:
     """A row for each arm of an experiment."""
     rows = [
-        (name, f"{one.generated:.1%}", share(one.held_out), f"{one.extracted:.1%}", "yes" if one.by_heart else "no")
+        (
+            name,
+            *map(share, (one.generated, one.held_out, one.continued, one.extracted)),
+            "yes" if one.by_heart else "no",
+        )
         for name, one in arms.items()
         if one is not None
     ]
     if not rows:
         return
     page.heading("What they learned by heart" if len(rows) > 1 else TITLE)
-    page.table(["arm", "copied", "held-out text", "extracted", "by heart"], rows)
+    page.table(["arm", "copied", "held-out text", "after passages", "extracted", "by heart"], rows)
     page.paragraph(
         "Copied: generated tokens in stretches of 20 or more that stand word for word in the training text, beside the "
-        "same share of held-out text, which people wrote. Extracted: training passages that the model continues word "
-        "for word, 32 tokens after 32."
+        "same share of held-out text, which people wrote, and of what the model writes after training passages, 32 "
+        "tokens after 32. Extracted: passages that it continues word for word."
     )
 
 
