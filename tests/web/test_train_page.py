@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 
-from fledge.files import read_json
+from fledge.files import read_json, write_json
+from fledge.tokenizer import train_bpe
 from fledge.web.jobs import Jobs
-from fledge.web.launch import STATE
+from fledge.web.launch import JOB, LOCK, STATE
 from tests.web.browser import browsing, chromium
 from tests.web.conftest import serving
 from tests.web.test_browser import FOCUSED, until
-from tests.web.test_training import LINES
+from tests.web.test_training import LINES, make_plan
+from tests.web.world import make_run
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark", "has_touch": True}
 CLICKS = """
@@ -68,6 +70,51 @@ def test_a_newcomer_meets_the_text_first(empty: tuple[Path, str]) -> None:
         page.keyboard.press("Enter")
         until(page, f"({FOCUSED}) === 'model.layers'")
         assert page.locator(".changes").get_by_text("Number of blocks.").is_visible()
+
+
+def test_what_was_asked_for_elsewhere_is_asked_for_again_with_a_change(empty: tuple[Path, str]) -> None:
+    """A plan or a training that another page began is whole here: its text, its time and what was set by hand."""
+    runs, address = empty
+    (runs / "texts").mkdir()
+    (runs / "texts" / "eggs.jsonl").write_bytes(LINES)
+    text = str(runs.absolute() / "texts" / "eggs.jsonl")
+    make_plan(runs, "eggs", [text], time="20m", set={"model.width": 32})
+    asked = {"recipe": "akjv", "bundle": None, "texts": ["texts/eggs.jsonl"], "set": {"training.steps": "12"}}
+    make_job(runs, "0", "plan", "eggs")
+    make_job(runs, "1", "train", "birds", asked)
+    make_run(runs / "birds", train_bpe([LINES], 300, []), [], steps=200, seed=1)
+    with browsing() as page:
+        sent: list[Any] = []
+        page.route("**/api/training/p*", lambda route: (sent.append(route.request.post_data_json), route.abort()))
+        page.route("**/api/training/train", lambda route: (sent.append(route.request.post_data_json), route.abort()))
+        page.goto(f"{address}/#/train")
+        page.get_by_role("button", name="eggs").click()
+        plan = page.get_by_label("Plan", exact=True)
+        plan.get_by_text("nine times in ten between 1.25 and 2.00").wait_for()
+        plan.get_by_label("model.layers").fill("3")
+        page.keyboard.press("Enter")
+        page.get_by_role("alert").wait_for()
+        assert sent.pop() == {
+            "texts": ["texts/eggs.jsonl"],
+            "seconds": 1200,
+            "run": "eggs",
+            "set": {"model.width": "32", "model.layers": "3"},
+        }
+        page.get_by_role("button", name="birds").click()
+        page.get_by_role("button", name="Start again with a change").click()
+        page.get_by_label("training.steps", exact=True).fill("24")
+        page.get_by_role("button", name="Start training").click()
+        until(page, "document.querySelector('[role=alert]').textContent !== ''")
+        assert sent.pop() == {"recipe": "akjv", "texts": ["texts/eggs.jsonl"], "set": {"training.steps": "24"}}
+
+
+def make_job(runs: Path, name: str, kind: str, run: str, asked: dict[str, Any] | None = None) -> None:
+    """One that has ended, as the server keeps it."""
+    folder = runs / ".jobs" / name
+    job = {"kind": kind, "run": run, "device": "cpu", "commands": [["--version"]], "asked": asked, "created": 1.0}
+    write_json(folder / JOB, job)
+    write_json(folder / STATE, {"state": "ended", "started": 1.0, "ended": 2.0, "code": 0, "stopped": False})
+    (folder / LOCK).touch()
 
 
 @pytest.mark.slow

@@ -5,21 +5,26 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
-from fledge.files import read_json
+from fledge.config import load_recipe
+from fledge.files import read_json, write_json
+from fledge.runs.layout import CONFIG, START
 from fledge.web.app import create_app
 from fledge.web.jobs import Jobs
 from fledge.web.launch import STATE
 from fledge.web.orders import OURS, duration
 from tests.web.test_uploads import ADDRESS, send
+from tests.web.world import write_metrics
 
 WORDS = [first + vowel + last for first in "bdfglmnprst" for vowel in "aeiou" for last in "dgmnt"]
 LINES = "".join(
@@ -38,6 +43,20 @@ def home(tmp_path: Path) -> Iterator[Path]:
     for job in Jobs(runs).all():
         if job.state in ("waiting", "running"):
             os.killpg(read_json(runs / ".jobs" / job.id / STATE)["pid"], signal.SIGKILL)
+
+
+def make_plan(home: Path, name: str, texts: list[str], teachers: int = 0, **kept: Any) -> Path:
+    """A run as `fledge start --plan` leaves it."""
+    folder = home / name
+    values = {"training.steps": 200, "model.layers": 2}
+    config = load_recipe("akjv-demo", [f"{key}={value}" for key, value in values.items()])
+    taught = config.training.model_copy(update={"teachers": tuple(map(str, range(teachers)))})
+    write_json(folder / CONFIG, config.model_copy(update={"training": taught}).model_dump(mode="json"))
+    plan = {"texts": texts, "time": "2m", "set": {}, "speed": 1000.0, "counts": {"bigram": 2.5, "trigram": 2.25}}
+    forecast = {"bits_per_byte": 1.5, "low": 1.25, "high": 2.0}
+    choices = [[{key: value}, f"as {key} has to be"] for key, value in values.items()]
+    write_json(folder / START, {**plan, "forecast": forecast, "choices": choices, **kept})
+    return folder
 
 
 def refused(answer: Any, status: int, words: str) -> None:
@@ -105,6 +124,47 @@ def test_the_verdict_is_that_of_the_evaluations(world: Path) -> None:
     assert standing["trained"]
     assert standing["plan"] is None
     assert "overfit" in standing["verdict"]
+
+
+def test_a_plan_says_what_is_expected_and_counts_the_time_of_its_teachers(home: Path) -> None:
+    """What the command says, the page says too; a plan that is damaged is a sentence."""
+    name = send(client_of(home), "eggs.jsonl", LINES).json()["text"]
+    folder = make_plan(home, "eggs", [str(home / name)], teachers=3)
+    client = client_of(home)
+    standing = client.get("/api/training/run", params={"run": "eggs"}).json()
+    plan = standing["plan"]
+    assert plan["expected"] == {"bits_per_byte": 1.5, "low": 1.25, "high": 2.0}
+    assert plan["seconds"] == pytest.approx((1 + 3 * 1.4) * plan["tokens"] / plan["speed"])
+    assert (standing["trained"], standing["teacher"]) == (False, None)
+    for place in ("tokens", "teachers/1/checkpoints", "teachers/2/checkpoints"):
+        (folder / place).mkdir(parents=True)
+    write_metrics(folder / "teachers" / "1", range(0, 20, 5), seed=1)
+    standing = client_of(home).get("/api/training/run", params={"run": "eggs"}).json()
+    assert (standing["trained"], standing["teacher"]) == (False, "eggs/teachers/1")  # nothing to generate with yet
+    write_metrics(folder, range(0, 20, 5), seed=1)
+    assert client.get("/api/training/run", params={"run": "eggs"}).json()["teacher"] is None
+    kept = read_json(folder / START)
+    for key, value in (("choices", 3), ("speed", "fast"), ("forecast", {"low": 1})):
+        write_json(folder / START, {**kept, key: value})
+        refused(client.get("/api/training/run", params={"run": "eggs"}), 400, "start.json is damaged")
+
+
+def test_a_new_text_gets_a_run_of_its_own_name(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan that it replaces goes, and its name with it; a training can be asked for again as it was."""
+    monkeypatch.setattr("fledge.web.jobs.subprocess.Popen", lambda *_, **__: SimpleNamespace(poll=lambda: 0))
+    client = client_of(home)
+    eggs, birds = (
+        send(client, f"{name}.jsonl", LINES + tail).json()["text"] for name, tail in (("eggs", b"\n"), ("birds", b""))
+    )
+    make_plan(home, "eggs", [str(home / eggs)])
+    client = client_of(home)
+    job = client.post("/api/training/plan", json={"texts": [birds], "seconds": 60, "run": "eggs"}).json()
+    assert job["run"] == "birds"
+    assert not (home / "eggs").exists()
+    asked = {"recipe": "akjv-demo", "bundle": None, "texts": [eggs], "set": {"training.steps": "12"}}
+    client.post("/api/training/train", json={**asked, "name": "first"})
+    assert client.get("/api/training/run", params={"run": "first"}).json()["asked"] == asked
+    shutil.rmtree(home / ".jobs")  # no process is behind them
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(60, "1m"), (5400, "90m"), (86400, "24h"), (45, "45s")])

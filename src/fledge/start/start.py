@@ -99,6 +99,7 @@ class Start:
         """The run that was planned for another time, with its text, tokenizer, model and what it has learned: a longer
         time adds steps, a shorter one takes none away."""
         from fledge.run import Run
+        from fledge.tokens import TokenStore
         from fledge.training import parse_duration
 
         self.write_tokens(run)
@@ -107,7 +108,8 @@ class Start:
         former_plan = read_json(self.folder / START)
         planned = int(plan.get("training.steps", config.steps))  # of this file, for a kill may come before the next
         size = config.training.batch_size * config.tokens.context_length
-        unique = len(run.tokens.split("train").tokens)
+        # Not the run's own: it would refuse a folder whose settings a kill left shorter than those of the recipe.
+        unique = len(TokenStore.open(self.folder / "tokens").split("train").tokens)
         sensible = choose.MOST_PASSES * unique // size
         steps = planned + int(max(0.0, min(TRAINED * more * self.speed / size, sensible - planned)))
         said = f"{self.folder / RECIPE}, chosen before for {former}: going on with its tokenizer and model"

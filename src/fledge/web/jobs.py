@@ -74,8 +74,15 @@ class Jobs:
         """The newest job of a run."""
         return next((job for job in self.all() if job.run == run), None)
 
-    def begin(self, kind: str, run: str, device: str, commands: Sequence[Sequence[str]]) -> Job:
-        """Start the process that runs the commands when their turn comes."""
+    def begin(
+        self,
+        kind: str,
+        run: str,
+        device: str,
+        commands: Sequence[Sequence[str]],
+        asked: dict[str, Any] | None = None,
+    ) -> Job:
+        """Start the process that runs the commands when their turn comes; `asked` is kept with it."""
         active = [job for job in self.all() if job.state in ("waiting", "running")]
         if any(job.run == run for job in active):
             raise FledgeError(f"{run} is being planned or trained already. Wait for it, or stop it first.")
@@ -94,6 +101,7 @@ class Jobs:
                     "run": run,
                     "device": device,
                     "commands": [list(words) for words in commands],
+                    "asked": asked,
                     "cwd": os.getcwd(),
                     "created": time.time(),
                 },
@@ -143,6 +151,10 @@ class Jobs:
     def commands(self, name: str) -> list[list[str]]:
         values: dict[str, Any] = read_json(self.folder / name / JOB)
         return [list(map(str, words)) for words in values["commands"]]
+
+    def asked(self, name: str) -> dict[str, Any] | None:
+        values: dict[str, Any] = read_json(self.folder / name / JOB)
+        return values.get("asked")
 
     def _folders(self) -> list[Path]:
         if self.folder.is_symlink() or not self.folder.is_dir():

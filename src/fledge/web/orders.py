@@ -14,10 +14,11 @@ from pydantic import Field
 from fledge.config import load_recipe, recipe_names
 from fledge.errors import FledgeError, nearest
 from fledge.files import PARTIAL, read_json
-from fledge.runs.layout import CONFIG, START, TOKENIZER
+from fledge.runs.layout import CHECKPOINTS, CONFIG, METRICS, START, TOKENIZER
 from fledge.start.look import name_of
 from fledge.start.plan import given
 from fledge.start.start import RECIPE
+from fledge.start.work import TEACHERS
 from fledge.training.stops import parse_duration
 from fledge.web.jobs import Job, Jobs
 from fledge.web.library import Library, NotFound
@@ -86,10 +87,8 @@ class Trainings:
         places, changes = self.texts.find(request.texts), words_of(request.set)
         given(changes[1::2])  # an unknown setting is refused now
         if request.run is not None:
-            folder = self.planned(request.run)
-            self.discard(folder)
-        else:
-            folder = self.free(name_of(places[0]))
+            self.discard(self.planned(request.run))
+        folder = self.free(name_of(places[0]))
         words = ["start", *places, "--time", duration(request.seconds), "--out", shown(folder), "--plan", *changes]
         return self.jobs.begin("plan", folder.name, device_of(request.set), [words])
 
@@ -117,7 +116,8 @@ class Trainings:
         folder = self.free(request.name or name)
         out = shown(folder)
         commands = [[*words, "--out", out, *changes], ["report", out]]
-        return self.jobs.begin("train", folder.name, device_of(request.set), commands)
+        asked = request.model_dump(exclude={"name"})
+        return self.jobs.begin("train", folder.name, device_of(request.set), commands, asked)
 
     def go_on(self, request: GoOnRequest) -> Job:
         folder = self.library.run(request.run)
@@ -129,14 +129,16 @@ class Trainings:
             return self.jobs.begin("start", folder.name, device, [again(folder, request.seconds)])
         if request.seconds is not None:
             raise FledgeError(f"{request.run} was not planned for a time. Train it for more steps instead.")
-        if any(folder.glob("checkpoints/step-*/bundle.json")):
+        asked = self.jobs.asked(former.id) if former is not None else None
+        if has_checkpoint(folder):
             more = self.twice(folder) if request.twice else []
-            return self.jobs.begin("train", folder.name, device, [["train", "--resume", out, *more], ["report", out]])
+            commands = [["train", "--resume", out, *more], ["report", out]]
+            return self.jobs.begin("train", folder.name, device, commands, asked)
         if former is None or former.kind != "train":
             raise FledgeError(
                 f"{request.run} has no checkpoint yet and was not started from this page. Start it again."
             )
-        return self.jobs.begin("train", folder.name, device, self.jobs.commands(former.id))
+        return self.jobs.begin("train", folder.name, device, self.jobs.commands(former.id), asked)
 
     def twice(self, folder: Path) -> list[str]:
         training = read_json(folder / CONFIG)["training"]
@@ -210,6 +212,16 @@ def is_untrained(folder: Path) -> bool:
     except FileNotFoundError:
         return True
     return names <= {CONFIG, START, RECIPE, TOKENIZER}
+
+
+def has_checkpoint(folder: Path) -> bool:
+    return any(folder.glob(f"{CHECKPOINTS}/step-*/bundle.json"))
+
+
+def teacher_of(folder: Path, run: str) -> str | None:
+    """The newest teacher of a run that has not begun itself, by its name in the library."""
+    begun = [] if (folder / METRICS).is_file() else sorted(folder.glob(f"{TEACHERS}/[1-9]/{METRICS}"))
+    return f"{run}/{TEACHERS}/{begun[-1].parent.name}" if begun else None
 
 
 def device_of(changes: dict[str, Any]) -> str:

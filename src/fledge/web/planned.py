@@ -12,12 +12,21 @@ from fledge.errors import FledgeError
 from fledge.files import read_json
 from fledge.runs.layout import CONFIG, START, TOKENIZER
 from fledge.runs.metrics import evaluations
+from fledge.start.work import cost
 from fledge.web.schemas import Answer
 
 
 class PlannedChoice(Answer):
     values: dict[str, Any]
     why: str
+
+
+class Expected(Answer):
+    """Bits per byte that the model is expected to reach, and the interval that holds them nine times in ten."""
+
+    bits_per_byte: float
+    low: float
+    high: float
 
 
 class StartPlan(Answer):
@@ -35,11 +44,15 @@ class StartPlan(Answer):
     steps: int | None
     tokens: int | None
     "That it will see."
+    teachers: int
+    "Models of the same size that are trained first, to teach this one."
     seconds: float | None
-    "Of its steps, at the speed that was measured."
+    "Of all their steps, at the speed that was measured."
     speed: float
     counts: dict[str, float]
     "Bits per byte that counting tokens reaches: what the model should beat."
+    expected: Expected | None
+    "None of a plan that an older version made, and where too little text is held out."
 
 
 class Setting(Answer):
@@ -60,8 +73,16 @@ def plan_of(folder: Path, name_of: Callable[[str], str | None]) -> StartPlan | N
     if not isinstance(kept, dict) or not {"choices", "texts", "time", "speed", "set"} <= kept.keys():
         return None
     config = parse(RunConfig, read_json(folder / CONFIG), where=f"{folder.name}/{CONFIG}")
-    forecast = _forecast(folder, config)
-    speed = float(kept["speed"])
+    try:
+        return _plan(kept, config, _account(folder, config), name_of)
+    except (KeyError, TypeError, ValueError):
+        raise FledgeError(f"{folder.name}/{START} is damaged. Plan again, in another folder.") from None
+
+
+def _plan(
+    kept: dict[str, Any], config: RunConfig, account: dict[str, Any], name_of: Callable[[str], str | None]
+) -> StartPlan:
+    speed, teachers = float(kept["speed"]), len(config.training.teachers)
     tokens = config.steps * config.training.batch_size * config.tokens.context_length
     return StartPlan(
         texts=[name for place in kept["texts"] if (name := name_of(place)) is not None],
@@ -70,14 +91,16 @@ def plan_of(folder: Path, name_of: Callable[[str], str | None]) -> StartPlan | N
         choices=[PlannedChoice(values=values, why=why) for values, why in kept["choices"]],
         steps=config.steps,
         tokens=tokens,
-        seconds=tokens / speed if speed else None,
+        teachers=teachers,
+        seconds=cost(tokens, teachers) / speed if speed else None,
         speed=speed,
         counts=kept.get("counts", {}),
-        **forecast,
+        expected=kept.get("forecast"),
+        **account,
     )
 
 
-def _forecast(folder: Path, config: RunConfig) -> dict[str, Any]:
+def _account(folder: Path, config: RunConfig) -> dict[str, Any]:
     from fledge.accounting import account_run
 
     try:

@@ -22,7 +22,8 @@ from fledge.web.orders import (
     StopRequest,
     Trainings,
     TrainRequest,
-    is_untrained,
+    has_checkpoint,
+    teacher_of,
 )
 from fledge.web.planned import Setting, StartPlan, plan_of, settings_list, verdict_of
 from fledge.web.schemas import Answer
@@ -56,6 +57,15 @@ class LogAnswer(Answer):
     text: str
 
 
+class Asked(Answer):
+    """What a training from a recipe or a bundle was asked for with: it can be asked for again, with a change."""
+
+    recipe: str | None
+    bundle: str | None
+    texts: list[str]
+    set: dict[str, str]
+
+
 class Standing(Answer):
     """A run as the page may go on with it."""
 
@@ -63,11 +73,15 @@ class Standing(Answer):
     job: JobFacts | None
     plan: StartPlan | None
     "Of a run that began with one."
+    asked: Asked | None
+    "Of one that the page began without a plan."
     trained: bool
     "Whether it has a checkpoint."
     verdict: str | None
     "Whether it overfits, once it was evaluated."
     steps: int | None
+    teacher: str | None
+    "The run that is trained now, where others teach this one and it has not begun itself."
 
 
 class SettingsList(Answer):
@@ -142,9 +156,11 @@ def routes(library: Library, texts: Texts) -> APIRouter:
             run=run,
             job=facts(job) if job else None,
             plan=plan,
-            trained=not is_untrained(folder),
+            asked=trainings.jobs.asked(job.id) if job else None,
+            trained=has_checkpoint(folder),
             verdict=verdict_of(folder),
             steps=kept.get("training", {}).get("steps"),
+            teacher=teacher_of(folder, run),
         )
 
     @router.get("/settings")

@@ -37,7 +37,7 @@ export class Changes {
     const answer = await get("/api/training/settings", { recipe });
     this.settings = new Map(answer.settings.map((setting) => [setting.name, setting]));
     show(this.names, answer.settings.map((setting) => h("option", { value: setting.name }, setting.help)));
-    this.draw();
+    if (!this.list.contains(document.activeElement)) this.draw();  // what is being typed stays
   }
 
   set(values) {

@@ -24,14 +24,13 @@ export class Live {
     this.element = h("div", { class: "stack" }, h("section", { class: "card stack", "aria-label": "Training" }, this.head, this.chart, this.verdict), this.samples, this.report, this.more);
   }
 
-  get run() { return this.data.name; }
-
   close() { this.loss.close(); }
 
   /** What the server says of the run now, and what is new in its files. */
   async update(standing, summary) {
     this.standing = standing;
-    this.data.name = standing.run;
+    const source = standing.teacher ?? standing.run;
+    if (source !== this.data.name) this.data = new RunData(source);
     const fresh = summary ? await this.data.read(summary.updated) : false;
     this.drawHead(standing, summary);
     if (fresh) this.draw();
@@ -43,16 +42,16 @@ export class Live {
     if (this.more.open) this.readLog();
   }
 
-  drawHead({ run, job, plan, trained, steps }, summary) {
+  drawHead({ run, job, plan, asked, trained, steps, teacher }, summary) {
     const step = this.data.last("step") ?? 0, speed = this.data.last("tokens_per_second"), seconds = this.data.last("seconds");
     const state = job?.state ?? (summary?.state === "training" ? "running" : "stopped"), running = state === "running", active = running || state === "waiting";
     const left = running && step > 0 && steps ? (seconds / step) * (steps - step) : NaN;
     const facts = [state === "waiting" ? (job.ahead ? `${plural(job.ahead, "training")} before it` : "starts now") : null,
-      steps ? `step ${count(step)} of ${count(steps)}` : null, Number.isFinite(left) && step < steps ? `about ${duration(left)} left` : null,
-      running && steps && step >= steps ? "writing the report" : null, running && speed ? `${short(speed)} tokens/s` : null,
+      teacher ? `teacher ${teacher.split("/").at(-1)} of ${plan?.teachers}, then the model` : null, steps ? `step ${count(step)} of ${count(steps)}` : null, Number.isFinite(left) && step < steps ? `about ${duration(left)} left` : null,
+      running && !step ? "preparing" : null, running && steps && step >= steps && !teacher ? "writing the report" : null, running && speed ? `${short(speed)} tokens/s` : null,
       this.data.last("loss") !== undefined ? `loss ${fixed(this.data.last("loss"))}` : null, this.data.last("validation_loss") !== undefined ? `validation ${fixed(this.data.last("validation_loss"))}` : null].filter(Boolean);
     if (this.said !== state) { if (this.said) announce(`${run}: ${WORDS[state]}`); this.said = state; }
-    const complete = steps && step >= steps, { calls } = this;
+    const complete = steps && step >= steps && !teacher, { calls } = this;
     redraw(this.head, [run, state, facts, job?.problem, trained, summary?.has_report], () => show(this.head,
       h("div", { class: "row spread" }, h("h2", {}, run), h("span", { class: `state ${running ? "training" : state}` }, WORDS[state])),
       steps ? h("div", { class: "progress wide", role: "progressbar", "aria-label": "Steps", "aria-valuemin": 0, "aria-valuemax": steps, "aria-valuenow": step }, h("i", { style: { width: `${Math.min(100, (100 * step) / steps)}%` } })) : null,
@@ -64,7 +63,7 @@ export class Live {
         active && job && h("button", { type: "button", onclick: () => calls.stop(job) }, state === "waiting" ? "Leave the queue" : "Stop"),
         !active && !complete && h("button", { type: "button", class: trained ? null : "primary", onclick: () => calls.goOn(run) }, "Go on"),
         !active && (complete || state === "finished") && h("button", { type: "button", onclick: () => calls.longer(run, plan) }, plan ? "Train for twice the time" : "Train for twice the steps"),
-        plan && !active && h("button", { type: "button", onclick: () => calls.again(plan) }, "Start again with a change"),
+        (plan || asked) && !active && h("button", { type: "button", onclick: () => calls.again(plan ?? asked) }, "Start again with a change"),
         trained && h("a", { href: `#/learn?${new URLSearchParams({ run })}` }, "See how it learned"),
         trained && !active && h("a", { href: `#/inside?${new URLSearchParams({ bundle: run })}` }, "Look inside"))));
   }

@@ -101,7 +101,7 @@ export class Texts {
     this.onchange(names);
     this.facts.hidden = !names.length;
     if (!names.length) return;
-    show(this.facts, h("h2", {}, "About the text"), h("p", { class: "row small muted" }, h("span", { class: "spinner", "aria-hidden": "true" }), "Looking for copies and problems…"));
+    show(this.facts, h("h2", {}, "About the text"), h("p", { class: "row busy small muted" }, h("span", { class: "spinner", "aria-hidden": "true" }), "Looking for copies and problems…"));
     this.facts.told = null;
     try {
       const answer = await get(`/api/texts/facts?${names.map((name) => new URLSearchParams({ text: name })).join("&")}`);

@@ -30,20 +30,21 @@ class Train {
     this.way = "plan";
     this.texts = new Texts(() => this.drawGo());
     this.changes = new Changes(() => this.drawGo());
-    this.plan = new PlanCard({ onstart: (name) => this.ask("start", { run: name }), onchange: (name, value) => { this.changes.change(name, value); this.submit(); }, ondiscard: (name) => this.discard(name) });
+    this.plan = new PlanCard({ onstart: (name) => this.ask("start", { run: name }), onchange: (name, value) => this.replan({ [name]: value }), ondiscard: (name) => this.discard(name), onstop: (job) => this.ask("stop", { job: job.id }) });
     const words = h("output", {}, "");
     this.time = h("input", { type: "range", min: "0", max: String(TIMES.length - 1), step: "1", value: String(memory.get("train.time", 3)), oninput: () => { tell(); memory.set("train.time", Number(this.time.value)); } });
     const tell = () => { words.textContent = TIMES[this.time.value][1]; this.time.setAttribute("aria-valuetext", TIMES[this.time.value][1]); };
     tell();
     this.recipe = h("select", { onchange: () => this.changes.open(this.recipe.value) });
     this.bundle = h("select");
+    this.begins = segments("Begin with", WAYS, "plan", (way) => this.choose(way));
     this.ways = h("div", { class: "stack" });
     this.timed = field("All of it may take", this.time, words);
     this.go = h("button", { type: "button", class: "primary", onclick: () => this.submit() }, "Plan");
     this.queue = h("section", { class: "card", "aria-label": "Trainings", hidden: true });
     this.right = h("div", { class: "stack" });
     this.setup = h("div", { class: "stack" }, this.texts.element, h("section", { class: "card stack", "aria-label": "Time" }, h("h2", {}, "2. Your time"),
-      segments("Begin with", WAYS, "plan", (way) => this.choose(way)), this.ways, this.changes.element, h("div", { class: "row" }, this.go)), this.queue);
+      this.begins, this.ways, this.changes.element, h("div", { class: "row" }, this.go)), this.queue);
     this.welcome = h("div", { class: "nothing" }, "Choose a text and a time. Before training starts, you see what fledge would choose, why, and what it costs.");
     show(place, h("header", { class: "head" }, h("h1", {}, "Train"), h("p", {}, "Train a language model on your own text, on this machine. Nothing leaves the machine, and training continues when you close the page.")),
       h("div", { class: "train-layout" }, this.setup, h("div", { class: "stack" }, this.right, this.texts.facts)));
@@ -90,8 +91,15 @@ class Train {
   async submit() {
     const texts = [...this.texts.chosen], set = this.changes.values;
     if (this.way !== "plan") { await this.ask("train", { [this.way]: this[this.way].value, texts, set }); return; }
-    const replaced = this.standing?.plan && !this.standing.trained && !["waiting", "running"].includes(this.standing.job?.state) ? this.standing.run : null;
+    const { job, plan, run } = this.standing ?? {}, replaced = plan && job?.kind === "plan" && !["waiting", "running"].includes(job.state) ? run : null;
     await this.ask("plan", { texts, seconds: TIMES[this.time.value][0], set, run: replaced });
+  }
+
+  /** The plan that is shown, with a choice changed: also one that was made on another page, for what is set up there. */
+  async replan(change) {
+    if (this.own !== this.run) this.setUp(this.standing.plan);
+    this.changes.set({ ...this.changes.values, ...change });
+    await this.submit();
   }
 
   /** A request that begins or changes a training, which is then the one that is shown. */
@@ -99,6 +107,7 @@ class Train {
     this.go.disabled = true;
     try {
       const job = await post(`/api/training/${what}`, values);
+      if (what === "plan") this.own = job.run;
       this.show(job.run);
       await this.refresh();
       if (innerWidth <= 960) this.right.scrollIntoView({ block: "start" });
@@ -149,31 +158,42 @@ class Train {
     if (asked !== this.run || this.closed) return;
     this.standing = standing;
     this.texts.facts.hidden = !this.texts.chosen.size || standing.trained;
-    const { job } = standing, summary = runs.find((each) => each.name === standing.run);
+    const { job } = standing, summary = runs.find((each) => each.name === (standing.teacher ?? standing.run));
     if (job?.kind === "plan" && !standing.trained) {
       if (this.right.firstChild !== this.plan.element) show(this.right, this.plan.element);
-      if (["waiting", "running"].includes(job.state)) this.plan.wait(job);
+      if (["waiting", "running"].includes(job.state)) {
+        const { text } = await get("/api/training/log", { job: job.id }).catch(() => ({ text: "" }));
+        this.plan.wait(job, text.replace(/^\$.*\n/, ""));
+      }
       else if (standing.plan && job.state === "finished") this.plan.draw(standing.run, standing.plan, this.changes.settings);
       else this.plan.fail(job);
       return;
     }
     if (!this.live) {
       this.live = new Live(standing.run, { stop: (each) => this.ask("stop", { job: each.id }), goOn: (run) => this.ask("go-on", { run }),
-        longer: (run, plan) => this.ask("go-on", plan ? { run, seconds: 2 * seconds(plan.time) } : { run, twice: true }), again: (plan) => this.again(plan) });
+        longer: (run, plan) => this.ask("go-on", plan ? { run, seconds: 2 * seconds(plan.time) } : { run, twice: true }), again: (asked) => this.again(asked) });
       show(this.right, this.live.element);
     }
     await this.live.update(standing, summary);
   }
 
-  /** The same text and changes, for a person to change something of. */
-  again(plan) {
-    this.texts.chosen = new Set(plan.texts);
+  /** What a training was asked for with: its text, its changes, and its time, recipe or model. */
+  setUp(asked) {
+    const wanted = asked.recipe ? "recipe" : asked.bundle ? "bundle" : "plan";
+    this.begins.children[WAYS.findIndex(([way]) => way === wanted)].click();
+    this.texts.chosen = new Set(asked.texts);
     this.texts.draw();
     this.texts.look();
-    this.changes.set(Object.fromEntries(Object.entries(plan.set).map(([name, value]) => [name, String(value)])));
-    const wanted = seconds(plan.time);
-    this.time.value = TIMES.reduce((best, [value], i) => (Math.abs(value - wanted) < Math.abs(TIMES[best][0] - wanted) ? i : best), 0);
+    this.changes.set(Object.fromEntries(Object.entries(asked.set).map(([name, value]) => [name, String(value)])));
+    if (wanted !== "plan") { this[wanted].value = asked[wanted]; return; }
+    const off = ([time]) => Math.abs(time - seconds(asked.time));
+    this.time.value = TIMES.reduce((best, entry, i) => (off(entry) < off(TIMES[best]) ? i : best), 0);
     this.time.dispatchEvent(new Event("input"));
+  }
+
+  /** The same once more, for a person to change something of. */
+  again(asked) {
+    this.setUp(asked);
     this.changes.element.open = true;
     this.show(null);
     this.fresh = true;
