@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any, Literal, get_args, get_origin
 
-from fledge.config import ModelConfig, RunConfig, recipe_names
+from fledge.config import ModelConfig, RunConfig, documentation, recipe_names
 from fledge.model.families import GGUF, HUB, SIZES, TRAINING, Family
 from fledge.model.transformer import Transformer
 
@@ -19,7 +19,7 @@ Every setting has one name, one default and one explanation. The name is the sam
 line (`--set model.layers=6` or `--model.layers 6`) and in Python (`fledge.Run("akjv-demo",
 overrides=["model.layers=6"])`). A recipe lists the settings that differ from these defaults
 ([an example](training.md#a-recipe-of-your-own)). The packaged recipes are {recipes}.
-A run keeps all of its settings in `config.json`.
+A run keeps all of its settings in `config.json`. If one that you set has no effect, fledge says so.
 
 Write a value on the command line as in TOML: `--set 'corpus.source=["a.txt", "b.txt"]'`. A text needs no quotes, even
 if it looks like a number. `none` unsets a value; in a file, leave the setting out instead.
@@ -66,7 +66,7 @@ def row(path: str, field: Any) -> str:
     choices = [f"`{choice}`" for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
     default = field.get_default(call_default_factory=True)
     shown = "none" if default is None else f"`{json.dumps(default)}`"
-    cells = [f"`{path}`", shown, ", ".join(choices), " ".join((field.description or "").split())]
+    cells = [f"`{path}`", shown, ", ".join(choices), documentation(field)]
     return f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |\n"
 
 

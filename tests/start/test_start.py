@@ -212,7 +212,7 @@ def test_another_time_goes_on_with_what_there_is(tmp_path, monkeypatch):
     """Called again with more time: the same tokenizer, model and checkpoint, trained for more steps."""
     text, folder, said = tmp_path / "diary.txt", tmp_path / "run", []
     text.write_text("Today was a day like every other day, and I wrote a line about it.\n" * 600)
-    values = {key: parse_value(value) for key, _, value in (line.partition("=") for line in SMALL)}
+    values = {key: parse_value(value, key) for key, _, value in (line.partition("=") for line in SMALL)}
     opening = openings(Corpus.open(str(text)).documents("validation"), 1)[0]
     prompt = Choice({"sampling.prompt": opening}, "of the text")
     rhythm = Choice({**plan.watching(6), "training.patience": 2}, "often enough")

@@ -60,7 +60,7 @@ def generate(
 ) -> None:
     """Generate text with a model. Options that are not given come from the bundle's sampling settings."""
     from fledge.bundle import load_bundle
-    from fledge.config import SamplingConfig, parse
+    from fledge.config import RunConfig, SamplingConfig, parse, say_useless
     from fledge.generation import prepare, widen
     from fledge.runs import find_bundle
 
@@ -88,6 +88,7 @@ def generate(
     index = passage_index(loaded, store) if sources else None  # refused before anything is written
     prepare(widen(loaded.model))
     settings = parse(SamplingConfig, {**loaded.config.sampling.model_dump(), **given})
+    say_useless((f"sampling.{name}" for name in given), RunConfig(sampling=settings))
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if interactive or (at_terminal and not any(for_prompts.values())):
         from fledge.generation.interactive import converse

@@ -14,6 +14,8 @@ from fledge.config.reading import (
     parse_value,
     recipe_names,
     recipe_values,
+    say_useless,
+    unmet,
 )
 from fledge.config.refusals import ELSEWHERE, nearest_setting, setting_fields, setting_paths, settings_like
 from fledge.config.settings import (
@@ -27,6 +29,7 @@ from fledge.config.settings import (
     TokenizerConfig,
     TokensConfig,
     TrainingConfig,
+    documentation,
 )
 
 __all__ = [
@@ -44,6 +47,7 @@ __all__ = [
     "allow_code",
     "allowed_code",
     "changed",
+    "documentation",
     "load_recipe",
     "nearest_setting",
     "override_config",
@@ -51,7 +55,9 @@ __all__ = [
     "parse_value",
     "recipe_names",
     "recipe_values",
+    "say_useless",
     "setting_fields",
     "setting_paths",
     "settings_like",
+    "unmet",
 ]

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, time
 from importlib import resources
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from fledge.config.refusals import sentence, setting_fields
-from fledge.config.settings import RunConfig, Settings, types_of
-from fledge.errors import FledgeError, command, nearest, short
+from fledge.config.settings import RunConfig, Settings, needs_of, types_of
+from fledge.errors import FledgeError, command, nearest, note, short
 from fledge.files import did_you_mean, read_json
 
 if sys.version_info >= (3, 11):
@@ -43,9 +44,13 @@ def load_recipe(recipe: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
     2
     """
     values = recipe_values(str(recipe))
+    own = str(recipe) not in recipe_names() and not str(recipe).endswith(".json")  # which a run wrote, whole
+    written = [*changed({}, values)] if own else []
+    overrides = list(overrides)
     for override in overrides:
         _apply(values, override)
     config = parse(RunConfig, values, where=str(recipe))
+    say_useless([*written, *names_of(overrides)], config)
     require_code(config.imports, recipe)
     return config
 
@@ -143,9 +148,39 @@ def override_config(config: RunConfig, overrides: Iterable[str]) -> RunConfig:
     A default stays a default: `model_fields_set` names what somebody set.
     """
     values = config.model_dump(mode="json", exclude_unset=True)
+    overrides = list(overrides)
     for override in overrides:
         _apply(values, override)
-    return parse(RunConfig, values)
+    config = parse(RunConfig, values)
+    say_useless(names_of(overrides), config)
+    return config
+
+
+def names_of(overrides: Iterable[str]) -> list[str]:
+    """The settings that `a.b=c` overrides change."""
+    return [override.partition("=")[0].strip() for override in overrides]
+
+
+def unmet(name: str, config: RunConfig, varied: Sequence[str] = ()) -> str:
+    """The sentence that a setting has no effect beside the others, but for those that vary; empty where it has one.
+
+    >>> unmet("tokens.best_fit", RunConfig())
+    'tokens.best_fit has no effect with tokens.policy = stream.'
+    """
+    field = setting_fields().get(name)
+    for need in needs_of(field) if field else ():
+        value = attrgetter(need.setting)(config)
+        if need.setting not in varied and not need.effect(value):
+            return need.sentence(name, value)
+    return ""
+
+
+def say_useless(names: Iterable[str], *configs: RunConfig) -> None:
+    """Say which of the settings that a person named have no effect in any of these configurations."""
+    for name in names:
+        sentences = [unmet(name, config) for config in configs]
+        if all(sentences):
+            note(sentences[0])
 
 
 def _apply(values: dict[str, Any], override: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
-from fledge.config.settings import RunConfig, Settings
+from fledge.config.settings import RunConfig, Settings, documentation
 from fledge.errors import short
 
 
@@ -135,4 +135,4 @@ def setting_fields(kind: type[Settings] = RunConfig, prefix: str = "") -> dict[s
 
 def setting_paths(kind: type[Settings] = RunConfig, prefix: str = "") -> dict[str, str]:
     """Every leaf setting by its dotted name, with its documentation."""
-    return {name: field.description or "" for name, field in setting_fields(kind, prefix).items()}
+    return {name: documentation(field) for name, field in setting_fields(kind, prefix).items()}

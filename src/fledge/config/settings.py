@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
@@ -18,6 +19,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from fledge.errors import FledgeError
@@ -51,6 +53,15 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_one_or_more)]
 "Several texts, or one: `--set corpus.source=my.txt` needs no brackets."
 
 
+def needs_of(field: FieldInfo) -> list[Needs]:
+    return [mark for mark in field.metadata if isinstance(mark, Needs)]
+
+
+def documentation(field: FieldInfo) -> str:
+    """What is said under a field, in one line, and what it needs to have an effect."""
+    return " ".join([*(field.description or "").split(), *(need.words for need in needs_of(field))])
+
+
 def types_of(annotation: Any) -> list[Any]:
     """A field's type and all that it is made of, such as int within `Positive | None`."""
     return [annotation, *(kind for part in get_args(annotation) for kind in types_of(part))]
@@ -73,6 +84,50 @@ class _InSentences(ModelMetaclass):
 
             kind = cast("type[Settings]", cls)
             raise FledgeError(" ".join(sentence(kind, one) for one in error.errors())) from None
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Marks a setting that has an effect only while another has one of these values, or none of them."""
+
+    setting: str
+    values: tuple[Any, ...]
+    one: bool = True
+    on: str = "with {setting} = {value}"
+    "The end of the sentence that it has no effect."
+
+    @property
+    def words(self) -> str:
+        """For the documentation of the setting."""
+        if self.values in ((None,), ((),)):
+            return f"{'Only' if self.one else 'No effect'} without `{self.setting}`."
+        *first, last = (f"`{shown(value)}`" for value in self.values)
+        which = f"` = {', '.join(first)} or {last}" if first else f" = {last[1:]}"
+        return f"{'Only' if self.one else 'No effect'} with `{self.setting}{which}."
+
+    def effect(self, value: Any) -> bool:
+        return (value in self.values) is self.one
+
+    def sentence(self, name: str, value: Any) -> str:
+        on = "without {setting}" if value in (None, ()) else self.on
+        return f"{name} has no effect {on.format(setting=self.setting, value=shown(value))}."
+
+
+def shown(value: Any) -> str:
+    """A value as a person writes it.
+
+    >>> shown(True), shown(("a.txt", "b.txt"))
+    ('true', 'a.txt, b.txt')
+    """
+    return ", ".join(value) if isinstance(value, tuple) else str(value).lower() if value is True else str(value)
+
+
+def only(setting: str, *values: Any, on: str = Needs.on) -> Needs:
+    return Needs(setting, values, on=on)
+
+
+def unless(setting: str, *values: Any) -> Needs:
+    return Needs(setting, values, one=False)
 
 
 class Settings(BaseModel, metaclass=_InSentences):
@@ -106,13 +161,13 @@ class CorpusConfig(Settings):
     "Files, folders, globs or fsspec addresses, `-` for standard input, or the name of a corpus (`akjv`)."
     format: Literal["auto", "text", "files", "lines", "jsonl", "parquet", "akjv"] = "auto"
     "How the source is divided into documents: by separators, by file, by line, JSONL, Parquet, or Bible verses."
-    separator: str = "<|endoftext|>"
+    separator: Annotated[str, only("corpus.format", "auto", "text")] = "<|endoftext|>"
     "The text between two documents of a text file."
-    field: str = "text"
+    field: Annotated[str, only("corpus.format", "auto", "jsonl", "parquet")] = "text"
     "The field of a JSONL line, or the column of a Parquet file, that holds the text."
-    book_titles: bool = False
-    "For `akjv`: begin each verse with the title of its book."
-    validation_fraction: Annotated[float, Field(ge=0, le=0.5)] = 0.1
+    book_titles: Annotated[bool, only("corpus.format", "auto", "akjv")] = False
+    "Begin each verse with the title of its book."
+    validation_fraction: Annotated[float, Field(ge=0, le=0.5), only("corpus.validation_source", ())] = 0.1
     "Share of documents held out for validation, chosen by a hash of each document."
     test_fraction: Annotated[float, Field(ge=0, le=0.5)] = 0.0
     "Share of documents held out for the final figure; no checkpoint or setting is chosen by them."
@@ -122,9 +177,9 @@ class CorpusConfig(Settings):
     "`group` keeps near-copies in one part, so that no training text has a held-out copy; `document` splits each alone."
     split_seed: Seed = 0
     "Seed that chooses the held-out documents. It has no effect on a text of few documents, which is cut into blocks."
-    skip_bad: bool = False
+    skip_bad: Annotated[bool, only("corpus.format", "auto", "jsonl")] = False
     "Skip and count broken JSON lines instead of stopping at the first one."
-    max_document_bytes: Annotated[int, Field(ge=1, le=1 << 40)] = 1 << 28
+    max_document_bytes: Annotated[int, Field(ge=1, le=1 << 40), unless("corpus.format", "akjv")] = 1 << 28
     "Longer documents are refused, because a document must fit in memory. A text without separators may have any size."
 
     @model_validator(mode="after")
@@ -137,22 +192,26 @@ class CorpusConfig(Settings):
         return self
 
 
+_TRAINED = only("tokenizer.path", None)
+_BPE = only("tokenizer.kind", "bpe", on="on a {value} tokenizer")
+
+
 class TokenizerConfig(Settings):
     """How text becomes ids."""
 
-    kind: Literal["bpe", "word", "character"] = "bpe"
+    kind: Annotated[Literal["bpe", "word", "character"], _TRAINED] = "bpe"
     "Byte-pair encoding, whole words (rare ones are spelled out), or characters."
     path: FileName | None = None
     "An existing tokenizer (a folder, `tokenizer.json`, `.tiktoken`, `hf://owner/name`) to use instead of training one."
     vocabulary_size: Annotated[int, Field(ge=2)] | None = 4096
     "Number of ids, including special tokens and bytes. For BPE, none merges until no pair occurs twice."
-    special_tokens: Texts = ("<|endoftext|>",)
-    "For BPE: texts that get one id each and are never split or merged. They come first in the vocabulary."
-    pattern: str = "gpt2"
+    special_tokens: Annotated[Texts, _BPE, _TRAINED] = ("<|endoftext|>",)
+    "Texts that get one id each and are never split or merged. They come first in the vocabulary."
+    pattern: Annotated[str, _BPE, _TRAINED] = "gpt2"
     "Pre-tokenization pattern: `gpt2`, `cl100k`, `o200k`, or your own regular expression (slower)."
-    min_frequency: Positive = 1
+    min_frequency: Annotated[Positive, _TRAINED] = 1
     "Leave out words (word tokenizer) or pairs (BPE) that occur less often than this."
-    fit_on: Literal["train", "all"] = "train"
+    fit_on: Annotated[Literal["train", "all"], _TRAINED] = "train"
     "Train the tokenizer on the training part only, or on the whole text."
 
 
@@ -166,14 +225,14 @@ class TokensConfig(Settings):
     "Tokens in a window, which is what the model sees at once."
     policy: Policy = "stream"
     "How windows are cut from documents; the handbook's page on data explains each policy."
-    best_fit: bool = False
-    "For `packed`: fit whole documents into windows instead of cutting them at window edges. The padding is reported."
-    position_offset: Count = 0
-    "For `packed`: start each document's positions at a random offset, at most this large."
-    remainder: Literal["cut", "pad"] = "pad"
-    "For `aligned`: drop the remainder at the end of a document, or pad it on the right."
-    lanes: Positive | None = None
-    "For `lanes`: number of contiguous streams, which equals training.batch_size."
+    best_fit: Annotated[bool, only("tokens.policy", "packed")] = False
+    "Fit whole documents into windows instead of cutting them at window edges. The padding is reported."
+    position_offset: Annotated[Count, only("tokens.policy", "packed")] = 0
+    "Start each document's positions at a random offset, at most this large."
+    remainder: Annotated[Literal["cut", "pad"], only("tokens.policy", "aligned")] = "pad"
+    "Drop the remainder at the end of a document, or pad it on the right."
+    lanes: Annotated[Positive | None, only("tokens.policy", "lanes")] = None
+    "Number of contiguous streams, which equals training.batch_size."
     store: FileName | None = None
     "An existing token store to use instead of tokenizing the corpus."
 
@@ -199,15 +258,17 @@ class ModelConfig(Settings):
     "Gated SiLU, or a plain activation between two matrices."
     norm: Literal["rms", "layer", "none"] = "rms"
     "Root-mean-square norm, LayerNorm, or none."
-    norm_place: Literal["pre", "post"] = "pre"
+    norm_place: Annotated[Literal["pre", "post"], unless("model.norm", "none")] = "pre"
     "Norm before each sub-layer (`pre`), or after the residual addition (`post`) as in the original Transformer."
     norm_epsilon: PositiveFloat = 1e-5
     "Added to the variance inside each norm."
     position: Literal["rope", "learned", "sinusoidal", "none"] = "rope"
     "Position encoding: rotary, learned, sinusoidal or none."
-    rope_theta: PositiveFloat = 10_000.0
+    rope_theta: Annotated[PositiveFloat, only("model.position", "rope")] = 10_000.0
     "Base of the rotary frequencies."
-    rope_scaling: tuple[PositiveFloat, PositiveFloat, PositiveFloat, PositiveFloat] | None = None
+    rope_scaling: Annotated[
+        tuple[PositiveFloat, PositiveFloat, PositiveFloat, PositiveFloat] | None, only("model.position", "rope")
+    ] = None
     "Llama 3's longer context: factor, low and high frequency factor, first context length; none for plain RoPE."
     qk_norm: bool = False
     "Normalise the queries and keys of each head before the dot product."
@@ -304,7 +365,7 @@ class OptimizerConfig(Settings):
     "Peak learning rate, reached after warm-up. Sweeps start at 1/30 of it and end where training diverges."
     weight_decay: NonNegativeFloat = 0.1
     "Decoupled weight decay: each step multiplies the matrices by 1 - decay x their learning rate at that step."
-    head_decay: NonNegativeFloat | None = None
+    head_decay: Annotated[NonNegativeFloat | None, unless("model.tied", True)] = None
     "Weight decay of an untied head; none uses `weight_decay`."
     embedding_decay: NonNegativeFloat | None = None
     "Weight decay of embeddings and of a tied head; none for 0, or `weight_decay` with `decay_all`."
@@ -312,18 +373,18 @@ class OptimizerConfig(Settings):
     "Decay only the weights that the update already moves towards zero."
     decay_all: bool = False
     "Apply `weight_decay` to norms, biases and embeddings too."
-    beta1: Fraction = 0.9
+    beta1: Annotated[Fraction, unless("optimizer.name", "sgd")] = 0.9
     "AdamW: decay rate of the gradient's running mean."
-    beta2: Fraction = 0.95
+    beta2: Annotated[Fraction, unless("optimizer.name", "sgd")] = 0.95
     "AdamW: decay rate of the squared gradient's running mean."
-    epsilon: PositiveFloat = 1e-8
+    epsilon: Annotated[PositiveFloat, unless("optimizer.name", "sgd")] = 1e-8
     "AdamW: added to the denominator."
-    momentum: Fraction = 0.95
-    "SGD and Muon: momentum."
-    nesterov: bool = True
-    "SGD and Muon: use Nesterov momentum."
-    matrix_learning_rate: PositiveFloat = 0.02
-    "Muon: learning rate of the matrices; other parameters use `learning_rate`."
+    momentum: Annotated[Fraction, unless("optimizer.name", "adamw")] = 0.95
+    "Momentum of SGD and Muon."
+    nesterov: Annotated[bool, unless("optimizer.name", "adamw")] = True
+    "Use Nesterov momentum."
+    matrix_learning_rate: Annotated[PositiveFloat, only("optimizer.name", "muon")] = 0.02
+    "Learning rate of the matrices; other parameters use `learning_rate`."
     clip_norm: PositiveFloat | None = 1.0
     "Clip gradients to this global norm; none does not clip."
 
@@ -335,10 +396,10 @@ class ScheduleConfig(Settings):
     "Cosine decay, warm-up–stable–decay, linear decay, or a constant rate."
     warmup_steps: Count = 100
     "Steps of linear warm-up from zero."
-    final_fraction: Annotated[float, Field(ge=0, le=1)] = 0.1
+    final_fraction: Annotated[float, Field(ge=0, le=1), unless("schedule.name", "constant")] = 0.1
     "Learning rate at the end, as a fraction of the peak. The step after the last one would have it."
-    decay_fraction: Annotated[float, Field(gt=0, le=1)] = 0.2
-    "For `stable`: share of steps in the final decay."
+    decay_fraction: Annotated[float, Field(gt=0, le=1), only("schedule.name", "stable")] = 0.2
+    "Share of steps in the final decay."
     final_weight_decay_factor: NonNegativeFloat = 1.0
     "Factor on the weight decay at the last step, reached linearly from 1; 1 keeps the decay constant."
 
@@ -364,7 +425,7 @@ class TrainingConfig(Settings):
     "Compile the model with torch.compile; `auto` does so on a GPU."
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     "CPU threads for computation; none for one per core. Bit-exact results need the same number."
-    recompute: bool = False
+    recompute: Annotated[bool, unless("model.architecture", "rnn", "gru", "lstm")] = False
     "Recompute activations in the backward pass. This saves memory and costs about a third more compute."
     parallel: Literal["auto", "ddp", "fsdp"] = "auto"
     "With torchrun: replicate the model (ddp) or shard it (fsdp); `auto` replicates."
@@ -374,7 +435,7 @@ class TrainingConfig(Settings):
     "Average the weights over about this last share of the steps, and save the better set as the model. 0 turns it off."
     teachers: FileNames = ()
     "Models with the same tokenizer whose averaged prediction is learned in addition to the text (`fledge distill`)."
-    teachers_share: Fraction = 0.5
+    teachers_share: Annotated[Fraction, unless("training.teachers", ())] = 0.5
     "Share of the loss that comes from the teachers' prediction; the rest comes from the text."
     label_smoothing: Fraction = 0.0
     "Share of each target spread evenly over the vocabulary."
@@ -390,7 +451,7 @@ class TrainingConfig(Settings):
     "Number of newest checkpoints to keep."
     keep_best: bool = True
     "Save a checkpoint at each new minimum of the validation loss, and keep the newest of them as the run's model."
-    patience: Positive | None = None
+    patience: Annotated[Positive | None, unless("training.evaluate_every", 0)] = None
     "Stop early after this many evaluations in a row without a lower validation loss; none trains to the last step."
     keep_every: Count = 0
     "Also keep every checkpoint at a multiple of this many steps; 0 keeps none."
@@ -422,11 +483,11 @@ class SamplingConfig(Settings):
 
     temperature: NonNegativeFloat = 0.8
     "Sampling temperature: 0 always takes the most likely token, 1 leaves the model's probabilities unchanged."
-    top_k: Positive | None = None
+    top_k: Annotated[Positive | None, unless("sampling.temperature", 0)] = None
     "Sample from this many most likely tokens."
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_p: Annotated[Annotated[float, Field(gt=0, le=1)] | None, unless("sampling.temperature", 0)] = None
     "Sample from the most likely tokens that together reach this probability."
-    min_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    min_p: Annotated[Annotated[float, Field(gt=0, le=1)] | None, unless("sampling.temperature", 0)] = None
     "Sample from tokens whose probability is at least this fraction of the highest one."
     repetition_penalty: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
     "Factor that lowers the scores of tokens that already occurred; 1 for no penalty."
@@ -436,7 +497,7 @@ class SamplingConfig(Settings):
     "Texts that end generation, in addition to the end token. A special token's text stands for that token."
     stop_at_end: bool = True
     "Stop at the tokenizer's end token; if off, a new document follows."
-    seed: Seed = 0
+    seed: Annotated[Seed, unless("sampling.temperature", 0)] = 0
     "The same seed, prompt and model give the same text."
     samples: Annotated[int, Field(ge=1, le=1 << 16)] = 1
     "Number of texts to generate per prompt."

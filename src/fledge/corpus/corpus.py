@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from fledge.config import CorpusConfig, parse
+from fledge.config import CorpusConfig, RunConfig, parse, say_useless
 from fledge.corpus import akjv
 from fledge.corpus.batch import Batch, Block, Cursor, Gathered
 from fledge.corpus.copies import Sides
@@ -75,6 +75,10 @@ class Corpus:
             )
         found = _find(config.source, config.format, options, held_out=False)
         found += _find(config.validation_source, config.format, options, held_out=True)
+        given = (name for name, field in CorpusConfig.model_fields.items() if getattr(config, name) != field.default)
+        formats = {akjv.NAME if source.format == "memory" else source.format for source in found}
+        as_read = (config.model_copy(update={"format": format}) for format in formats)
+        say_useless((f"corpus.{name}" for name in given), *(RunConfig(corpus=corpus) for corpus in as_read))
         corpus = cls(found, options)
         corpus.config = config
         return corpus

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fledge import devices, memory
-from fledge.config import RunConfig, override_config, parse
+from fledge.config import RunConfig, override_config, parse, unmet
 from fledge.errors import FledgeError, note, notes_kept
 from fledge.experiments.plan import Arm, ExperimentPlan, key_of, with_length, with_shared_data
 from fledge.experiments.watch import OUTCOME, GivenUp, Watch
@@ -187,6 +187,8 @@ def check_effects(config: RunConfig, keys: Iterable[str]) -> None:
             raise FledgeError("name is the name of a run: no result depends on it.")
         if group == "model" and name not in {"architecture", *used} and "model.architecture" not in keys:
             raise FledgeError(f"{key} has no effect on model.architecture = {config.model.architecture}.")
+        if sentence := unmet(key, config, keys):
+            raise FledgeError(sentence)
 
 
 def with_rivals(trials: Sequence[Trial], before: Sequence[Trial] = ()) -> list[Trial]:

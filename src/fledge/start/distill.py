@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,10 +34,9 @@ def distillation(
     paths = [Path(teacher).absolute() for teacher in teachers]
     bundles = [load_bundle(find_bundle(path)) for path in paths]
     first = bundles[0]
-    settings: dict[str, object] = {"teachers": tuple(map(str, paths))}
-    if share is not None:
-        settings["teachers_share"] = share
-    config = load_recipe(recipe)
+    taught = [f"training.teachers={json.dumps([str(path) for path in paths])}"]
+    taught += [] if share is None else [f"training.teachers_share={share}"]
+    config = load_recipe(recipe, taught)
     if first.source.is_file():
         raise FledgeError(
             f"{first.source} is packed, and the student needs its tokenizer permanently. Unpack it into a "
@@ -49,7 +49,6 @@ def distillation(
             "corpus": own.corpus,
             "tokenizer": first.config.tokenizer.model_copy(update={"path": str(place)}),
             "tokens": config.tokens.model_copy(update={"store": None if store is None else str(store.absolute())}),
-            "training": config.training.model_copy(update=settings),
         }
     )
     config = override_config(config, overrides)

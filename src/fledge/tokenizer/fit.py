@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fledge.config import TokenizerConfig
+from fledge.config import RunConfig, TokenizerConfig, say_useless
 from fledge.corpus.split import TRAIN
-from fledge.errors import note
 from fledge.files import COMPRESSED, documents_format
 from fledge.progress import progress_bar
 from fledge.tokenizer.base import Tokenizer
@@ -45,8 +44,7 @@ def train_tokenizer(
             min_frequency=config.min_frequency,
             progress=progress,
         )
-    for setting in sorted(config.model_fields_set & {"pattern", "special_tokens"}):
-        note(f"tokenizer.{setting} has no effect on a {config.kind} tokenizer, whose own is fixed.")
+    say_useless((f"tokenizer.{name}" for name in config.model_fields_set), RunConfig(tokenizer=config))
     from fledge.tokenizer.character import CharacterTokenizer
     from fledge.tokenizer.word import WordTokenizer
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from fledge.config import RunConfig, load_recipe, parse, setting_fields
+from fledge.config import RunConfig, documentation, load_recipe, parse, setting_fields
 from fledge.errors import FledgeError
 from fledge.files import read_json
 from fledge.runs.layout import CONFIG, START, TOKENIZER
@@ -159,7 +159,7 @@ def settings_list(recipe: str | None, left_out: tuple[str, ...]) -> list[Setting
                 name=name,
                 value=values[group][leaf],
                 default=defaults[group][leaf],
-                help=" ".join((field.description or "").split()),
+                help=documentation(field),
                 choices=choices,
                 kind=kind,
             )
