@@ -12,7 +12,7 @@ import pytest
 from fledge.corpus import Corpus
 from fledge.corpus.clean import clean
 from fledge.corpus.inspect import inspect, leak
-from fledge.corpus.private import find_private, is_card, mask, recurring_lines
+from fledge.corpus.private import find_private, is_card, is_mojibake, mask, recurring_lines
 from fledge.errors import FledgeError
 from fledge.reports.corpus import corpus_page
 from tests.corpus.test_copies import changed, story
@@ -50,6 +50,16 @@ def test_clean_keeps_one_of_each_group_and_says_why_others_went(tmp_path):
     assert texts[1] not in read(tmp_path / "longest.jsonl")
     with pytest.raises(FledgeError, match="exists already"):
         clean(opened(source), tmp_path / "clean.jsonl")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252"])
+@pytest.mark.parametrize(
+    "text", ["в начале", "Ἐν ἀρχῇ ἦν", "בראשית ברא", "في البدء", "はじめに神は天と地とを", "태초에 하나님이", "l’été"]
+)
+def test_utf8_that_was_read_as_one_byte_a_letter_is_mojibake(text, encoding):
+    assert not is_mojibake(text.encode())
+    wrong = "".join(bytes([byte]).decode(encoding, "ignore") or chr(byte) for byte in text.encode())
+    assert is_mojibake(wrong.encode())
 
 
 def test_clean_drops_what_is_broken_and_masks_what_is_private_on_request(tmp_path):
@@ -162,6 +172,8 @@ def test_crc_collisions_are_no_copies():
         ("call (555) 123-4567 now", "phone"),
         ("AKIAIOSFODNN7EXAMPLE", "key"),
         ('password: "hunter22"', "password"),
+        ("password: hunter22", "password"),
+        ("pwd=letmein", "password"),
         ("QUJD" * 40 + "0+/=", "base64"),
     ],
 )
@@ -171,6 +183,7 @@ def test_private_things_are_known_by_their_form(text, kind):
 
 
 def test_plain_numbers_and_words_are_not_private():
+    assert list(find_private(b"He told us the secret: nobody else knew, and the password: Friendship.")) == []
     text = b"In 1914-1918 there were 4111 1111 1111 1112 of them, at 3.14159 and 10:30, on page 123. See a@b."
     assert list(find_private(text)) == []
     assert not is_card(b"0000000000000000")

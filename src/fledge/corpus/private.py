@@ -15,15 +15,19 @@ FORMS = {
     rb"|\b(?:AKIA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{36,80}|sk-[A-Za-z0-9_-]{20,100}|AIza[A-Za-z0-9_-]{35}"
     rb"|eyJ[A-Za-z0-9_-]{10,2000}\.eyJ[A-Za-z0-9_-]{2,4000}\.[A-Za-z0-9_-]{8,1000}|xox[abps]-[A-Za-z0-9-]{10,80})\b",
     "password": rb"(?i:(?<![A-Za-z])(?:password|passwort|passwd|pwd|api[_-]?key|secret(?:[_-]?access)?(?:[_-]?key)?)"
-    rb"[\"']?\s?[:=]\s?)[\"']?[^\s\"']{6,80}",
+    rb"[\"']?\s?[:=](?:\s?[\"']|(?!\s)|\s(?=\S{0,80}[^A-Za-z\s\"',.;:!?])))[^\s\"']{6,80}",  # "the secret: nobody" is prose
     "card": rb"\b(?:[0-9][ -]?){12,18}[0-9]\b",
     "phone": rb"(?<![\w.])(?:\+[0-9]{1,3}[ .-]?(?:\(?[0-9]{1,4}\)?[ .-]?){2,5}[0-9]{2,4}"
     rb"|\(?[0-9]{3}\)?[ .-][0-9]{3}[ .-][0-9]{4})(?![\w])",
     "base64": rb"(?<![A-Za-z0-9+/])(?=[A-Za-z0-9+/]{0,200}[0-9+/])[A-Za-z0-9+/]{120,}={0,2}",
 }
 PRIVATE = re.compile(b"|".join(b"(?P<%s>%s)" % (kind.replace("-", "_").encode(), form) for kind, form in FORMS.items()))
+CONTINUING = (  # what Latin-1 and Windows-1252 have for 0x80 to 0xBF
+    b"(?:\xc2[\x80-\xbf]|\xe2[\x80-\x84][\x80-\xbf]|\xc5[\x92\x93\xa0\xa1\xb8\xbd\xbe]|\xc6\x92|\xcb[\x86\x9c])"
+)
 MOJIBAKE = re.compile(
     b"\xc3[\x82\x83]\xc2[\x80-\xbf]|\xc3\xa2\xe2\x82\xac|\xef\xbf\xbd"  # UTF-8 read as Latin-1
+    b"|(?:\xc3[\x84-\x9f]" + CONTINUING + b"|\xc3[\xa0-\xaf]" + CONTINUING + b"{2}){3}"  # of other scripts
     b"|(?:\xd0[\xa0\xa1](?:[\xc2-\xd1][\x80-\xbf]|\xe2[\x80-\xbf]{2})){4}"  # as Windows-1251
 )
 MARKUP = re.compile(rb"</?[A-Za-z][A-Za-z0-9]{0,10}(?: [^<>\n]{0,200})?/?>|&(?:[a-z]{2,8}|#[0-9]{1,6});")
