@@ -16,6 +16,7 @@ from fledge.config import (
     load_recipe,
     override_config,
     parse,
+    parse_value,
     recipe_names,
     setting_paths,
 )
@@ -213,6 +214,7 @@ def test_a_value_is_read_as_the_type_of_its_setting_is() -> None:
     assert (config.corpus.source, config.sampling.prompt, config.name) == (("2024",), "1984", "7")
     assert (config.tokens.store, config.corpus.separator, config.corpus.field) == ("1e3", "none", "3")
     assert (config.sampling.stop, config.model.hidden) == (("true",), None)
+    assert (parse_value("none", "model.norm"), parse_value("none", "model.kv_heads")) == ("none", None)
 
 
 def test_a_name_that_is_a_day_is_a_name(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def distill(
     ],
     into: Annotated[str, typer.Option("--into", metavar="RECIPE", help="The student: a recipe's name or file.")],
     share: Annotated[
-        float | None, typer.Option(min=0, max=0.99, help="The teachers' share of the loss; default: 0.5.")
+        float | None, typer.Option(min=0, max=0.99, help="The teachers' share of the loss; default: the recipe's.")
     ] = None,
     set_: Set = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The student's run; default: runs/NAME.")] = None,

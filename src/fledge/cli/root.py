@@ -45,7 +45,8 @@ def with_common_options(verb: Callable[..., Any]) -> Callable[..., Any]:
     """
     signature, hints = inspect.signature(verb), get_type_hints(verb, include_extras=True)
     named = inspect.Parameter.KEYWORD_ONLY
-    groups = {name: fields for name, hint in hints.items() if (fields := Fields.of(hint))}
+    marks = ((name, mark) for name, hint in hints.items() for mark in getattr(hint, "__metadata__", ()))
+    groups = {name: mark for name, mark in marks if isinstance(mark, Fields)}
     own = [
         place
         for name, parameter in signature.parameters.items()

@@ -81,10 +81,6 @@ class Fields(NamedTuple):
     defaults: Mapping[str, Any] | None = MappingProxyType({})
     "Of the verb, where they differ from the settings' own; none where they are known later."
 
-    @staticmethod
-    def of(hint: Any) -> Fields | None:
-        return next((mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Fields)), None)
-
     @property
     def kind(self) -> Any:
         from fledge.config import RunConfig

@@ -10,8 +10,9 @@ import typer
 
 from fledge.errors import FledgeError
 
-TOKENIZER = "A fledge tokenizer's folder, tokenizer.json, vocab.json with merges.txt, a .tiktoken file, or a fetched "
-"name."
+TOKENIZER = (
+    "A fledge tokenizer's folder, tokenizer.json, vocab.json with merges.txt, a .tiktoken file, or a fetched name."
+)
 SOURCES = "Text: files, folders, globs, compressed or not; JSONL; Parquet; - for standard input; or akjv."
 
 TokenizerPath = Annotated[str, typer.Argument(metavar="TOKENIZER", help=TOKENIZER, show_default=False)]

@@ -167,12 +167,8 @@ def unmet(name: str, config: RunConfig, varied: Sequence[str] = ()) -> str:
     >>> unmet("tokens.best_fit", RunConfig())
     'tokens.best_fit has no effect with tokens.policy = stream.'
     """
-    field = setting_fields().get(name)
-    for need in needs_of(field) if field else ():
-        value = attrgetter(need.setting)(config)
-        if need.setting not in varied and not need.effect(value):
-            return need.sentence(name, value)
-    return ""
+    needs = (need for need in needs_of(setting_fields().get(name)) if need.setting not in varied)
+    return next(filter(None, (need.sentence(name, attrgetter(need.setting)(config)) for need in needs)), "")
 
 
 def say_useless(names: Iterable[str], *configs: RunConfig) -> None:
@@ -203,15 +199,16 @@ def parse_value(text: str, name: str, kind: type[Settings] = RunConfig) -> Any:
     """
     field = setting_fields(kind).get(name)
     annotation = field and field.annotation
+    kinds = types_of(annotation)
     if text.lower() in ("none", "null") and annotation is not str:
-        return None
+        return "none" if "none" in kinds else None  # a name to choose, as in model.norm
     try:
         value = tomllib.loads(f"v = {text}")["v"]
     except (ValueError, RecursionError):
         return text
     if isinstance(value, str | list):
         return value
-    return text if str in types_of(annotation) or isinstance(value, date | time) else value
+    return text if str in kinds or isinstance(value, date | time) else value
 
 
 def changed(old: Any, new: Any, absent: Any = None, name: str = "") -> dict[str, tuple[Any, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
@@ -53,8 +52,8 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_one_or_more)]
 "Several texts, or one: `--set corpus.source=my.txt` needs no brackets."
 
 
-def needs_of(field: FieldInfo) -> list[Needs]:
-    return [mark for mark in field.metadata if isinstance(mark, Needs)]
+def needs_of(field: FieldInfo | None) -> list[Needs]:
+    return [mark for mark in field.metadata if isinstance(mark, Needs)] if field else []
 
 
 def documentation(field: FieldInfo) -> str:
@@ -105,21 +104,16 @@ class Needs:
         which = f"` = {', '.join(first)} or {last}" if first else f" = {last[1:]}"
         return f"{'Only' if self.one else 'No effect'} with `{self.setting}{which}."
 
-    def effect(self, value: Any) -> bool:
-        return (value in self.values) is self.one
-
     def sentence(self, name: str, value: Any) -> str:
+        """That a setting has no effect with this value of the other; empty where it has one."""
+        if (value in self.values) is self.one:
+            return ""
         on = "without {setting}" if value in (None, ()) else self.on
         return f"{name} has no effect {on.format(setting=self.setting, value=shown(value))}."
 
 
 def shown(value: Any) -> str:
-    """A value as a person writes it.
-
-    >>> shown(True), shown(("a.txt", "b.txt"))
-    ('true', 'a.txt, b.txt')
-    """
-    return ", ".join(value) if isinstance(value, tuple) else str(value).lower() if value is True else str(value)
+    return ", ".join(value) if isinstance(value, tuple) else "true" if value is True else str(value)
 
 
 def only(setting: str, *values: Any, on: str = Needs.on) -> Needs:
@@ -143,15 +137,6 @@ class Settings(BaseModel, metaclass=_InSentences):
             if bool not in kinds and (int in kinds or float in kinds):
                 raise PydanticCustomError("no_number", "give a number")
         return value
-
-    @model_validator(mode="before")
-    @classmethod
-    def _none_by_name(cls, values: Any) -> Any:
-        """`none` on a command line is nothing, except where it is one of the names to choose from, as in model.norm."""
-        if not isinstance(values, Mapping):
-            return values
-        named = {name for name, field in cls.model_fields.items() if "none" in get_args(field.annotation)}
-        return {key: "none" if value is None and key in named else value for key, value in values.items()}
 
 
 class CorpusConfig(Settings):
