@@ -14,7 +14,6 @@ from tests.documentation import run_page
 
 HERE = Path(__file__).parents[2]
 PAGE = HERE / "docs" / "trust.md"
-GUTENBERG = HERE.parent / "shared" / "data" / "gutenberg" / "gutenberg_64m.txt.zst"
 
 
 def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
@@ -36,11 +35,9 @@ def test_the_verses_that_stand_twice_are_those_that_the_page_names() -> None:
     assert count[b"Moreover the LORD spoke to Moses, saying,"] == 1
 
 
-def test_the_books_that_hold_the_licence_are_as_many_as_the_page_says() -> None:
+def test_the_books_that_hold_the_licence_are_as_many_as_the_page_says(shared_data: Path) -> None:
     zstandard = pytest.importorskip("zstandard")
-    if not GUTENBERG.is_file():
-        pytest.skip(f"{GUTENBERG} is not here")
-    with open(GUTENBERG, "rb") as file:
+    with open(shared_data / "gutenberg" / "gutenberg_64m.txt.zst", "rb") as file:
         text = io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(file)).read()
     ends = []
     for book in text.split(b"<|endoftext|>"):
