@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from fledge import system
 from fledge.errors import FledgeError
@@ -25,6 +25,8 @@ from fledge.system import Lock, lock, sync_file, sync_folder
 PARTIAL = ".partial"
 LOOKS = 5  # at a folder that is taken, before it is believed
 COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
+Format = Literal["auto", "text", "files", "lines", "jsonl", "parquet", "akjv"]
+"Of a corpus. A new one is a name here, its files' endings, and its reader in corpus/readers.py."
 DOCUMENTS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fledge.accounting import account
 from fledge.accounting.bars import draw_shares
 from fledge.accounting.built import built_activations, built_products
+from fledge.accounting.flops import Product
 from fledge.config import ModelConfig
 from fledge.model import ARCHITECTURES, Model, register
 from fledge.model.base import VocabularyMatrix
@@ -63,6 +64,6 @@ def test_it_can_be_compared_with_all_the_others(bigram: ModelConfig) -> None:
 @pytest.mark.parametrize("architecture", ["transformer", "gru"])
 def test_watching_agrees_with_the_list_where_there_is_one(architecture: str) -> None:
     config = ModelConfig(architecture=architecture, layers=2, width=16, heads=2)
-    watched = sum(product.flops for product in built_products(config, 64, 8))
+    watched = sum(Product(*each).flops for each in built_products(config, 64, 8))
     assert watched == account(config, 64, 8).forward_flops
     assert built_activations(config, 8) > 0

@@ -19,10 +19,10 @@ from fledge.experiments import timing
 from fledge.experiments.ablate import ablate
 from fledge.experiments.engines import ONE_BY_ONE, Engine
 from fledge.experiments.largest import Largest, largest_batch
-from fledge.experiments.plan import Arm
+from fledge.experiments.plan import Arm, Pace, check_corpus
 from fledge.experiments.space import parse_axis
 from fledge.experiments.sweep import sweep
-from fledge.experiments.timing import Cost, Pace, check_corpus, fit
+from fledge.experiments.timing import Cost, fit
 from fledge.experiments.trials import Outcome, by_arm
 from fledge.experiments.watch import GivenUp, Watch, level
 from fledge.files import write_json

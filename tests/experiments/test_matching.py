@@ -13,9 +13,9 @@ from fledge.errors import FledgeError
 from fledge.experiments.compare import ARCHITECTURES, Work, arm_config, compare, moved
 from fledge.experiments.findings import without_budget
 from fledge.experiments.match import TOLERANCE, same_parameters, same_work, spread
-from fledge.experiments.plan import Arm, ExperimentPlan, make_plan, warm_up
+from fledge.experiments.plan import Arm, ExperimentPlan, Pace, make_plan, warm_up
 from fledge.experiments.ranking import how_matched
-from fledge.experiments.timing import Clock, Cost, Pace
+from fledge.experiments.timing import Clock, Cost
 from fledge.experiments.trials import Outcome
 
 TEXT = Path(__file__).parents[2] / "CONTRIBUTING.md"

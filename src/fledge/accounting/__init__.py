@@ -5,7 +5,7 @@ from fledge.accounting.budget import optimum
 from fledge.accounting.devices import peak_flops
 from fledge.accounting.forecast import Forecast, forecast, usual_speed
 from fledge.accounting.ledger import Account, account, account_run
-from fledge.accounting.shapes import SHAPES, Shape
+from fledge.accounting.parameters import SHAPES, Shape
 
 __all__ = [
     "SHAPES",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from fledge.accounting.built import built_activations
 from fledge.config import ModelConfig
 from fledge.config.sizes import LONGEST, RECURRENT_GATES, SHORT_HEADS, SHORTEST
 
@@ -23,8 +24,6 @@ Bytes = Iterator[tuple[str, float]]
 def activations(config: ModelConfig, tokens: int, size: int, flash: bool = True, kernels: bool = False) -> Bytes:
     """What is saved, by part, in bytes per window; `kernels` says whether our own ones run (bf16 on a GPU)."""
     if config.architecture not in _SAVED:
-        from fledge.accounting.built import built_activations
-
         return iter([("activations", built_activations(config, tokens) * size / FP32)])
     return _SAVED[config.architecture](config, tokens, size, flash, kernels)
 

@@ -9,13 +9,15 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from fledge.accounting.flops import Product
-from fledge.accounting.parameters import Parameter
 from fledge.config import ModelConfig
 from fledge.errors import notes_kept
 
 if TYPE_CHECKING:
     from fledge.model import Model
+
+
+BuiltParameter = tuple[str, str, tuple[int, ...]]
+BuiltProduct = tuple[str, str, int, int, int, int]
 
 
 def is_registered(architecture: str) -> bool:
@@ -24,15 +26,15 @@ def is_registered(architecture: str) -> bool:
     return is_known(architecture)
 
 
-def built_parameters(config: ModelConfig, vocabulary_size: int, context_length: int) -> Iterator[Parameter]:
-    """Each tensor by its name in the weights file; its component is the module it belongs to."""
+def built_parameters(config: ModelConfig, vocabulary_size: int, context_length: int) -> Iterator[BuiltParameter]:
+    """Each tensor's name in the weights file, its component, which is the module it belongs to, and its shape."""
     for name, tensor in _build(config, vocabulary_size, context_length).state_dict().items():
-        yield Parameter(name, name.split(".")[0].replace("_", " "), tuple(tensor.shape))
+        yield name, name.split(".")[0].replace("_", " "), tuple(tensor.shape)
 
 
 @lru_cache(maxsize=64)
-def built_products(config: ModelConfig, vocabulary_size: int, context_length: int) -> tuple[Product, ...]:
-    """The products of one window as they happen, equal ones together."""
+def built_products(config: ModelConfig, vocabulary_size: int, context_length: int) -> tuple[BuiltProduct, ...]:
+    """The products of one window as they happen, equal ones together: what a `Product` is made of."""
     return _watch(config, vocabulary_size, context_length)[0]
 
 
@@ -51,7 +53,7 @@ def _build(config: ModelConfig, vocabulary_size: int, context_length: int) -> Mo
         return build_model(config, vocabulary_size, context_length)
 
 
-def _watch(config: ModelConfig, vocabulary_size: int, context_length: int) -> tuple[tuple[Product, ...], float]:
+def _watch(config: ModelConfig, vocabulary_size: int, context_length: int) -> tuple[tuple[BuiltProduct, ...], float]:
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -84,7 +86,6 @@ def _watch(config: ModelConfig, vocabulary_size: int, context_length: int) -> tu
         hidden, _ = model.hidden(inputs)
         model.head(hidden)
     products = (
-        Product(f"product {number}", "products", *shape, times)
-        for number, (shape, times) in enumerate(found.items(), start=1)
+        (f"product {number}", "products", *shape, times) for number, (shape, times) in enumerate(found.items(), start=1)
     )
     return tuple(products), float(sum(kept.values()))

@@ -1,4 +1,4 @@
-"""The matrix products of one pass over one window: names, shapes, how often they happen, what they cost.
+"""The matrix products of one pass over one window, their shapes and costs; and the arithmetic of an optimizer's step.
 
 A product of m×k and k×n is 2·m·k·n FLOPs; everything else (norms, activations, softmax, lookups) is not
 counted, as is the custom. Attention is counted over the whole T×T square; flash kernels skip the masked half.
@@ -9,8 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from fledge.accounting.built import built_products
+from fledge.accounting.memory import inner_matrix
+from fledge.accounting.parameters import Parameter, Parameters
 from fledge.config import ModelConfig
-from fledge.config.sizes import RECURRENT_GATES
+from fledge.config.sizes import NEWTON_SCHULZ_STEPS, RECURRENT_GATES
+
+JOINED = {"attn.k_proj": "attn.q_proj", "attn.v_proj": "attn.q_proj", "ffn.w3": "ffn.w1"}
+"Matrices that lie in memory, and are updated, as one with another."
 
 
 @dataclass(frozen=True)
@@ -46,9 +52,7 @@ class Product:
 def list_products(config: ModelConfig, vocabulary_size: int, context_length: int) -> list[Product]:
     """The products of a forward pass over one window of `context_length` tokens."""
     if config.architecture not in _LISTERS:
-        from fledge.accounting.built import built_products
-
-        return list(built_products(config, vocabulary_size, context_length))
+        return [Product(*each) for each in built_products(config, vocabulary_size, context_length)]
     return list(_LISTERS[config.architecture](config, vocabulary_size, context_length))
 
 
@@ -99,3 +103,25 @@ _LISTERS: dict[str, Lister] = {
     "gru": _recurrent,
     "lstm": _recurrent,
 }
+
+
+def product_flops(optimizer: str, parameters: Parameters) -> int:
+    """Of the Newton–Schulz steps that make each of Muon's matrices orthogonal; other optimizers multiply none."""
+    if optimizer != "muon":
+        return 0
+    rows: dict[str, int] = {}
+    found: dict[str, Parameter] = {}
+    for tensor in parameters.tensors:
+        if inner_matrix(tensor):
+            name = next((tensor.name.replace(k, v) for k, v in JOINED.items() if k in tensor.name), tensor.name)
+            rows[name] = rows.get(name, 0) + tensor.shape[-2]
+            found.setdefault(name, tensor)
+    return sum(_newton_schulz(rows[name], tensor) for name, tensor in found.items())
+
+
+def _newton_schulz(rows: int, tensor: Parameter) -> int:
+    """With m the shorter side and n the longer: x·xᵀ is 2·m²·n, its square 2·m³, and their product with x 2·m²·n."""
+    columns = tensor.shape[-1]
+    matrices = tensor.count // (tensor.shape[-2] * columns)
+    short, long = min(rows, columns), max(rows, columns)
+    return NEWTON_SCHULZ_STEPS * matrices * (4 * short * short * long + 2 * short**3)

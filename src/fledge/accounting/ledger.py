@@ -9,11 +9,17 @@ from math import ceil
 from fledge.accounting.activations import FP32, activations, recomputed
 from fledge.accounting.budget import Bound, Time, check_number, check_whole
 from fledge.accounting.devices import Device, best_precision, find_device
-from fledge.accounting.flops import Product, list_products
-from fledge.accounting.memory import ACTIVATION_BYTES, OPTIMIZERS, Memory, optimizer_numbers, training_memory
+from fledge.accounting.flops import Product, list_products, product_flops
+from fledge.accounting.memory import (
+    ACTIVATION_BYTES,
+    Memory,
+    elementwise_flops,
+    optimizer_numbers,
+    training_memory,
+)
 from fledge.accounting.parameters import Parameters, list_parameters
-from fledge.accounting.updates import elementwise_flops, product_flops
 from fledge.config import ModelConfig, RunConfig
+from fledge.config.sizes import OPTIMIZER_SIZES
 from fledge.errors import FledgeError, nearest
 
 DEFAULT_MFU = 0.4
@@ -51,7 +57,7 @@ class Account:
             raise FledgeError(
                 f"config = {self.config!r} is not allowed: it is a ModelConfig, such as a recipe's model."
             )
-        for name, known in (("precision", tuple(ACTIVATION_BYTES)), ("optimizer", OPTIMIZERS)):
+        for name, known in (("precision", tuple(ACTIVATION_BYTES)), ("optimizer", tuple(OPTIMIZER_SIZES))):
             if (value := getattr(self, name)) not in known:
                 raise FledgeError(f"{name} = {value!r} is not allowed. {nearest(str(value), known)}")
         for name in ("recompute", "flash", "average"):

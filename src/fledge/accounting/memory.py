@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from fledge.accounting.activations import (
     FINAL,
@@ -23,11 +24,19 @@ from fledge.accounting.activations import (
 from fledge.accounting.budget import check_number, check_whole
 from fledge.accounting.parameters import Parameter, Parameters, list_parameters
 from fledge.config import ModelConfig
-from fledge.config.sizes import CHUNK, CPU_CHUNK, KEPT_SHARE, KERNEL_CHUNK, KERNEL_SHARE, RECURRENT_GATES, padded
+from fledge.config.sizes import (
+    CHUNK,
+    CPU_CHUNK,
+    KEPT_SHARE,
+    KERNEL_CHUNK,
+    KERNEL_SHARE,
+    OPTIMIZER_SIZES,
+    RECURRENT_GATES,
+    padded,
+)
 from fledge.errors import FledgeError, nearest
 
 ACTIVATION_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
-OPTIMIZERS = ("adamw", "sgd", "muon")
 ASSUMED_MEMORY = 80e9
 "Of the device, where none is named: it sets how many logits the loss works on at once."
 MOST = 1 << 40  # windows
@@ -300,13 +309,22 @@ def _parts(sizes: Iterable[tuple[str, float]]) -> list[Part]:
 
 
 def optimizer_numbers(optimizer: str, parameters: Parameters) -> int:
-    """fp32 numbers kept: AdamW two per parameter, SGD one, Muon one for inner matrices, two for the rest."""
-    if optimizer not in OPTIMIZERS:
-        raise FledgeError(f"optimizer = {optimizer!r} is not allowed. {nearest(optimizer, OPTIMIZERS)}")
-    if optimizer == "sgd":
-        return parameters.total
-    inner = sum(t.count for t in parameters.tensors if inner_matrix(t)) if optimizer == "muon" else 0
-    return 2 * parameters.total - inner
+    """fp32 numbers kept."""
+    return _of_parameters(optimizer, parameters, "kept")
+
+
+def elementwise_flops(optimizer: str, parameters: Parameters) -> int:
+    """So small beside a batch's products that no account of time counts it."""
+    return _of_parameters(optimizer, parameters, "flops")
+
+
+def _of_parameters(optimizer: str, parameters: Parameters, what: Literal["kept", "flops"]) -> int:
+    sizes = OPTIMIZER_SIZES
+    if optimizer not in sizes:
+        raise FledgeError(f"optimizer = {optimizer!r} is not allowed. {nearest(optimizer, sizes)}")
+    each, total = sizes[optimizer], parameters.total
+    rest = total - sum(tensor.count for tensor in parameters.tensors if inner_matrix(tensor)) if each.inner else 0
+    return getattr(each, what) * (total - rest) + getattr(sizes["adamw"], what) * rest  # type: ignore[no-any-return]
 
 
 def inner_matrix(tensor: Parameter) -> bool:

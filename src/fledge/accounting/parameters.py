@@ -1,4 +1,5 @@
-"""Every parameter a model will have, by the name it has in the weights file, without building the model."""
+"""Every parameter a model will have, by the name it has in the weights file, without building the model; and shapes
+with a name, to account for and compare."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
 
+from fledge.accounting.built import built_parameters, is_registered
 from fledge.config import ModelConfig
 from fledge.config.sizes import RECURRENT_GATES
 from fledge.errors import FledgeError, nearest
@@ -133,11 +135,29 @@ class UnknownArchitecture(FledgeError, KeyError):
 
 def _lister(architecture: str) -> Lister:
     if architecture not in _LISTERS:
-        from fledge.accounting.built import built_parameters, is_registered
-
         if is_registered(architecture):
-            return built_parameters
+            return lambda *sizes: (Parameter(*each) for each in built_parameters(*sizes))
         raise UnknownArchitecture(
             f"No account is kept for the architecture {architecture!r}. {nearest(architecture, _LISTERS)}"
         )
     return _LISTERS[architecture]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model's settings with the two facts it is built from."""
+
+    model: ModelConfig
+    vocabulary_size: int = 50_257
+    context_length: int = 1_024
+
+
+_SIZES = {"small": (12, 768, 12), "medium": (24, 1024, 16), "large": (36, 1280, 20), "xl": (48, 1600, 25)}
+
+
+def _course(layers: int, width: int, heads: int) -> ModelConfig:
+    """GPT-2's sizes with RMSNorm, RoPE and a SwiGLU of inner size 4·width: three matrices for GPT-2's two."""
+    return ModelConfig(layers=layers, width=width, heads=heads, hidden=4 * width)
+
+
+SHAPES: dict[str, Shape] = {name: Shape(_course(*size)) for name, size in _SIZES.items()}

@@ -17,7 +17,7 @@ from fledge.accounting.devices import PRECISIONS, Device
 from fledge.accounting.ledger import DEFAULT_MFU, Account
 from fledge.accounting.memory import ASSUMED_MEMORY, MOST, Formula, Memory
 from fledge.accounting.textbook import textbook
-from fledge.accounting.updates import TITLES
+from fledge.config.sizes import OPTIMIZER_SIZES
 from fledge.files import readable_bytes
 from fledge.progress import readable_time
 
@@ -126,7 +126,7 @@ def device_values(device: Device) -> dict[str, Any]:
 
 def show_account(console: Console, account: Account, title: str, plan: Assumptions) -> None:
     """The account as a page: parameters, products, memory, time."""
-    config, tokens = account.config, plan.tokens
+    config, tokens, optimizer = account.config, plan.tokens, OPTIMIZER_SIZES[account.optimizer].title
     console.print(
         f"\n[bold]{escape(title)}[/bold]: {escape(config.architecture)}, {config.layers:,} layers, "
         f"{config.width:,} wide, vocabulary {account.vocabulary_size:,}, context {account.context_length:,}\n"
@@ -137,7 +137,7 @@ def show_account(console: Console, account: Account, title: str, plan: Assumptio
         f"The backward pass takes {account.backward_flops:,}. "
         f"Training costs {readable_flops(account.flops_per_token)} a token, forward and backward; "
         f"a step of {account.windows:,} × {account.context_length:,} tokens {readable_flops(account.step_flops)}"
-        f" (and {TITLES[account.optimizer]}'s own arithmetic {readable_flops(account.optimizer_flops)}).\n"
+        f" (and {optimizer}'s own arithmetic {readable_flops(account.optimizer_flops)}).\n"
     )
     if account.recomputed_flops:
         console.print(

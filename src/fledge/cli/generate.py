@@ -161,7 +161,7 @@ def write(
     index: PassageIndex | None,
 ) -> None:
     from fledge.generation import Decoding
-    from fledge.generation.text import as_text
+    from fledge.generation.results import as_text
     from fledge.progress import streaming
 
     decoding = Decoding(loaded.model, loaded.tokenizer, prompts, settings, alternatives, compiled)

@@ -21,7 +21,9 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
+from fledge.config.sizes import OptimizerName
 from fledge.errors import FledgeError
+from fledge.files import Format
 
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -144,7 +146,7 @@ class CorpusConfig(Settings):
 
     source: FileNames = ("akjv",)
     "Files, folders, globs or fsspec addresses, `-` for standard input, or the name of a corpus (`akjv`)."
-    format: Literal["auto", "text", "files", "lines", "jsonl", "parquet", "akjv"] = "auto"
+    format: Format = "auto"
     "How the source is divided into documents: by separators, by file, by line, JSONL, Parquet, or Bible verses."
     separator: Annotated[str, only("corpus.format", "auto", "text")] = "<|endoftext|>"
     "The text between two documents of a text file."
@@ -344,7 +346,7 @@ class ModelConfig(Settings):
 class OptimizerConfig(Settings):
     """The optimizer, and how it updates the weights."""
 
-    name: Literal["adamw", "sgd", "muon"] = "adamw"
+    name: OptimizerName = "adamw"
     "AdamW, SGD with momentum, or Muon for the matrices and AdamW for the rest."
     learning_rate: PositiveFloat = 1e-3
     "Peak learning rate, reached after warm-up. Sweeps start at 1/30 of it and end where training diverges."

@@ -1,5 +1,9 @@
 """Sizes that the model, its loss and its optimizer work with, and that their account counts with: numbers, no torch."""
 
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
 RECURRENT_GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 "Matrices of a recurrent cell, side by side."
 SHORTEST, LONGEST, SHORT_HEADS = 16, 1024, (16, 32, 64)
@@ -10,6 +14,28 @@ CHUNK, CPU_CHUNK, KERNEL_CHUNK, KERNEL_SHARE = 1 << 26, 1 << 21, 1 << 30, 64
 "Logits that the fused loss works on at once; with our kernel also at most one for so many bytes of the GPU's memory."
 NEWTON_SCHULZ_STEPS = 5
 "Of Muon, to make a matrix nearly orthogonal."
+OptimizerName = Literal["adamw", "sgd", "muon"]
+
+
+class OptimizerSize(NamedTuple):
+    """What an optimizer keeps and computes for each parameter; `inner` for the model's inner matrices alone, where the
+    rest is AdamW's."""
+
+    title: str
+    kept: int
+    "Numbers."
+    flops: int
+    "Elementwise, of one step."
+    inner: bool = False
+
+
+OPTIMIZER_SIZES: dict[str, OptimizerSize] = {
+    "adamw": OptimizerSize("AdamW", 2, 14),  # 3 for the mean, 4 for the square, 5 for the update, 2 for the decay
+    "sgd": OptimizerSize("SGD", 1, 8),  # 2 for the decay, 2 for the velocity, 2 to look ahead, 2 for the update
+    # Of its matrices: 3 for the momentum, 3 to look ahead, 2 for the decay, 3 for the norm, 2 for the update.
+    "muon": OptimizerSize("Muon", 1, 13, inner=True),
+}
+"A new optimizer is a name and a line here, and its class in training/optimizers.py."
 
 
 def padded(vocabulary_size: int) -> int:

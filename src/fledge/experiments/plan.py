@@ -10,15 +10,12 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from fledge.config import RunConfig, load_recipe, override_config, recipe_names
 from fledge.errors import FledgeError
 from fledge.files import read_json, write_json
 from fledge.runs.folder import differences
-
-if TYPE_CHECKING:
-    from fledge.experiments.timing import Pace
 
 PLAN = "plan.json"
 DATA = "data"
@@ -30,6 +27,7 @@ OF_STEP = ("training.batch_size", "tokens.context_length")
 EVALUATIONS = 10
 "Evaluations of each trial: enough for a curve."
 LONGEST_QUESTION, LONGEST_DIFFERENCE = 100, 80
+MOST_REPEATS = 100
 
 
 @dataclass(frozen=True)
@@ -92,6 +90,13 @@ class ExperimentPlan:
         return stored
 
 
+class Pace(NamedTuple):
+    """What fits: steps of the plan, and windows of each evaluation."""
+
+    steps: int
+    evaluate_windows: int
+
+
 def check_folder(folder: Path) -> None:
     """Refuse a folder that holds something else, before anything is written into it."""
     if (folder / PLAN).is_file() or not folder.exists():
@@ -121,8 +126,6 @@ def make_plan(
     What was `asked` besides, which the same folder must be asked again, is kept too. Where `tokens_hold`, every trial
     sees `training.tokens`, and its steps follow from its own batch size and context.
     """
-    from fledge.experiments.timing import Pace, check_corpus
-
     config = with_threads(config, parallel)
     found, matched, new = Pace(config.steps, config.training.evaluate_windows), {}, not (folder / PLAN).is_file()
     if new:
@@ -166,6 +169,22 @@ def make_plan(
         for line in [*([decided] if pace is not None else []), *notes]:
             print(line, flush=True)
     return settled
+
+
+def check_corpus(config: RunConfig, steps: int, folder: Path) -> None:
+    """Refuse a text that gives nothing to measure on, or that the time would repeat beyond sense."""
+    from fledge.run import Run
+
+    run = Run(with_shared_data(config, folder), folder / TIMING, quiet=True)
+    source = ", ".join(config.corpus.source)
+    windows = len(run.windows("train"))
+    run.windows("validation")  # a text that has none is refused there
+    if (repeats := steps * config.training.batch_size / windows) > MOST_REPEATS:
+        raise FledgeError(
+            f"{source} is too small for this length of training: its {windows:,} windows would be seen "
+            f"{repeats:,.0f} times each, and more than {MOST_REPEATS} times says nothing. Give more text or "
+            "less time."
+        )
 
 
 def tokens_differ(config: RunConfig, keys: Collection[str], planned: bool) -> bool:

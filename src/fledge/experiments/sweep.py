@@ -24,6 +24,7 @@ from fledge.experiments.plan import (
     PLAN,
     Arm,
     ExperimentPlan,
+    Pace,
     check_folder,
     make_plan,
     tokens_differ,
@@ -44,7 +45,7 @@ from fledge.experiments.space import (
     label,
     overrides,
 )
-from fledge.experiments.timing import Clock, Cost, Pace, pacer
+from fledge.experiments.timing import Clock, Cost, pacer
 from fledge.experiments.trials import Measure, Outcome, Trial, check_arms, check_effects, with_rivals
 from fledge.extras import missing
 

@@ -6,14 +6,12 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from fledge.config import RunConfig
 from fledge.errors import FledgeError
-from fledge.experiments.plan import EVALUATIONS, TIMING, with_shared_data
-
-if TYPE_CHECKING:
-    from fledge.experiments.engines import Engine
+from fledge.experiments.engines import Engine, places
+from fledge.experiments.plan import EVALUATIONS, TIMING, Pace, with_shared_data
 
 WARM_STEPS, TIMED_STEPS = 3, 5
 TIMED_SECONDS, TIMED_SHARE = 1.0, 1 / 200  # at least, and of a time budget: a longer look sees more of the slow moments
@@ -28,7 +26,6 @@ SHARE = 0.65  # of the time that is planned for; the rest starts trials, saves t
 SLOW = 0.75  # the share of timed steps that a plan's step is no faster than: on a shared machine some are slower
 EVALUATED = 0.15  # of the time that may go to evaluations
 FEWEST_WINDOWS, FEWEST_STEPS = 32, 10
-MOST_REPEATS = 100
 
 
 class Cost(NamedTuple):
@@ -36,13 +33,6 @@ class Cost(NamedTuple):
 
     step: float
     window: float
-
-
-class Pace(NamedTuple):
-    """What fits: steps of the plan, and windows of each evaluation."""
-
-    steps: int
-    evaluate_windows: int
 
 
 class TooShort(FledgeError):
@@ -230,23 +220,5 @@ def gain(engine: Engine, config: RunConfig, trials: int) -> float:
     They share the memory's bandwidth, which one that is measured alone has for itself; and no more help than there are
     trials, and cores or GPUs.
     """
-    from fledge.experiments.engines import places
-
     at_once = min(engine.parallel, trials, places(engine, config))
     return 1.0 if at_once == 1 else 0.9 * at_once
-
-
-def check_corpus(config: RunConfig, steps: int, folder: Path) -> None:
-    """Refuse a text that gives nothing to measure on, or that the time would repeat beyond sense."""
-    from fledge.run import Run
-
-    run = Run(with_shared_data(config, folder), folder / TIMING, quiet=True)
-    source = ", ".join(config.corpus.source)
-    windows = len(run.windows("train"))
-    run.windows("validation")  # a text that has none is refused there
-    if (repeats := steps * config.training.batch_size / windows) > MOST_REPEATS:
-        raise FledgeError(
-            f"{source} is too small for this length of training: its {windows:,} windows would be seen "
-            f"{repeats:,.0f} times each, and more than {MOST_REPEATS} times says nothing. Give more text or "
-            "less time."
-        )

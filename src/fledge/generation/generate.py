@@ -18,10 +18,9 @@ from fledge.config import SamplingConfig
 from fledge.errors import FledgeError, note
 from fledge.generation.burst import LONG, Bursts
 from fledge.generation.prepare import is_prepared
-from fledge.generation.results import Alternative, Generation, Piece
+from fledge.generation.results import Alternative, Generation, Piece, TextStream, as_text
 from fledge.generation.sampling import choose, row_by_row, uniforms
 from fledge.generation.step import NativeStep
-from fledge.generation.text import TextStream, as_text
 from fledge.model.state import State
 
 if TYPE_CHECKING:

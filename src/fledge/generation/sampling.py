@@ -7,7 +7,7 @@ row's text depends on neither the batch it stands in nor the device's generator.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -49,21 +49,22 @@ def penalise(logits_BV: Tensor, seen_BV: Tensor, penalty: float) -> Tensor:
 
 def candidates(logits_BV: Tensor, config: SamplingConfig) -> Candidates:
     """The tokens that survive the filters, in the order temperature, top-k, top-p, min-p. Needs temperature > 0."""
-    scores = logits_BV.float() / config.temperature
-    ids: Tensor | None = None
-    vocabulary = scores.shape[-1]
-    if config.top_k is not None and config.top_k < vocabulary:
-        scores, ids = torch.topk(scores, config.top_k)
-    if config.top_p is not None and config.top_p < 1:
-        scores, ids = _nucleus(scores, ids, config.top_p)
-    if config.min_p is not None:
-        floor = scores.max(dim=-1, keepdim=True).values + float(np.log(config.min_p))
-        scores = scores.masked_fill(scores < floor, -torch.inf)
-    return Candidates(scores, ids)
+    found = Candidates(logits_BV.float() / config.temperature, None)
+    for name, keep in FILTERS.items():
+        if (value := getattr(config, name)) is not None:
+            found = keep(found, value)
+    return found
 
 
-def _nucleus(scores: Tensor, ids: Tensor | None, share: float) -> Candidates:
+def likeliest(found: Candidates, count: int) -> Candidates:
+    return found if count >= found.scores.shape[-1] else Candidates(*torch.topk(found.scores, count))
+
+
+def nucleus(found: Candidates, share: float) -> Candidates:
     """The likeliest tokens up to and with the one that reaches `share`; the likeliest always stays."""
+    if share >= 1:
+        return found
+    scores, ids = found
     probabilities = torch.softmax(scores, dim=-1)
     if ids is None:
         shortlist = min(SHORTLIST, scores.shape[-1])
@@ -76,6 +77,20 @@ def _nucleus(scores: Tensor, ids: Tensor | None, share: float) -> Candidates:
     dropped = before >= share
     dropped[..., 0] = False  # a share that a float rounds to 0 is reached before the first
     return Candidates(scores.masked_fill(dropped, -torch.inf), ids)
+
+
+def near_the_likeliest(found: Candidates, share: float) -> Candidates:
+    """Those that are at least this share as likely as the likeliest."""
+    floor = found.scores.max(dim=-1, keepdim=True).values + float(np.log(share))
+    return found._replace(scores=found.scores.masked_fill(found.scores < floor, -torch.inf))
+
+
+FILTERS: dict[str, Callable[[Candidates, Any], Candidates]] = {
+    "top_k": likeliest,
+    "top_p": nucleus,
+    "min_p": near_the_likeliest,
+}
+"By the setting that gives each its value, in the order in which they filter. A new one is a setting and a line here."
 
 
 def draw(found: Candidates, uniforms_B: Tensor) -> Tensor:

@@ -20,8 +20,8 @@ from fledge.corpus import Corpus
 from fledge.errors import FledgeError
 from fledge.experiments.compare import RATES as FACTORS
 from fledge.experiments.compare import arm_config
-from fledge.experiments.plan import DATA, PLAN, TIMING, warm_up_was_set
-from fledge.experiments.timing import Clock, Pace, TooShort, check_corpus, fit, minutes
+from fledge.experiments.plan import DATA, PLAN, TIMING, Pace, check_corpus, warm_up_was_set
+from fledge.experiments.timing import Clock, TooShort, fit, minutes
 from fledge.files import atomic_write, read_json, write_json
 from fledge.runs.folder import differences
 from fledge.start.look import look_at
