@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from fledge.accounting.diagram.house import GROUND, ORDER, SOURCE, file_imports, imported_rooms
+from fledge.config import ModelConfig, SamplingConfig
+from fledge.config.settings import Policy
+from fledge.config.sizes import OPTIMIZER_SIZES, OptimizerName
+from fledge.corpus.readers import READERS
+from fledge.files import DOCUMENTS, Format
+from fledge.generation.sampling import FILTERS
+from fledge.model.activations import ACTIVATIONS
+from fledge.tokens.policies import POLICIES
+from fledge.training.optimizers import OPTIMIZERS
+from tools.house import cycles
 
 FILES = sorted(path for path in SOURCE.rglob("*.py") if path.relative_to(SOURCE).parts[0][:2] != "__")
 
@@ -36,6 +47,26 @@ def test_imports_point_down_the_flow(path: Path) -> None:
     room = room_of(path)
     above = [used for used in file_imports(path) if used != room and ORDER.index(used) > ORDER.index(room)]
     assert not above, f"{room} comes before {', '.join(above)}: move what both need further down"
+
+
+def test_no_modules_need_each_other() -> None:
+    """Not by imports inside functions either. In these rooms some still do, by methods that save, load or export."""
+    assert {module.split(".")[1] for group in cycles() for module in group} <= {
+        "bundle",
+        "config",
+        "tokenizer",
+        "training",
+    }
+
+
+def test_each_registry_has_what_its_setting_names() -> None:
+    """So that a new one is two places: a name among those of the setting, and an entry."""
+    assert set(get_args(OptimizerName)) == OPTIMIZER_SIZES.keys() == OPTIMIZERS.keys()
+    assert {*get_args(Policy)} - {"lanes"} == POLICIES.keys()
+    assert {*get_args(Format)} - {"auto", "akjv"} == READERS.keys() - {"memory"}
+    assert {*DOCUMENTS.values()} <= {*get_args(Format)}
+    assert get_args(ModelConfig.model_fields["feed_forward"].annotation) == (*ACTIVATIONS,)
+    assert FILTERS.keys() <= SamplingConfig.model_fields.keys()
 
 
 def test_nobody_imports_the_command_line_or_the_page() -> None:

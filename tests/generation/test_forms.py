@@ -71,7 +71,3 @@ def test_a_new_activation_is_the_same_in_every_form_and_none_of_the_kernels(monk
         plain = bursts(model)
         plain.tokens_B.copy_(ids)
         torch.testing.assert_close(plain._scores(), expected, rtol=1e-4, atol=1e-4)
-
-
-def test_every_activation_of_the_table_has_a_kernel() -> None:
-    assert decode_step.ACTIVATIONS.keys() == ACTIVATIONS.keys()

@@ -35,6 +35,7 @@ from fledge.experiments.trials import (
     unigram_loss,
 )
 from fledge.reports.page import Page
+from fledge.tokens.policies import POLICIES
 
 BASE, LOWER = "as it is", "no norm, lower rate"
 GROUPS = ("architecture", "windows", "vocabulary", "fit", "tied")
@@ -43,17 +44,6 @@ QUESTIONS: dict[tuple[str, ...], str] = {
     ("vocabulary",): "Which vocabulary size suits {name}?",
     ("fit",): "Does it help {name} to fit the tokenizer on the held-out text too?",
     ("tied",): "Should {name} use its embedding as its head too?",
-}
-
-
-POLICIES = {
-    "stream": "end to end through the whole text, over the ends of documents",
-    "packed": "documents end to end, each seen by itself: no token looks into another document",
-    "slide-in": "one for every token of a document: all its beginnings, padded on the left, then every full window",
-    "slide-through": "the same, and on until only the last token is left, padded on the right",
-    "full": "every full window of a document; shorter documents are padded",
-    "aligned": "from a document's beginning in steps of the context; the rest is padded, or cut (tokens.remainder)",
-    "longest": "whole documents, each batch as wide as its longest",
 }
 
 
@@ -195,7 +185,7 @@ def add_policies(page: Page, plan: ExperimentPlan, config: RunConfig) -> None:
     tokens = config.tokens
     page.table(
         ["tokens.policy", "how windows lie on documents"],
-        [(f"{name} (the recipe's)" if name == tokens.policy else name, how) for name, how in POLICIES.items()],
+        [(f"{name} (the recipe's)" if name == tokens.policy else name, how) for name, (_, how) in POLICIES.items()],
     )
     most = plan.config["training"]["evaluate_windows"] * tokens.context_length
     page.paragraph(

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fledge.tokens.batch import Batch, get_batch
     from fledge.tokens.loader import Loader
+    from fledge.tokens.policies import make_windows
     from fledge.tokens.store import TokenSplit, TokenStore
-    from fledge.tokens.windows import Windows, make_windows
+    from fledge.tokens.windows import Windows
     from fledge.tokens.writer import store_on_the_fly, write_store
 
 _HOMES = {
@@ -22,7 +23,7 @@ _HOMES = {
     "TokenStore": "fledge.tokens.store",
     "Windows": "fledge.tokens.windows",
     "get_batch": "fledge.tokens.batch",
-    "make_windows": "fledge.tokens.windows",
+    "make_windows": "fledge.tokens.policies",
     "store_on_the_fly": "fledge.tokens.writer",
     "write_store": "fledge.tokens.writer",
 }

@@ -188,12 +188,3 @@ class LongestWindows(LineWindows):
 
     def _cut(self, first: Numbers, pairs: Numbers, offsets: Numbers, width: int) -> GatherPlan:
         return super()._cut(first, pairs, offsets, min(width, int(pairs.max(initial=1))))
-
-
-LINE_POLICIES: dict[str, type[LineWindows]] = {
-    "slide-in": SlideInWindows,
-    "slide-through": SlideThroughWindows,
-    "full": FullWindows,
-    "aligned": AlignedWindows,
-    "longest": LongestWindows,
-}

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from fledge.config import TokensConfig
 from fledge.errors import FledgeError
 from fledge.tokenizer.base import Tokenizer
+from fledge.tokens.policies import make_windows
 from fledge.tokens.store import TokenStore
-from fledge.tokens.windows import make_windows
 
 Mask = npt.NDArray[np.bool_]
 DRAWN = 64  # rows and columns of a mask drawn in a terminal, at most

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from fledge.config import TokensConfig
-from fledge.errors import FledgeError
 from fledge.tokenizer.base import Roles
 from fledge.tokens.batch import Batch
 from fledge.tokens.gather import GatherPlan, Numbers, Stretches, gather
@@ -200,39 +199,3 @@ def padding_token(roles: Roles) -> int:
     """What stands in padded inputs; no target counts it and no place attends to it, so any id will do."""
     found = roles.pad if roles.pad is not None else end_token(roles)
     return found if found is not None else 0
-
-
-def make_windows(
-    split: TokenSplit,
-    config: TokensConfig,
-    roles: Roles,
-    seed: int,
-    shuffle: bool = True,
-    lanes: int | None = None,
-) -> Windows:
-    """The windows of a split under `config.policy`; without `shuffle`, in the order in which they lie.
-
-    `lanes`, for the policy of that name, is their number in the place of the settings': the size of the global batch.
-    """
-    from fledge.tokens.lines import LINE_POLICIES
-    from fledge.tokens.packing import BestFitWindows, PackedWindows
-
-    windows: Windows
-    if config.policy == "stream":
-        windows = StreamWindows(split, config, roles, seed, shuffle)
-    elif config.policy == "lanes":
-        lanes = lanes or config.lanes
-        if lanes is None:
-            raise FledgeError("tokens.policy = lanes needs their number: set tokens.lanes to training.batch_size.")
-        windows = LaneWindows(split, config, roles, seed, lanes=lanes)
-    elif config.policy == "packed":
-        windows = (BestFitWindows if config.best_fit else PackedWindows)(split, config, roles, seed, shuffle)
-    else:
-        windows = LINE_POLICIES[config.policy](split, config, roles, seed, shuffle)
-    if not len(windows):
-        wanted = f"{lanes} lanes of" if config.policy == "lanes" else "one window of"
-        raise FledgeError(
-            f"The {split.name} split has {len(split.tokens):,} tokens in {len(split.documents):,} documents: not "
-            f"{wanted} tokens.context_length = {config.context_length}. Set it lower, or give more text."
-        )
-    return windows
