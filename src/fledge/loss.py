@@ -107,21 +107,10 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 @_head_cross_entropy.register_fake
-def _(
-    hidden: Tensor,
-    weight: Tensor,
-    targets: Tensor,
-    vocabulary: int,
-    smoothing: float,
-    z_loss: float,
-    grad: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(hidden: Tensor, weight: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
     loss = hidden.new_empty((), dtype=torch.float64 if hidden.dtype == torch.float64 else torch.float32)
-    return (
-        loss,
-        torch.empty_like(hidden if grad else hidden[:0]),
-        torch.empty_like(weight if grad else weight[:0]),
-    )
+    hidden_grad, weight_grad = (torch.empty_like(each if others[-1] else each[:0]) for each in (hidden, weight))
+    return loss, hidden_grad, weight_grad
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -130,15 +119,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 def _backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
     hidden_grad, weight_grad = ctx.saved_tensors
-    return (
-        hidden_grad * grad.to(hidden_grad.dtype),
-        weight_grad * grad.to(weight_grad.dtype),
-        None,
-        None,
-        None,
-        None,
-        None,
-    )
+    return hidden_grad * grad.to(hidden_grad.dtype), weight_grad * grad.to(weight_grad.dtype), *[None] * 5
 
 
 _head_cross_entropy.register_autograd(_backward, setup_context=_keep)

@@ -8,7 +8,7 @@ import torch
 from fledge.config import ModelConfig, load_recipe
 from fledge.errors import FledgeError
 from fledge.model import build_model
-from fledge.model.exchange import export_weights, format_of, halves_from_pairs, import_weights, pairs_from_halves
+from fledge.model.exchange import export_weights, halves_from_pairs, import_weights, pairs_from_halves, require_home
 from fledge.model.families import GGUF, HUB, OWN, nearest_home, obstacles
 from fledge.model.hub import config_from_hub, hub_settings
 from fledge.model.transformer import Transformer
@@ -118,10 +118,9 @@ def test_what_no_format_holds_is_refused():
         ("learned positions", "position=rope"),
     ):
         config = small(name).config
-        assert format_of(config) == "fledge_transformer"
+        assert require_home(config).name == "fledge_transformer"
         assert nearest_home(config, HUB).endswith(f"llama: train with model.{change}.")
     strange = ModelConfig(architecture="of-my-own")
-    assert format_of(strange) is None
     with pytest.raises(FledgeError, match="transformers has no model like this one"):
         export_weights(strange, {})
     with pytest.raises(FledgeError, match="model_type = 'mamba' can't be imported"):

@@ -249,19 +249,8 @@ bdh_mix = torch.library.custom_op("fledge::bdh_mix", mix, mutates_args=())
 
 
 @bdh_mix.register_fake
-def _(
-    x: Tensor,
-    encoder: Tensor,
-    encoder_v: Tensor,
-    decoder: Tensor,
-    cosines: Tensor,
-    sines: Tensor,
-    allowed: Tensor | None,
-    seeds: Tensor,
-    dropout: float,
-    keep_reads: bool,
-    keep_neurons: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _(x: Tensor, encoder: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    keep_reads, keep_neurons = others[-2:]
     heads, _, neurons = encoder.shape
     batch, length, width = x.shape
     scores = x.new_empty((heads, batch, length, length) if keep_reads else (0,))
@@ -309,28 +298,8 @@ def bdh_mix_backward(
 
 
 @bdh_mix_backward.register_fake
-def _(
-    grad: Tensor,
-    x: Tensor,
-    encoder: Tensor,
-    encoder_v: Tensor,
-    decoder: Tensor,
-    cosines: Tensor,
-    sines: Tensor,
-    allowed: Tensor | None,
-    seeds: Tensor,
-    dropout: float,
-    scores: Tensor,
-    reads: Tensor,
-    u: Tensor,
-    w: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return (
-        torch.empty_like(x),
-        torch.empty_like(encoder),
-        torch.empty_like(encoder_v),
-        torch.empty_like(decoder),
-    )
+def _(grad: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    return tuple(torch.empty_like(tensor) for tensor in inputs[:4])
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

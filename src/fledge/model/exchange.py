@@ -24,12 +24,6 @@ _BDH_NAMES = {"token_embeddings.weight", "encoder", "encoder_v", "decoder", "lm_
 _PER_HEAD = ("attn.q_proj", "attn.k_proj", "attn.q_norm", "attn.k_norm")
 
 
-def format_of(config: ModelConfig) -> str | None:
-    """The `model_type` of such a model in transformers, or None where it would need code that there is none of."""
-    found = home(config, (*HUB, *OWN))
-    return found.name if found else None
-
-
 def export_weights(
     config: ModelConfig, weights: Weights, context_length: int = 0, family: Family | None = None
 ) -> dict[str, Tensor]:

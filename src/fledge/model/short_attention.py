@@ -55,16 +55,7 @@ def short_attention_backward(
 
 
 @short_attention_backward.register_fake
-def _(
-    grad: Tensor,
-    qkv: Tensor,
-    out: Tensor,
-    normalisers: Tensor,
-    cosines: Tensor | None,
-    sines: Tensor | None,
-    heads: int,
-    kv_heads: int,
-) -> Tensor:
+def _(grad: Tensor, qkv: Tensor, *others: Any) -> Tensor:
     return torch.empty_like(qkv)
 
 

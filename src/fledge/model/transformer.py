@@ -55,33 +55,7 @@ class Block(nn.Module):
 class Transformer(Model):
     """A decoder-only Transformer with every part a setting."""
 
-    settings = frozenset(
-        [
-            "layers",
-            "width",
-            "heads",
-            "kv_heads",
-            "head_size",
-            "hidden",
-            "feed_forward",
-            "norm",
-            "norm_place",
-            "norm_epsilon",
-            "position",
-            "rope_theta",
-            "rope_scaling",
-            "qk_norm",
-            "tied",
-            "bias",
-            "dropout",
-            "attention_dropout",
-            "layer_dropout",
-            "token_dropout",
-            "initialisation",
-            "embedding_deviation",
-            "residual_scaling",
-        ]
-    )
+    settings = frozenset(ModelConfig.model_fields) - {"architecture", "multiplier"}
     rotary_frequencies: Tensor
     cosines_TP: Tensor
     sines_TP: Tensor
