@@ -41,6 +41,18 @@ def test_our_kernels_take_rows_at_different_places(monkeypatch: pytest.MonkeyPat
     compare_with_the_plain_formula(monkeypatch, shape, torch.float32, 1e-4, batch=2, apart=1)
 
 
+def test_an_activation_without_a_kernel_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build_model(ModelConfig(layers=1, width=24, heads=4, hidden=40, feed_forward="silu"), 30, 4).to(DEVICE)
+    monkeypatch.setattr(burst, "has_decode_kernels", lambda *_: True)
+    numbers = torch.zeros(1, 2, device=DEVICE)
+    with torch.inference_mode():
+        steps = Bursts(model, model.init_state(1), SamplingConfig(temperature=0), numbers, 30, compiled=False)
+        assert steps.kernels is not None
+        steps.kernels.activation = "mish"
+        with pytest.raises(Exception, match="an activation without a kernel"):
+            steps.step()
+
+
 def compare_with_the_plain_formula(
     monkeypatch: pytest.MonkeyPatch,
     shape: dict[str, object],
