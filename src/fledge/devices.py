@@ -87,12 +87,24 @@ def synchronize(device: torch.device) -> None:
         _call(device, "synchronize", device)
 
 
+def give_back(device: torch.device) -> None:
+    """Give the memory of a GPU that torch holds and does not use back to its driver."""
+    if is_gpu(device):
+        _call(device, "empty_cache")
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """Bytes that were taken of a GPU's memory at its fullest; None where nobody counts."""
+    found = _call(device, "max_memory_allocated", device) if device.type in ("cuda", "xpu") else None
+    return None if found is None else int(found)
+
+
 def forget_peak_memory() -> None:
     """Give unused memory of all GPUs back, and measure their fullest moment from now on."""
     import torch
 
     for kind in kinds():
-        _call(torch.device(kind), "empty_cache")
+        give_back(torch.device(kind))
         _call(torch.device(kind), "reset_peak_memory_stats")
 
 

@@ -210,6 +210,8 @@ def _turned_back(config: ModelConfig, family: Family, part: str, tensor: Tensor,
 
 
 def _fuse(config: ModelConfig, family: Family, pieces: list[Tensor]) -> Tensor:
+    if family.fused == "rows" and pieces[0].is_meta:  # torch.cat would import for a second to find the same shape
+        return pieces[0].new_empty((sum(map(len, pieces)), *pieces[0].shape[1:]))
     if family.fused == "rows":
         return torch.cat(pieces)
     return torch.stack([piece.reshape(config.heads, -1, *piece.shape[1:]) for piece in pieces], dim=1).flatten(0, 2)

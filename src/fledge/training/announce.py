@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from fledge import devices
 from fledge.accounting import Account, Forecast, forecast
 from fledge.accounting.devices import training_device
 from fledge.config import RunConfig
@@ -16,7 +17,7 @@ from fledge.training.stepper import Stepper
 def opening(stepper: Stepper, steps: int, peak: float | None, expected: Forecast | None) -> str:
     """The line with which training starts; `peak` is what MFU is reckoned against."""
     place, precision, world = stepper.device, stepper.precision, stepper.ranks.world
-    device = torch.cuda.get_device_name(place) if place.type == "cuda" else place.type
+    device = devices.title(place) if devices.is_gpu(place) else place.type
     threads = f" ({torch.get_num_threads()} threads)" if place.type == "cpu" else ""
     processes = f"{world} processes, " if world > 1 else ""
     return (
@@ -70,6 +71,6 @@ def grown_memory(device: torch.device, resident: int, fullest: int) -> float | N
     Of a process, what it grew by from `resident` bytes, unless it had been larger before, at its `fullest`.
     """
     used = used_memory(device)
-    if device.type == "cuda":
+    if devices.peak_memory(device) is not None:
         return used
     return used - resident if used > fullest else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from fledge.config import RunConfig, override_config
-from fledge.devices import names
+from fledge.devices import forget_peak_memory, names
 from fledge.errors import FledgeError, out_of_memory
 from fledge.model import build_model
 from fledge.tokens import Batch
@@ -49,9 +49,7 @@ def measure(config: RunConfig, batch_size: int, device_name: str, seconds: float
     device = choose_device(device_name, named="--device")
     precision = choose_precision(config.training.precision, device)
     set_up_device(device, precision, config.training.threads)
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
+    forget_peak_memory()
     try:
         per_step, meter = _step_seconds(config, device, batch_size, seconds)
     except (RuntimeError, MemoryError) as error:

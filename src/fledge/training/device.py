@@ -164,6 +164,5 @@ def synchronize(device: torch.device) -> None:
 
 def used_memory(device: torch.device) -> int:
     """Bytes at the fullest moment so far: of the GPU, or of the process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return memory.peak_memory()
+    taken = devices.peak_memory(device)
+    return memory.peak_memory() if taken is None else taken

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from fledge import devices
+
 FIRST, LAST = 4, 8  # the first steps compile and warm up
 COUNT = LAST - FIRST + 1
 NO_LOG = "6"  # above all of torch's levels: the marks of a start and a stop rank above its errors
@@ -34,8 +36,7 @@ class StepProfile:
             self.profiler = profile(activities=activities, acc_events=True)
             self.profiler.__enter__()
         elif self.seen == LAST:
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
+            devices.synchronize(self.device)
             self.profiler.__exit__(None, None, None)
             self.profiler.export_chrome_trace(str(folder / "trace.json"))
             return self._table(folder)

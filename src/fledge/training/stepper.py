@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fledge import devices
 from fledge.bundle import TrainingState
 from fledge.config import RunConfig
 from fledge.errors import FledgeError, note, out_of_memory
@@ -86,8 +87,7 @@ class Stepper:
                     ) from None
             self.progress.micro_batch = -(-self.progress.micro_batch // 2)
             self.optimizer.zero_grad()
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
+            devices.give_back(self.device)
             self.note(
                 f"Out of memory: training continues with a micro-batch of {self.progress.micro_batch}, which "
                 "gives the same results."
