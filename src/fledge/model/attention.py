@@ -1,6 +1,6 @@
 """Causal attention: full rows, documents through a mask made once per batch, decoding through a ring buffer.
 
-Which kernel runs is decided by what `Plan` and `Window` carry, never by looking at values on the device.
+Which kernel runs is decided by what `Plan` and `Ring` carry, never by looking at values on the device.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Attention(nn.Module):
         x_BTD: Tensor,
         rotation: tuple[Tensor, Tensor] | None = None,
         plan: Plan | None = None,
-        window: Window | None = None,
+        ring: Ring | None = None,
         layer: int = 0,
     ) -> Tensor:
         batch, length, _ = x_BTD.shape
         fused_BTC = self.qkv(x_BTD)
-        plain = window is None and plan is None and not (self.training and self.dropout)
+        plain = ring is None and plan is None and not (self.training and self.dropout)
         short = plain and is_short(fused_BTC, self.head_size)
         if short and not self.qk_norm:
             cosines, sines = rotation if rotation is not None else (None, None)
@@ -69,7 +69,7 @@ class Attention(nn.Module):
             return self.output_proj(mixed_BTD)  # type: ignore[no-any-return]
         q, k = torch.split(both, [self.heads, self.kv_heads], dim=2)
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        out_BHTK = self._attend(q, k, v, plan) if window is None else self._decode(q, k, v, window, layer)
+        out_BHTK = self._attend(q, k, v, plan) if ring is None else self._decode(q, k, v, ring, layer)
         return self.output_proj(out_BHTK.transpose(1, 2).reshape(batch, length, -1))  # type: ignore[no-any-return]
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan | None) -> Tensor:
@@ -96,12 +96,12 @@ class Attention(nn.Module):
             enable_gqa=self.heads != self.kv_heads,
         )
 
-    def _decode(self, q: Tensor, k: Tensor, v: Tensor, window: Window, layer: int) -> Tensor:
-        k, v = window.extend(layer, k, v)
-        return self._sdpa(q, k.to(q.dtype), v.to(q.dtype), window.mask, window.causal)
+    def _decode(self, q: Tensor, k: Tensor, v: Tensor, ring: Ring, layer: int) -> Tensor:
+        k, v = ring.extend(layer, k, v)
+        return self._sdpa(q, k.to(q.dtype), v.to(q.dtype), ring.mask, ring.causal)
 
 
-class Window:
+class Ring:
     """One call's view of a ring-buffered state: where new keys go, and which keys each query may look at.
 
     Made once per call and used by every layer. A token sees the last `capacity` tokens, itself included.

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fledge.config import ModelConfig
 from fledge.errors import FledgeError
-from fledge.model.attention import Attention, Window, additive, document_blocks, document_mask, has_flex
+from fledge.model.attention import Attention, Ring, additive, document_blocks, document_mask, has_flex
 from fledge.model.base import Model, VocabularyMatrix, compute_dtype
 from fledge.model.checks import check_batch, check_inputs, state_place
 from fledge.model.dropout import Dropout, RowDropout, TokenDropout
@@ -42,13 +42,13 @@ class Block(nn.Module):
         x_BTD: Tensor,
         turn: tuple[Tensor, Tensor] | None,
         plan: Plan | None,
-        window: Window | None,
+        ring: Ring | None,
         layer: int,
     ) -> Tensor:
         if self.pre_norm:
-            x_BTD = x_BTD + self.dropout(self.attn(self.ln1(x_BTD), turn, plan, window, layer))
+            x_BTD = x_BTD + self.dropout(self.attn(self.ln1(x_BTD), turn, plan, ring, layer))
             return x_BTD + self.dropout(self.ffn(self.ln2(x_BTD)))  # type: ignore[no-any-return]
-        x_BTD = self.ln1(x_BTD + self.dropout(self.attn(x_BTD, turn, plan, window, layer)))
+        x_BTD = self.ln1(x_BTD + self.dropout(self.attn(x_BTD, turn, plan, ring, layer)))
         return self.ln2(x_BTD + self.dropout(self.ffn(x_BTD)))  # type: ignore[no-any-return]
 
 
@@ -100,19 +100,19 @@ class Transformer(Model):
     ) -> tuple[Tensor, State | None]:
         check_inputs(self, inputs_BT, plan, state, lengths)
         steps = inputs_BT.shape[1]
-        window = None
+        ring = None
         if state is not None:
             if plan is not None:
                 raise FledgeError("A Transformer takes a plan or a state, not both: decode each document on its own.")
-            window = Window(state, steps, lengths, compute_dtype(self.token_embeddings.weight))
+            ring = Ring(state, steps, lengths, compute_dtype(self.token_embeddings.weight))
         x_BTD = self.token_dropout(self.token_embeddings(inputs_BT))
         x_BTD, turn = self._place(x_BTD, plan, state, steps, lengths)
         x_BTD = self.dropout(x_BTD.to(compute_dtype(x_BTD)))
         for number, block in enumerate(self.layers):
-            if self.recompute and self.training and window is None:
+            if self.recompute and self.training and ring is None:
                 x_BTD = checkpoint(block, x_BTD, turn, plan, None, number, use_reentrant=False)
             else:
-                x_BTD = block(x_BTD, turn, plan, window, number)
+                x_BTD = block(x_BTD, turn, plan, ring, number)
         if state is not None:
             state.advance(steps, lengths)
         return self.ln_final(x_BTD), state
