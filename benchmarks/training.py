@@ -29,7 +29,7 @@ from fledge.model import build_model
 from fledge.run import Run
 from fledge.tokenizer import CharacterTokenizer
 from fledge.tokens import Batch
-from fledge.training import TrainingResult, build_optimizer, read_metrics, train
+from fledge.training import Setup, TrainingResult, build_optimizer, read_metrics, train
 from fledge.training.device import choose_precision, reseed
 from fledge.training.objective import Objective
 from fledge.training.optimizers import clip_scale, gradient_norm
@@ -158,7 +158,7 @@ def loop_seconds(config: RunConfig, vocabulary: int, windows: RandomWindows) -> 
         with tempfile.TemporaryDirectory() as folder:
             source: Any = windows
             start = clock()
-            train(settings, model, CharacterTokenizer([]), source, None, Path(folder) / "run", quiet=True)
+            train(Setup(settings, model, CharacterTokenizer([]), source, None, Path(folder) / "run", quiet=True))
             spent.append(clock() - start)
     return (spent[1] - spent[0]) / STEPS
 
@@ -204,7 +204,7 @@ def memory_growth() -> tuple[str, str, bool]:
     model = build_model(config.model, 264, 16)
     source: Any = Watched(264, 16)
     with tempfile.TemporaryDirectory() as folder:
-        train(config, model, CharacterTokenizer([]), source, None, Path(folder) / "run", quiet=True)
+        train(Setup(config, model, CharacterTokenizer([]), source, None, Path(folder) / "run", quiet=True))
     growth = seen[-1] - seen[0]
     return "growth of memory, steps 1,000 to 9,900", f"{growth / 1e6:+.1f} MB (bar: below 5)", growth < 5e6
 

@@ -280,7 +280,7 @@ class Run:
         """
         from fledge.runs.checkpoints import checkpoints
         from fledge.tokens.writer import sole_writer
-        from fledge.training import join_ranks, train
+        from fledge.training import Setup, join_ranks, train
         from fledge.training.pairs import require_pairs, start_from_pairs
 
         began = time.monotonic()
@@ -312,7 +312,7 @@ class Run:
                 if from_pairs:
                     start_from_pairs(model, tokens.split("train").verify().tokens, self.config)
                 try:
-                    result = train(
+                    setup = Setup(
                         self.config,
                         model,
                         self.tokenizer,
@@ -327,6 +327,7 @@ class Run:
                         on_evaluation=on_evaluation,
                         leave=leave,
                     )
+                    result = train(setup)
                 finally:
                     model.eval()
             if ranks.world == 1:  # elsewhere each process holds a part of the model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fledge.training import join_ranks, train
+from fledge.training import Setup, join_ranks, train
 from tests.training.support import TextWindows, fresh_model, settings, tokenizer
 
 
@@ -13,7 +13,7 @@ def main(folder: Path) -> None:
     with join_ranks("cpu"):
         for parallel in ("ddp", "fsdp"):
             config = settings(training={"steps": 4, "parallel": parallel})
-            train(config, fresh_model(config), tokenizer(), TextWindows(), None, folder / parallel)  # type: ignore[arg-type]
+            train(Setup(config, fresh_model(config), tokenizer(), TextWindows(), None, folder / parallel))  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from fledge.accounting import SHAPES, Account, account, forecast, usual_speed
 from fledge.accounting.budget import readable_share
 from fledge.accounting.devices import find_device, training_device
 from fledge.config import ModelConfig
-from fledge.training import train
+from fledge.training import Setup, train
 from fledge.training.device import GPU_SHARE, largest_micro_batch
 from tests.training.support import TextWindows, fresh_model, settings, tokenizer
 
@@ -108,7 +108,7 @@ def test_what_is_measured_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_training_on_a_cpu_says_what_it_expects_and_how_far_off_it_was(tmp_path: Path, capsys: Any) -> None:
     config = settings(training={"steps": 4})
-    train(config, fresh_model(config), tokenizer(), TextWindows(), None, tmp_path / "run")  # type: ignore[arg-type]
+    train(Setup(config, fresh_model(config), tokenizer(), TextWindows(), None, tmp_path / "run"))  # type: ignore[arg-type]
     check_said(capsys.readouterr().err)
 
 

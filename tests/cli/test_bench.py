@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from fledge.cli import build
 from fledge.errors import FledgeError
-from fledge.training import meter
+from fledge.training import bench
 from fledge.training.device import choose_device
 from fledge.training.view import clock_time
 
@@ -50,9 +50,9 @@ def test_a_gpu_is_asked_for_what_it_does_and_draws(tmp_path: Path, monkeypatch: 
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho '80, 300.5'\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(meter, "PAUSE", 0.01)
+    monkeypatch.setattr(bench, "PAUSE", 0.01)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="1-2"))
-    with meter.Meter(torch.device("cuda:0")) as read:
+    with bench.Meter(torch.device("cuda:0")) as read:
         time.sleep(0.2)
     assert (read.busy, read.watts) == (0.8, 300.5)
 
@@ -61,10 +61,10 @@ def test_the_power_of_a_processor_is_that_of_its_packages(tmp_path: Path, monkey
     for name, joules in (("intel-rapl:0", 3_000_000), ("intel-rapl:1", 4_000_000), ("intel-rapl:0:0", 9_000_000)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "energy_uj").write_text(f"{joules}\n")
-    monkeypatch.setattr(meter, "POWERCAP", tmp_path)
-    assert meter.energy() == 7.0
-    monkeypatch.setattr(meter, "POWERCAP", tmp_path / "none")
-    assert meter.energy() is None
+    monkeypatch.setattr(bench, "POWERCAP", tmp_path)
+    assert bench.energy() == 7.0
+    monkeypatch.setattr(bench, "POWERCAP", tmp_path / "none")
+    assert bench.energy() is None
 
 
 def test_the_table_names_the_device_that_auto_chose() -> None:

@@ -12,7 +12,7 @@ from fledge.config import RunConfig, parse
 from fledge.model import build_model
 from fledge.tokenizer import CharacterTokenizer
 from fledge.tokens import Batch
-from fledge.training import TrainingResult, load_checkpoint, train
+from fledge.training import Setup, TrainingResult, load_checkpoint, train
 from fledge.training.device import reseed
 
 TEXT = "in the beginning was the word, and the word was made of letters. "
@@ -92,7 +92,7 @@ def run(
 ) -> TrainingResult:
     """Train a tiny run, or go on with it, from its last checkpoint or the one that is given."""
     bundle = load_checkpoint(folder if resume is True else resume, at) if resume else None
-    return train(
+    setup = Setup(
         config,
         bundle.model if bundle else model or fresh_model(config),
         tokenizer(),
@@ -103,6 +103,7 @@ def run(
         bytes_per_token=1.0,
         **{"quiet": True, **options},
     )
+    return train(setup)
 
 
 def weights(result: TrainingResult) -> dict[str, torch.Tensor]:

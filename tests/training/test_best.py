@@ -16,7 +16,7 @@ from fledge.runs.branches import settings_file
 from fledge.runs.checkpoints import checkpoint_steps, find_bundle
 from fledge.runs.metrics import course
 from fledge.training import TrainingResult, find_checkpoint, load_checkpoint, read_metrics
-from fledge.training.session import Session
+from fledge.training.chores import Chores
 
 from .support import run, settings
 
@@ -25,7 +25,7 @@ OFTEN = {"steps": 12, "evaluate_every": 2, "save_every": 5, "keep_last": 1, "log
 
 def judged(monkeypatch: pytest.MonkeyPatch, losses: dict[int, float]) -> None:
     """Evaluations find these losses, by step."""
-    monkeypatch.setattr(Session, "_validation_loss", lambda session, count: losses[session.progress.step])
+    monkeypatch.setattr(Chores, "_validation_loss", lambda chores, _: losses[chores.progress.step])
 
 
 @pytest.fixture

@@ -21,10 +21,9 @@ from fledge.errors import FledgeError
 from fledge.runs.samples import Samples
 from fledge.tokens import Batch
 from fledge.training import load_checkpoint, read_metrics
-from fledge.training.device import choose_precision
-from fledge.training.progress import Progress
+from fledge.training.chores import Chores
 from fledge.training.ranks import Ranks
-from fledge.training.session import SETBACKS, Session
+from fledge.training.session import SETBACKS, Session, Setup
 from fledge.training.skipping import Skipping
 from fledge.training.stepper import Stepper
 from fledge.training.stops import Stops
@@ -373,17 +372,17 @@ def test_a_checkpoint_written_in_the_background_is_that_of_its_step(tmp_path: Pa
 
 
 def test_a_crash_in_evaluation_does_not_cost_the_step(tmp_path: Path, monkeypatch: Any) -> None:
-    def broken(self: Session) -> None:
+    def broken(self: Chores) -> None:
         raise RuntimeError("evaluation broke")
 
-    monkeypatch.setattr(Session, "evaluate", broken)
+    monkeypatch.setattr(Chores, "evaluate", broken)
     with pytest.raises(RuntimeError, match="evaluation broke"):
         run(settings(), tmp_path / "run")
     assert load_checkpoint(tmp_path / "run").path.name == "step-00000004"
 
 
 def test_retention_keeps_the_last_the_best_and_every_nth(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(Session, "_validation_loss", lambda self, count: 0.1 if self.progress.step == 3 else 1.0)
+    monkeypatch.setattr(Chores, "_validation_loss", lambda self, _: 0.1 if self.progress.step == 3 else 1.0)
     config = settings(training={"save_every": 1, "keep_last": 2, "keep_every": 5, "evaluate_every": 1})
     run(config, tmp_path / "run")
     kept = sorted(int(path.name[5:]) for path in (tmp_path / "run" / "checkpoints").iterdir())
@@ -404,10 +403,10 @@ def test_a_checkpoint_holds_the_evaluation_of_its_own_step(
     tmp_path: Path, monkeypatch: Any, save_every: int, evaluated: set[int], background: bool
 ) -> None:
     """Though it is saved before that evaluation; and one of another step is not told as its own."""
-    from fledge.training import session
+    from fledge.training import output
     from fledge.training.saver import Saver
 
-    monkeypatch.setattr(session, "Saver", lambda *arguments: Saver(*arguments[:-1], background))
+    monkeypatch.setattr(output, "Saver", lambda *arguments: Saver(*arguments[:-1], background))
     every = {"save_every": save_every, "evaluate_every": 4, "keep_last": 20}
     config = settings(training={**every, "keep_best": False})
     run(config, tmp_path / "run")
@@ -459,7 +458,7 @@ def test_a_batch_that_the_processes_cannot_share_is_refused_before_anything_is_w
     parts = (config, checkpoint.model, tokenizer(), windows, windows, folder)
     sentence = f"training.batch_size = {size} can't be shared evenly by 2 processes. Try {near}."
     with pytest.raises(FledgeError, match=re.escape(sentence)):
-        Session(*parts, Ranks(torch.device("cpu"), rank=0, world=2), resume=checkpoint)
+        Session(Setup(*parts, resume=checkpoint), Ranks(torch.device("cpu"), rank=0, world=2))
     assert sorted(folder.rglob("*")) == before
 
 
@@ -469,7 +468,7 @@ def test_a_state_gathered_from_shards_leaves_the_gpu_tensor_by_tensor() -> None:
             return torch.zeros(3)
 
     ranks, config = Ranks(torch.device("cpu")), settings()
-    stepper = Stepper(config, fresh_model(config), ranks, choose_precision("fp32", ranks.device), Progress())
+    stepper = Stepper(config, fresh_model(config), ranks)
     stepper.sharded = True
     stepper.optimizer.named_state = lambda: iter([("mean/a", OnGPU()), ("mean/b", OnGPU())])  # type: ignore[method-assign,list-item]
     assert [type(tensor) for tensor in stepper.state().values()] == [torch.Tensor, torch.Tensor]

@@ -24,7 +24,7 @@ from fledge.runs.metrics import TIME_COLUMNS
 from fledge.runs.pruning import sweep
 from fledge.training import find_checkpoint, load_checkpoint, read_metrics
 from fledge.training.continuity import notable_changes
-from fledge.training.session import Session
+from fledge.training.stepper import Stepper
 
 from .support import TextWindows, run, settings
 
@@ -120,15 +120,16 @@ def test_a_stop_right_after_going_back_names_the_checkpoint_gone_back_to(unbroke
 @contextlib.contextmanager
 def stopped_at(step: int) -> Iterator[None]:
     """The process gets a SIGTERM when this step is done."""
-    original = Session.step
+    original = Stepper.step
 
-    def watched(self: Session, *arguments: Any) -> None:
-        original(self, *arguments)
+    def watched(self: Stepper, *arguments: Any) -> Any:
+        outcome = original(self, *arguments)
         if self.progress.step == step:
             os.kill(os.getpid(), signal.SIGTERM)
+        return outcome
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "step", watched)
+        patch.setattr(Stepper, "step", watched)
         yield
 
 

@@ -19,10 +19,9 @@ from fledge.runs import find_bundle
 from fledge.runs.checkpoints import checkpoints
 from fledge.start.distill import distillation
 from fledge.tokens.batch import MASKED
-from fledge.training import load_checkpoint, teachers
+from fledge.training import load_checkpoint
 from fledge.training.device import choose_precision
-from fledge.training.objective import Objective
-from fledge.training.teachers import Teachers
+from fledge.training.objective import Objective, Teachers
 from tests.small import SMALL
 
 CPU = torch.device("cpu")
@@ -51,7 +50,7 @@ def model(seed: int, width: int = 32):
 @pytest.mark.parametrize("rows", [1 << 25, 100])  # at once, and in parts
 @pytest.mark.parametrize("share", [0.0, 0.3])
 def test_the_loss_is_of_text_and_averaged_probabilities_in_their_shares(monkeypatch, share, rows):
-    monkeypatch.setattr(teachers, "ROWS", rows)
+    monkeypatch.setattr("fledge.training.objective.ROWS", rows)
     student, known = model(0), [model(1), model(2, width=64)]
     inputs, targets = torch.randint(40, (3, 16)), torch.randint(40, (3, 16))
     targets[0, :5] = MASKED

@@ -77,31 +77,26 @@ def largest_batch(config: RunConfig, folder: Path, seconds: float | None = None)
 
 
 def _climb(config: RunConfig, folder: Path, windows: int | None, seconds: float | None, told: Connection) -> None:
+    from fledge.errors import out_of_memory
     from fledge.run import Run
-    from fledge.tokens.batch import MASKED
     from fledge.training import join_ranks
-    from fledge.training.device import choose_precision, set_up_device, used_memory
-    from fledge.training.progress import Progress
+    from fledge.training.device import used_memory
     from fledge.training.stepper import Stepper
 
     _limit_memory()
     size = 1
     with join_ranks(config.training.device) as ranks:
-        precision = choose_precision(config.training.precision, ranks.device)
-        set_up_device(ranks.device, precision, config.training.threads)
         while True:
-            whole = override_config(config, [f"training.batch_size={size}", f"training.micro_batch={size}"])
-            run = Run(whole, folder / TIMING, quiet=True)
-            stepper = Stepper(whole, run.model, ranks, precision, Progress())
-            stepper.note = lambda text: None
-            stepper.plain.train()
-            started = 0.0
-            for _ in range(2):  # the first one compiles, and makes room that the second finds
-                started = time.perf_counter()
-                batch = run.windows("train").batch(range(size))
-                stepper.accumulate(batch, int((batch.targets_BT != MASKED).sum()))
-                float(stepper.update())
-            if stepper.progress.micro_batch < size:  # it went through in parts only
+            whole = override_config(config, [f"training.batch_size={size}"])
+            run, started = Run(whole, folder / TIMING, quiet=True), 0.0
+            try:
+                stepper = Stepper(whole, run.model, ranks, whole=True)
+                for _ in range(2):  # the first one compiles, and makes room that the second finds
+                    started = time.perf_counter()
+                    float(stepper.step(run.windows("train").batch(range(size)))[1])
+            except (RuntimeError, MemoryError) as error:
+                if not out_of_memory(error):
+                    raise
                 return
             told.send((size, used_memory(ranks.device)))
             if windows is not None and 2 * FEWEST_STEPS * size > windows:

@@ -49,25 +49,17 @@ def step_seconds(config: RunConfig, folder: Path, least: float = TIMED_SECONDS, 
     Steps are timed for `least` seconds, and fewer of them where they take longer than `most`.
     """
     from fledge.run import Run
-    from fledge.tokens.batch import MASKED
     from fledge.training import join_ranks
-    from fledge.training.device import choose_precision, set_up_device
-    from fledge.training.progress import Progress
     from fledge.training.stepper import Stepper
 
     run = Run(with_shared_data(config, folder), folder / TIMING, quiet=True)
     windows, size = run.windows("train"), config.training.batch_size
     with join_ranks(config.training.device) as ranks:
-        precision = choose_precision(config.training.precision, ranks.device)
-        set_up_device(ranks.device, precision, config.training.threads)
-        stepper = Stepper(run.config, run.model, ranks, precision, Progress())
-        stepper.plain.train()
+        stepper = Stepper(run.config, run.model, ranks)
         seconds: list[float] = []
         while not _timed_enough(seconds, least, most):
             started, first = time.perf_counter(), len(seconds) * size
-            batch = windows.batch(range(first, first + size))
-            stepper.accumulate(batch, int((batch.targets_BT != MASKED).sum()))
-            float(stepper.update())
+            float(stepper.step(windows.batch(range(first, first + size)))[1])
             seconds.append(time.perf_counter() - started)
         timed = sorted(seconds[min(WARM_STEPS, len(seconds) - 1) :])
         return timed[int(SLOW * len(timed))]

@@ -27,7 +27,7 @@ def distillation(
     from fledge.bundle import load_bundle
     from fledge.runs import find_bundle
     from fledge.runs.folder import of_run, store_of
-    from fledge.training.teachers import require_teachers
+    from fledge.training.objective import require_teachers
 
     if not teachers:
         raise FledgeError("Name at least one teacher: a run, or a bundle.")

@@ -24,6 +24,11 @@ class Batch(NamedTuple):
     positions_BT: Tensor | None = None
     documents_BT: Tensor | None = None
 
+    @property
+    def targets_count(self) -> int:
+        """How many targets count."""
+        return int((self.targets_BT != MASKED).sum())
+
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on a device; from pinned memory the copy does not wait."""
         return self._each(lambda part: part.to(device, non_blocking=True))

@@ -1,9 +1,9 @@
 """Training: optimizers, schedules, the loop, distribution, metrics. The loop promises that no work is lost.
 
-`train` takes the `fledge.tokens.Windows` of the two splits (`validation` may be None) and the run's folder, in which
-`metrics.csv`, `loss.svg`, `samples.txt` and `checkpoints/step-XXXXXXXX/` appear. To go on with a run:
-`bundle = load_checkpoint(folder, at=None)`, then `train(config, bundle.model, …, resume=bundle)`. `bytes_per_token` of
-the validation split (source bytes / tokens) turns its loss into bits per byte.
+`train` takes a `Setup`: the settings, a model, its tokenizer, the `fledge.tokens.Windows` of the two splits
+(`validation` may be None) and the run's folder, in which `metrics.csv`, `loss.svg`, `samples.txt` and
+`checkpoints/step-XXXXXXXX/` appear. To go on with a run: `bundle = load_checkpoint(folder, at=None)`, then
+`train(Setup(config, bundle.model, …, resume=bundle))`.
 """
 
 from fledge.runs.branches import find_checkpoint, load_checkpoint
@@ -13,6 +13,7 @@ from fledge.training.optimizers import SGD, AdamW, Muon, Optimizer, build_optimi
 from fledge.training.progress import Diverged
 from fledge.training.ranks import Ranks, join_ranks
 from fledge.training.schedules import schedule
+from fledge.training.session import Setup
 from fledge.training.stops import parse_duration
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Muon",
     "Optimizer",
     "Ranks",
+    "Setup",
     "TrainingResult",
     "build_optimizer",
     "find_checkpoint",

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -12,11 +17,13 @@ from fledge.devices import forget_peak_memory, names
 from fledge.errors import FledgeError, out_of_memory
 from fledge.model import build_model
 from fledge.tokens import Batch
-from fledge.tokens.batch import MASKED
-from fledge.training.device import choose_device, choose_precision, reseed, set_up_device, synchronize, used_memory
-from fledge.training.meter import Meter
-from fledge.training.objective import Objective
-from fledge.training.optimizers import build_optimizer, clip_scale, gradient_norm
+from fledge.training.device import choose_device, reseed, synchronize, used_memory
+from fledge.training.ranks import Ranks
+from fledge.training.stepper import Stepper
+
+POWERCAP = Path("/sys/class/powercap")
+QUERY = ("nvidia-smi", "--query-gpu=utilization.gpu,power.draw", "--format=csv,noheader,nounits")
+PAUSE = 0.2  # seconds between two looks at a GPU
 
 
 @dataclass(frozen=True)
@@ -47,8 +54,6 @@ def measure(config: RunConfig, batch_size: int, device_name: str, seconds: float
     total = config.training.tokens or config.steps * config.training.batch_size * length
     config = override_config(config, [f"training.batch_size={batch_size}"])
     device = choose_device(device_name, named="--device")
-    precision = choose_precision(config.training.precision, device)
-    set_up_device(device, precision, config.training.threads)
     forget_peak_memory()
     try:
         per_step, meter = _step_seconds(config, device, batch_size, seconds)
@@ -67,36 +72,82 @@ def _step_seconds(config: RunConfig, device: torch.device, batch_size: int, seco
     if vocabulary is None:
         raise FledgeError("tokenizer.vocabulary_size = none has no size before training: set one for the benchmark.")
     length = config.tokens.context_length
-    precision = choose_precision(config.training.precision, device)
     reseed(config.training.seed, "weights")
-    model = build_model(config.model, vocabulary, length).to(device).train()
-    model.recompute = config.training.recompute
-    objective = Objective(model, precision, device, config.training.label_smoothing, config.training.z_loss)
-    by_itself = device.type == "cuda" and config.model.architecture not in ("rnn", "gru", "lstm")
-    compiles = config.training.compile == "on" or (config.training.compile == "auto" and by_itself)
-    run = torch.compile(objective, dynamic=False) if compiles else objective
-    optimizer = build_optimizer(model, config.optimizer)
+    stepper = Stepper(config, build_model(config.model, vocabulary, length), Ranks(device), whole=True)
     ids = torch.randint(vocabulary, (batch_size, length + 1))
     batch = Batch(ids[:, :-1].contiguous(), ids[:, 1:].contiguous()).to(device)
-    count = int((batch.targets_BT != MASKED).sum())
-
-    def step() -> None:
-        loss, _ = run(batch.inputs_BT, batch.targets_BT)
-        (loss / count).backward()
-        optimizer.step(clip_scale(gradient_norm(optimizer.layout.gradients()), config.optimizer.clip_norm))
-        optimizer.zero_grad()
-
     for _ in range(2):
-        step()
+        stepper.step(batch)
     synchronize(device)
     done = 0
     with Meter(device) as meter:
         start = time.perf_counter()
         while done < 3 or time.perf_counter() - start < seconds:
-            step()
+            stepper.step(batch)
             done += 1
             if done % 10 == 0:
                 synchronize(device)
         synchronize(device)
         per_step = (time.perf_counter() - start) / done
     return per_step, meter
+
+
+class Meter:
+    """Reads from entering to leaving; what cannot be read is None.
+
+    >>> with Meter(torch.device("cpu")) as meter:
+    ...     _ = sum(range(10**6))
+    >>> meter.busy is not None and 0 < meter.busy <= 1.5
+    True
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.busy: float | None = None
+        "The share of the time that the GPU worked, or that all of the process's threads did on a CPU."
+        self.watts: float | None = None
+        "Of the whole GPU, or of the processor's package with all that runs on it."
+        self._looks: list[tuple[float, float]] = []
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Meter:
+        if self.device.type == "cuda" and shutil.which(QUERY[0]):
+            self._thread = threading.Thread(target=self._look, daemon=True)
+            self._thread.start()
+        self._began, self._worked, self._energy = time.perf_counter(), time.process_time(), energy()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        seconds = max(time.perf_counter() - self._began, 1e-9)
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._looks:
+            shares, watts = zip(*self._looks, strict=True)
+            self.busy, self.watts = sum(shares) / len(shares) / 100, sum(watts) / len(watts)
+        elif self.device.type == "cpu":
+            self.busy = (time.process_time() - self._worked) / seconds / torch.get_num_threads()
+            after = energy()
+            if self._energy is not None and after is not None and after > self._energy:  # the counter begins again
+                self.watts = (after - self._energy) / seconds
+
+    def _look(self) -> None:
+        mark = getattr(torch.cuda.get_device_properties(self.device), "uuid", None)
+        named = [f"--id=GPU-{mark}"] if mark is not None else []
+        while not self._over.wait(PAUSE):
+            try:
+                done = subprocess.run([*QUERY, *named], capture_output=True, text=True, timeout=5, check=True)
+                share, watts = map(float, done.stdout.splitlines()[0].split(","))
+            except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+                return
+            self._looks.append((share, watts))
+
+
+def energy() -> float | None:
+    """Joules that the processor's packages have used, where the system lets one read it."""
+    try:
+        counters = [int((place / "energy_uj").read_text()) for place in POWERCAP.glob("intel-rapl:?")]
+    except (OSError, ValueError):
+        return None
+    return sum(counters) / 1e6 if counters else None

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import gc
 import html
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fledge.config import RunConfig
+from fledge.accounting import usual_speed
+from fledge.errors import command
 from fledge.notebook import table
 from fledge.progress import readable_time
-from fledge.tokens.batch import MASKED
+from fledge.runs.checkpoints import find_bundle
+from fledge.runs.layout import METRICS
+from fledge.training.announce import grown_memory
+from fledge.training.chores import Chores
 from fledge.training.ranks import join_ranks
 from fledge.training.schedules import decay_share, schedule
-from fledge.training.session import Session
+from fledge.training.session import Session, Setup
 from fledge.training.skipping import Skipping
 from fledge.training.stops import Stops
-
-if TYPE_CHECKING:
-    from fledge.bundle import Bundle
-    from fledge.model import Model
-    from fledge.tokenizer import Tokenizer
-    from fledge.tokens import Windows
 
 
 @dataclass(frozen=True)
@@ -65,90 +61,86 @@ class TrainingResult:
         return table(list(numbers), [[html.escape(text) for text in numbers.values()]])
 
 
-def train(
-    config: RunConfig,
-    model: Model,
-    tokenizer: Tokenizer,
-    windows: Windows,
-    validation: Windows | None,
-    folder: Path | str,
-    *,
-    resume: Bundle | None = None,
-    bytes_per_token: float | None = None,
-    time_limit: float | None = None,
-    profile: bool = False,
-    quiet: bool = False,
-    on_start: Callable[[Path], None] | None = None,
-    on_evaluation: Callable[[int, float], None] | None = None,
-    leave: bool = False,
-) -> TrainingResult:
-    """Train `model` on `windows` into `folder`; with `resume`, go on from that checkpoint, whose model `model` is.
-
-    `bytes_per_token` of the validation split turns its loss into bits per byte; `time_limit` is in seconds.
-    `on_start` is called by the main process when nothing can be refused any more, before the first step, and told
-    where training writes: `folder`, or a branch in it.
-    `on_evaluation` is told the step and the validation loss of evaluations on the way; what it raises ends training.
-    A second Ctrl-C raises KeyboardInterrupt; with `leave` it ends the process, even in the middle of a long step.
-    """
-    settings = config.training
-    with join_ranks(settings.device) as ranks, Stops(time_limit, leave) as stops:
-        session = Session(
-            config,
-            model,
-            tokenizer,
-            windows,
-            validation,
-            Path(folder),
-            ranks,
-            resume,
-            bytes_per_token,
-            profile,
-            quiet,
-        )
+def train(setup: Setup) -> TrainingResult:
+    """Train a model into a folder, or further from a checkpoint."""
+    config, settings = setup.config, setup.config.training
+    with join_ranks(settings.device) as ranks, Stops(setup.time_limit, setup.leave) as stops:
+        session = Session(setup, ranks)
+        stepper, progress = session.stepper, session.progress
         stops.answer, stops.parting = session.answer_stop, session.part
+        tell = setup.on_evaluation or (lambda step, loss: None)
         stopped = None
         try:
-            if on_start is not None and ranks.main:
-                on_start(session.place)
-            made_up = session.catch_up()
-            if on_evaluation is not None and made_up is not None:
-                on_evaluation(session.progress.step, made_up)
+            chores = Chores(session)
+            if setup.on_start is not None and ranks.main:
+                setup.on_start(session.output.place)
+            if (found := chores.catch_up()) is not None:
+                tell(progress.step, found)
             gc.collect()
             gc.disable()  # a collection in the middle of a step would stall the device; the loop collects between them
-            progress = session.progress
-            over = progress.step < session.steps and session.out_of_patience()
+            over = chores.out_of_patience()
             while progress.step < session.steps and not stopped and not over:
                 trouble = None
-                kept = Skipping(windows, progress.skipped)
+                kept = Skipping(setup.windows, progress.skipped)
                 with closing(session.batches(kept)) as batches:
                     for first, batch in batches:
                         wish = stops.wanted(session.clock.step_seconds, session.ending_seconds)
-                        count, wishes = ranks.total(int((batch.targets_BT != MASKED).sum()), wish is not None)
+                        count, wishes = ranks.total(batch.targets_count, wish is not None)
                         if wishes:
                             stopped = wish or "another process"
                             break
-                        session.optimizer.factor = schedule(config.schedule, progress.step, session.steps)
-                        session.optimizer.decay_factor = decay_share(config.schedule, progress.step, session.steps)
-                        session.step(batch, count, kept.range(first, settings.batch_size))
-                        if trouble := session.watch():
+                        stepper.optimizer.factor = schedule(config.schedule, progress.step, session.steps)
+                        stepper.optimizer.decay_factor = decay_share(config.schedule, progress.step, session.steps)
+                        session.clock.begin_step()
+                        loss, norm = stepper.step(batch, count)
+                        if trouble := session.check(kept.range(first, settings.batch_size), loss, norm):
                             break
-                        if session.due(settings.log_every):
-                            session.log()
-                        if session.due(settings.save_every):
-                            session.save()  # before evaluation: a crash there must not cost the step
-                        if session.due(settings.evaluate_every):
-                            found = session.evaluate()
-                            if on_evaluation is not None and found is not None:
-                                on_evaluation(progress.step, found)
-                            over = progress.step < session.steps and session.out_of_patience()
-                        if session.due(settings.sample_every):
-                            session.sample()
+                        if progress.due(settings.log_every):
+                            chores.log()
+                        if progress.due(settings.save_every):
+                            chores.save()  # before evaluation: a crash there must not cost the step
+                        if progress.due(settings.evaluate_every):
+                            if (found := chores.evaluate()) is not None:
+                                tell(progress.step, found)
+                            over = chores.out_of_patience()
+                        if progress.due(settings.sample_every):
+                            chores.sample()
                         if progress.step >= session.steps or over:
                             break
                 if trouble:
                     session.go_back(trouble)
-            session.finish(complete=not stopped)
-            return session.result(stopped)
+            chores.finish(complete=not stopped)
+            return _result(session, chores.known, stopped)
         finally:
             gc.enable()
             session.close()
+
+
+def _result(session: Session, known: dict[str, float | None], stopped: str | None) -> TrainingResult:
+    """What came of a session, said against what was expected of it."""
+    progress, output, speed = session.progress, session.output, session.clock.speed()
+    if session.forecast and speed:
+        rows = [] if output.records is None else output.records.metrics.rows
+        usual = usual_speed(row for row in rows if int(row["step"]) > session.clock.begun_at)
+        grown = grown_memory(session.ranks.device, *session.memory_before)
+        session.view.note(session.forecast.held_against(grown, usual or speed, session.clock.seconds()))
+    if stopped:
+        session.view.note(
+            f"Stopped by {stopped} after step {progress.step}; everything is saved. Resume with: "
+            f"{command('train', '--resume', output.folder)}"
+        )
+    return TrainingResult(
+        folder=output.folder,
+        checkpoint=output.last_checkpoint,
+        best=find_bundle(output.folder),
+        metrics=output.place / METRICS,
+        step=progress.step,
+        steps=session.steps,
+        tokens=progress.tokens,
+        loss=known.get("mean", session.watch.loss),
+        validation_loss=known.get("validation_loss"),
+        bits_per_byte=known.get("bits_per_byte"),
+        tokens_per_second=speed,
+        seconds=session.clock.seconds(),
+        stopped=stopped,
+    )

@@ -11,8 +11,7 @@ from fledge.config import RunConfig, override_config
 from fledge.model import build_model
 from fledge.tokens import Batch
 from fledge.tokens.batch import MASKED
-from fledge.training.device import choose_precision, reseed, set_up_device
-from fledge.training.progress import Progress
+from fledge.training.device import reseed
 from fledge.training.ranks import join_ranks
 from fledge.training.stepper import Stepper
 
@@ -67,22 +66,16 @@ def overfit_one_batch(
     off = ("model.dropout=0", "optimizer.weight_decay=0", "training.label_smoothing=0", "training.z_loss=0")
     config = override_config(config, off)
     batch = windows.batch(range(config.training.batch_size))
-    count = int((batch.targets_BT != MASKED).sum())
     lowest = lowest_loss(batch)
     with join_ranks(config.training.device) as ranks:
-        precision = choose_precision(config.training.precision, ranks.device)
-        set_up_device(ranks.device, precision, config.training.threads)
         reseed(config.training.seed, "weights")
         model = build_model(config.model, vocabulary_size, config.tokens.context_length)
-        stepper = Stepper(config, model, ranks, precision, Progress())
-        stepper.plain.train()
+        stepper = Stepper(config, model, ranks)
         losses: list[float] = []
         for step in range(most_steps):
             stepper.optimizer.factor = min(1.0, (step + 1) / WARM_UP)
-            losses.append(float(stepper.accumulate(batch, count)))
-            stepper.update()
-            stepper.progress.step += 1
-            found = Overfit(step + 1, losses[0], losses[-1], lowest, count)
+            losses.append(float(stepper.step(batch)[0]))
+            found = Overfit(step + 1, losses[0], losses[-1], lowest, batch.targets_count)
             if step % TOLD == 0:
                 tell(f"step {step + 1}: loss {losses[-1]:.4f}")
             if found.learned or not math.isfinite(losses[-1]):

@@ -8,12 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+from torch import Tensor
+
 from fledge.config import RunConfig
 from fledge.errors import FledgeError
 from fledge.runs.checkpoints import step_of
 
 if TYPE_CHECKING:
     from fledge.bundle import Bundle
+    from fledge.training.ranks import Ranks
 
 RECENT = 0.02  # weight of a new loss in the recent mean
 SETTLED = 20  # steps before a spike can be told from the beginning
@@ -56,6 +60,10 @@ class Progress:
 
     def values(self) -> dict[str, Any]:
         return asdict(self)
+
+    def due(self, every: int) -> bool:
+        """Whether what is done every so many steps is done after this one; 0 is never."""
+        return every > 0 and self.step % every == 0
 
     @classmethod
     def restore(cls, values: Any, where: str = "The checkpoint's training/state.json") -> Progress:
@@ -169,31 +177,45 @@ class Diverged(FledgeError):
         self.step = step
 
 
-class StepOutcome(NamedTuple):
-    """What a step gave, once the device has told."""
+class LossWatch:
+    """Judges the losses of steps, some at a time: a GPU is not waited for after each. All processes hear the same."""
 
-    step: int
-    first: int
-    after: int
-    loss: float
-    norm: float
+    def __init__(self, progress: Progress, spike: float | None, ranks: Ranks) -> None:
+        self.progress, self.spike, self.ranks = progress, spike, ranks
+        self.loss: float | None = None
+        self.norm: float | None = None
+        "Of the newest step that was judged to be well."
+        self.setbacks = 0
+        "Times that training went back since the newest checkpoint."
+        self._pending: list[tuple[int, tuple[int, int], Tensor, Tensor]] = []
 
+    def add(self, samples: tuple[int, int], loss: Tensor, norm: Tensor) -> None:
+        """A step that was just taken on this range of samples: this process's share of its loss, and its norm."""
+        self._pending.append((self.progress.step, samples, loss, norm))
 
-def judge(outcome: StepOutcome, progress: Progress, spike: float | None) -> Trouble | None:
-    """Count a step's loss in, or say what is wrong with it."""
-    what = None
-    if not math.isfinite(outcome.loss):
-        what = f"the loss became {outcome.loss}"
-    elif not math.isfinite(outcome.norm):
-        what = f"the gradient's norm became {outcome.norm}"
-    elif spike is not None and progress.mean_loss is not None and outcome.step > SETTLED:
-        above = outcome.loss - progress.mean_loss
-        if above > spike:
-            what = f"the loss jumped to {outcome.loss:.3f}, {above:.3f} above its recent mean"
-    if what is not None:
-        return Trouble(outcome.step, outcome.first, outcome.after, what)
-    mean = progress.mean_loss
-    progress.mean_loss = outcome.loss if mean is None else mean + RECENT * (outcome.loss - mean)
-    progress.interval_loss += outcome.loss
-    progress.interval_steps += 1
-    return None
+    def judge(self) -> Trouble | None:
+        """Count in the losses since the last look, up to one with which something is wrong."""
+        if not self._pending:
+            return None
+        losses = self.ranks.total(*torch.stack([entry[2] for entry in self._pending]).tolist())
+        norms = torch.stack([entry[3] for entry in self._pending]).tolist()
+        pending, self._pending = self._pending, []
+        for (step, samples, _, _), loss, norm in zip(pending, losses, norms, strict=True):
+            if what := self._wrong(step, loss, norm):
+                return Trouble(step, *samples, what)
+            progress, mean = self.progress, self.progress.mean_loss
+            progress.mean_loss = loss if mean is None else mean + RECENT * (loss - mean)
+            progress.interval_loss += loss
+            progress.interval_steps += 1
+            self.loss, self.norm = loss, norm
+        return None
+
+    def _wrong(self, step: int, loss: float, norm: float) -> str:
+        mean = self.progress.mean_loss
+        if not math.isfinite(loss):
+            return f"the loss became {loss}"
+        if not math.isfinite(norm):
+            return f"the gradient's norm became {norm}"
+        if self.spike is not None and mean is not None and step > SETTLED and loss - mean > self.spike:
+            return f"the loss jumped to {loss:.3f}, {loss - mean:.3f} above its recent mean"
+        return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +19,7 @@ from fledge.config import RunConfig
 from fledge.errors import FledgeError, command
 from fledge.files import finished_name
 from fledge.runs.checkpoints import checkpoint_steps, step_of
-from fledge.runs.home import Home
+from fledge.runs.layout import CONFIG, METRICS
 
 if TYPE_CHECKING:
     from fledge.model import Model
@@ -43,6 +44,34 @@ class Snapshot:
 
     def parameters_count(self) -> int:
         return self._parameters
+
+
+class Home:
+    """A run's folder, which a person may move or delete while training goes on. It is known by a file that lies in it
+    from the first step to the last: its settings, or its metrics where a program of one's own trains without them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._sign = next((name for name in (CONFIG, METRICS) if (folder / name).is_file()), None)
+
+    @property
+    def gone(self) -> bool:
+        """Whether the file is certainly not there; a disk that does not answer says nothing."""
+        try:
+            if self._sign is not None:
+                os.stat(self.folder / self._sign)
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:
+            return False
+        return False
+
+    def error(self) -> FledgeError:
+        return FledgeError(
+            f"{self.folder} is not this run's folder any more: its {self._sign or CONFIG} is gone. It was "
+            "moved or deleted during training, so nothing more is written there. Resume from the last "
+            "checkpoint where the folder is now (fledge train --resume FOLDER), or start the run again."
+        )
 
 
 class Saver:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from fledge import devices
@@ -18,27 +19,32 @@ from fledge.errors import FledgeError, note, out_of_memory
 from fledge.model.recurrent import Recurrent
 from fledge.tokens import Batch
 from fledge.training.averaging import AVERAGE, PLAIN, Average
-from fledge.training.carry import Carry
-from fledge.training.device import Precision, largest_micro_batch, reseed
+from fledge.training.device import choose_precision, largest_micro_batch, reseed, set_up_device
 from fledge.training.objective import Objective
 from fledge.training.optimizers import build_optimizer, clip_scale, gradient_norm
 from fledge.training.progress import Progress
-from fledge.training.ranks import Ranks
-from fledge.training.sharding import gather, scatter, shard
+from fledge.training.ranks import Ranks, gather, scatter, shard
 
 if TYPE_CHECKING:
     from fledge.bundle import Bundle
-    from fledge.model import Model
+    from fledge.model import Model, State
 
+CARRIED, LENGTHS = "carried/", "lengths"  # what the names of saved states begin with, and that of their lengths
 RAISE_SCALE_AFTER = 2000  # fp16 steps without overflow before the loss scale doubles
 
 
 class Stepper:
     """The model, what is minimised and the optimizer, on this process's device."""
 
-    def __init__(self, config: RunConfig, model: Model, ranks: Ranks, precision: Precision, progress: Progress) -> None:
-        settings = config.training
-        self.config, self.ranks, self.precision, self.progress = config, ranks, precision, progress
+    def __init__(
+        self, config: RunConfig, model: Model, ranks: Ranks, progress: Progress | None = None, whole: bool = False
+    ) -> None:
+        """Set up the device and put the parts on it. With `whole`, a step that does not fit the memory at once is not
+        taken in parts."""
+        settings, progress = config.training, progress or Progress()
+        self.precision = precision = choose_precision(settings.precision, ranks.device)
+        set_up_device(ranks.device, precision, settings.threads)
+        self.config, self.ranks, self.progress, self.whole = config, ranks, progress, whole
         self.device = ranks.device
         self.note: Callable[[str], None] = note
         if rest := settings.batch_size % ranks.world:
@@ -65,20 +71,29 @@ class Stepper:
         by_itself = settings.compile == "auto" and self.device.type == "cuda" and not recurrent
         compiled = settings.compile == "on" or by_itself
         self.objective: Any = torch.compile(self.plain, dynamic=False) if compiled else self.plain
-        if not progress.micro_batch or settings.micro_batch is not None:
+        if whole:
+            progress.micro_batch = share
+        elif not progress.micro_batch or settings.micro_batch is not None:
             progress.micro_batch = largest_micro_batch(
                 config, self.model.vocabulary_size, share, self.device, precision.name, self.shards
             )
         # Sharded, every forward pass takes all processes: they do as many, in training as in evaluation.
         progress.micro_batch = ranks.least(min(progress.micro_batch, share))
+        self.plain.train()
 
-    def accumulate(self, batch: Batch, count: float) -> Tensor:
-        """Gradients of the batch's mean loss; when memory runs out, once more with smaller micro-batches."""
+    def step(self, batch: Batch, count: float | None = None) -> tuple[Tensor, Tensor]:
+        """Take a step on this process's share of a batch; `count` is the number of targets that count in all shares.
+
+        Returns the share's part of the mean loss, and the gradient's norm; the device is not waited for. When memory
+        runs out, the gradients are computed once more with smaller micro-batches.
+        """
+        count = batch.targets_count if count is None else count
         while True:
             try:
-                return self._accumulate(batch, count)
+                loss = self._accumulate(batch, count)
+                break
             except (RuntimeError, MemoryError) as error:
-                if not out_of_memory(error) or self.sharded:
+                if not out_of_memory(error) or self.sharded or self.whole:
                     raise
                 if self.progress.micro_batch == 1:
                     raise FledgeError(
@@ -92,6 +107,12 @@ class Stepper:
                 f"Out of memory: training continues with a micro-batch of {self.progress.micro_batch}, which "
                 "gives the same results."
             )
+        norm = self._update()
+        size = self.config.training.batch_size
+        self.progress.step += 1
+        self.progress.samples += size
+        self.progress.tokens += size * self.config.tokens.context_length
+        return loss, norm
 
     def _accumulate(self, batch: Batch, count: float) -> Tensor:
         # The loss is the sum over all unmasked targets by their number, over micro-batches and processes; FSDP takes
@@ -113,7 +134,7 @@ class Stepper:
             self.carry.keep(states)
         return total / max(count, 1)
 
-    def update(self) -> Tensor:
+    def _update(self) -> Tensor:
         """Reduce, clip and apply the gradients, and clear them. Returns their norm."""
         gradients = self.optimizer.layout.gradients()
         if not self.sharded:
@@ -225,6 +246,47 @@ class Stepper:
     def whole_model(self) -> Model | None:
         """The model as one process holds it; sharded, a copy on the main process and None on the others."""
         return gather(self.model, self.ranks) if self.sharded else self.model
+
+
+class Carry:
+    """The hidden state that contiguous lanes of text hand on from batch to batch: a row per lane of this process."""
+
+    def __init__(self, model: Model, rows: int, ranks: Ranks) -> None:
+        self.model, self.rows, self.ranks = model, rows, ranks
+        self.state: State = model.init_state(rows, ranks.device)
+
+    def part(self, start: int, size: int) -> State:
+        """A copy of the state of some rows, for one micro-batch."""
+        return self.state.select(list(range(start, min(start + size, self.rows))))
+
+    def keep(self, parts: list[State]) -> None:
+        """Go on from the states that the micro-batches ended with, cut off from their graphs."""
+        parts = [part.detach() for part in parts]
+        first = parts[0]
+        tensors = {name: torch.cat([part.tensors[name] for part in parts]) for name in first.tensors}
+        self.state = self.state.load(tensors, torch.cat([part.lengths for part in parts]))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The state of all lanes, for a checkpoint; every process takes part."""
+        named = {**self.state.tensors, LENGTHS: self.state.lengths}
+        return {CARRIED + name: self._whole(tensor) for name, tensor in named.items()}
+
+    def _whole(self, tensor: Tensor) -> Tensor:
+        if self.ranks.world == 1:
+            return tensor
+        parts = [torch.empty_like(tensor) for _ in range(self.ranks.world)]
+        dist.all_gather(parts, tensor.contiguous())
+        return torch.cat(parts)
+
+    def load(self, tensors: Mapping[str, Tensor]) -> bool:
+        """Take up a saved state, if it is one of as many lanes; otherwise the lanes begin anew."""
+        low, high = self.ranks.rank * self.rows, (self.ranks.rank + 1) * self.rows
+        saved = {name.removeprefix(CARRIED): tensor for name, tensor in tensors.items() if name.startswith(CARRIED)}
+        if LENGTHS not in saved or len(saved[LENGTHS]) != self.rows * self.ranks.world:
+            return False
+        lengths = saved.pop(LENGTHS)
+        self.state = self.state.load({name: tensor[low:high] for name, tensor in saved.items()}, lengths[low:high])
+        return True
 
 
 def cut(batch: Batch, size: int) -> list[Batch]:

@@ -18,9 +18,9 @@ import pytest
 from fledge.errors import FledgeError
 from fledge.training import load_checkpoint
 from fledge.training.saver import Saver
-from fledge.training.session import Session
 from fledge.training.stepper import Stepper
-from tests.training.support import run, settings
+
+from .support import run, settings
 
 GONE = (
     r"is not this run's folder any more: its config\.json is gone.*nothing more is written there.*start the run again"
@@ -30,15 +30,16 @@ GONE = (
 @contextlib.contextmanager
 def after_step(step: int, act: Callable[[], object]) -> Iterator[None]:
     """Do something to the folder when this step is done."""
-    original = Session.step
+    original = Stepper.step
 
-    def watched(self: Session, *arguments: Any) -> None:
-        original(self, *arguments)
+    def watched(self: Stepper, *arguments: Any) -> Any:
+        outcome = original(self, *arguments)
         if self.progress.step == step:
             act()
+        return outcome
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "step", watched)
+        patch.setattr(Stepper, "step", watched)
         yield
 
 
@@ -130,7 +131,7 @@ from pathlib import Path
 from fledge.errors import FledgeError
 from fledge.training import join_ranks
 from tests.training.support import run, settings
-from tests.runs.test_home import after_step
+from tests.training.test_home import after_step
 
 folder = Path(sys.argv[1])
 with join_ranks("cpu") as ranks:
