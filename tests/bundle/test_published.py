@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,12 @@ from fledge.bundle.exchange import export_bundle, import_bundle
 from fledge.config import SamplingConfig
 from fledge.errors import FledgeError
 from fledge.generation import generate
+from fledge.runs import find_bundle
 from fledge.tokenizer import Tokenizer
 from tests.bundle.test_exchange import make
+from tests.cli.conftest import Fledge
+from tests.cli.conftest import fledge as fledge
+from tests.tokenizer import test_files
 
 transformers = pytest.importorskip("transformers")
 
@@ -81,6 +86,35 @@ def test_a_published_model_is_imported(tmp_path: Path, tokenizer: Tokenizer, nam
         assert bool(list(folder.glob("modeling_*.py"))) is own
         again = transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=own).eval()
         torch.testing.assert_close(again(ids).logits, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_published_model_is_tuned_measured_and_exported(
+    tmp_path: Path, tokenizer: Tokenizer, fledge: Fledge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the commands, with a tokenizer like its own, and a text that is not in the form NFC."""
+    monkeypatch.chdir(tmp_path)
+    kind, settings = PUBLISHED["qwen3"]
+    published(Path("hub"), tokenizer, kind, {**settings, "vocab_size": 1000})
+    for path in Path("hub").glob("tokenizer*"):
+        path.unlink()
+    theirs = test_files.published(Path("hub"), "Qwen")
+    text = "Cafe\u0301 and nai\u0308ve, 1234 e\u0301tudes.\n" * 60
+    Path("text.txt").write_text(text)
+    assert fledge("bundle", "import", "hub", "base").code == 0
+    sets = ("corpus.source=text.txt", "training.steps=2", "training.batch_size=2", "training.device=cpu")
+    tuned = fledge("train", "--from", "base", *(word for each in sets for word in ("--set", each)), "--out", "tuned")
+    assert tuned.code == 0, tuned.err
+    measured = json.loads(fledge("evaluate", "tuned", "--text", "text.txt", "--json", "--quiet").out)["tuned"]
+    assert measured["tokens"] == len(theirs.encode(text).ids) + 1  # the end of the text
+    assert fledge("generate", "tuned", "--prompt", "Cafe\u0301", "--max-tokens", "3").code == 0
+    assert fledge("bundle", "export", "tuned", "again").code == 0
+    reader = transformers.AutoTokenizer.from_pretrained("again")
+    assert reader(text)["input_ids"] == theirs.encode(text).ids
+    ids = torch.tensor([theirs.encode(text).ids[:32]])
+    with torch.inference_mode():
+        scores = transformers.AutoModelForCausalLM.from_pretrained("again").eval()(ids).logits
+        torch.testing.assert_close(load_bundle(find_bundle("tuned")).model(ids), scores, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
