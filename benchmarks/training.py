@@ -17,7 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,11 @@ class RandomWindows:
     def batch(self, samples: Any) -> Batch:
         rows = torch.from_numpy(np.ascontiguousarray(self.rows[np.asarray(samples) % len(self)]))
         return Batch(rows[:, :-1].contiguous(), rows[:, 1:].contiguous())
+
+    def ahead(self, shares: Sequence[range]) -> None: ...
+
+    def batches(self, shares: Sequence[range]) -> list[Batch]:
+        return [self.batch(share) for share in shares]
 
 
 def small(steps: int, **training: Any) -> RunConfig:

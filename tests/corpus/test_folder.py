@@ -15,7 +15,7 @@ from fledge.corpus import Corpus, Text
 from fledge.errors import FledgeError
 from fledge.model import build_model
 from fledge.tokens import write_store
-from fledge.tokens.journal import Journal
+from fledge.tokens.work import Journal
 
 BYTES = [b"document %d of a folder" % i for i in range(30)]
 

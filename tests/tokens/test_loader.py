@@ -124,6 +124,11 @@ class Meeting:
             assert self.met.wait(60), "the consumer waited instead of helping"
         return Batch(ids, ids + 1)
 
+    def ahead(self, shares: Sequence[range]) -> None: ...
+
+    def batches(self, shares: Sequence[range]) -> list[Batch]:
+        return [self.batch(share) for share in shares]
+
 
 def test_a_consumer_that_would_wait_makes_batches_itself():
     windows = Meeting()

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fledge.tokens.permutation import keys, permute
+from fledge.tokens.windows import keys, permute
 
 
 @given(count=st.integers(1, 3000), key=st.integers(0, 2**64 - 1))

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import torch
 
-from fledge.tokens import pool as module
-from fledge.tokens.pool import KEPT, Pool
+from fledge.tokens import scratch as module
+from fledge.tokens.scratch import KEPT, Pool
 
 
 def test_memory_in_use_is_never_given_out_again():

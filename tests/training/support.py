@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,11 @@ class TextWindows:
             for row, n in enumerate(samples):
                 targets[row, 4 + int(n) % 9 :] = -100
         return Batch(inputs, targets)
+
+    def ahead(self, shares: Sequence[range]) -> None: ...
+
+    def batches(self, shares: Sequence[range]) -> list[Batch]:
+        return [self.batch(share) for share in shares]
 
 
 def settings(**overrides: Any) -> RunConfig:

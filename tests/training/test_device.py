@@ -104,7 +104,7 @@ def test_randomness_follows_from_its_purpose_alone() -> None:
 
 
 def test_a_tracker_that_is_not_installed_is_an_error(tmp_path: Path, monkeypatch: Any) -> None:
-    import fledge.training.trackers as module
+    import fledge.training.records as module
 
     monkeypatch.setattr(module, "installed", lambda package: False)
     with pytest.raises(FledgeError, match="asks for wandb, which is not installed here"):
@@ -113,7 +113,7 @@ def test_a_tracker_that_is_not_installed_is_an_error(tmp_path: Path, monkeypatch
 
 
 def test_a_tracker_that_does_not_start_says_what_to_do(tmp_path: Path, monkeypatch: Any) -> None:
-    import fledge.training.trackers as module
+    import fledge.training.records as module
 
     def refuse(**_: Any) -> None:
         raise RuntimeError("api_key not configured (no-tty).\n  call wandb.login(key=...)")
@@ -127,7 +127,7 @@ def test_a_tracker_that_does_not_start_says_what_to_do(tmp_path: Path, monkeypat
 
 def test_trackers_go_back_with_the_run(tmp_path: Path, monkeypatch: Any) -> None:
     """After a divergence TensorBoard hides the points that come again, and W&B refuses none of them."""
-    import fledge.training.trackers as module
+    import fledge.training.records as module
 
     class Writer:
         opened: ClassVar[list[int]] = []
@@ -161,7 +161,7 @@ def test_trackers_go_back_with_the_run(tmp_path: Path, monkeypatch: Any) -> None
 
 
 def test_trackers_get_what_the_file_gets(tmp_path: Path, monkeypatch: Any) -> None:
-    import fledge.training.trackers as module
+    import fledge.training.records as module
 
     calls: list[Any] = []
     library = SimpleNamespace(

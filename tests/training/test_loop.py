@@ -18,7 +18,7 @@ import torch
 
 from fledge.bundle import load_bundle, read_manifest
 from fledge.errors import FledgeError
-from fledge.runs.samples import Samples
+from fledge.runs.metrics import Samples
 from fledge.tokens import Batch
 from fledge.training import load_checkpoint, read_metrics
 from fledge.training.chores import Chores

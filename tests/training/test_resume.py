@@ -19,9 +19,8 @@ import pytest
 import torch
 
 from fledge.errors import FledgeError
-from fledge.runs.checkpoints import find_bundle
+from fledge.runs.checkpoints import find_bundle, sweep
 from fledge.runs.metrics import TIME_COLUMNS
-from fledge.runs.pruning import sweep
 from fledge.training import find_checkpoint, load_checkpoint, read_metrics
 from fledge.training.continuity import notable_changes
 from fledge.training.stepper import Stepper

@@ -114,8 +114,7 @@ def train(command: list[str], folder: Path) -> None:
     """
     from fledge.notebook import running_cell
     from fledge.runs.layout import METRICS, SAMPLES
-    from fledge.runs.metrics import read_metrics
-    from fledge.runs.samples import newest
+    from fledge.runs.metrics import newest, read_metrics
     from fledge.training.chart import Chart
 
     process = subprocess.Popen(

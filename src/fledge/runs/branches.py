@@ -1,10 +1,9 @@
 """Going back to an older step, and the checkpoint to go on from.
 
-Going back to an older step starts a branch in `branch/`, with checkpoints, metrics and settings of its own. The main
-line stays as it is until the branch has a checkpoint beyond the main line's last one; then the branch becomes the
-main line.
-Going on from the main line's last step leaves the branch, which is put aside as `branch-1`. Every move survives a kill:
-what was begun is finished at the next start.
+Training on from an older step writes into `branch/`, which has checkpoints, metrics and settings of its own. When it
+has a checkpoint at or past all that the main line saved and logged, its files take the place of the main line's later
+ones. A branch that is left, by going on from the main line or by going back again, is put aside as `branch-1` and on.
+Every move is a rename, and a takeover is noted in `branch.json` first: the next start finishes what a kill cut short.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from fledge.corpus.native import native
 from fledge.corpus.split import PARTS, Parts
 from fledge.tokenizer.base import Ids, Tokenizer
 from fledge.tokenizer.checks import thread_count
-from fledge.tokens.pool import Pool
+from fledge.tokens.scratch import Pool
 from fledge.tokens.store import end_token, layout_of
 
 POOL = Pool()

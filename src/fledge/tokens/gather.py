@@ -10,7 +10,7 @@ import torch
 
 from fledge.corpus.native import native
 from fledge.tokens.batch import MASKED, PADDING, Batch
-from fledge.tokens.pool import Pool
+from fledge.tokens.scratch import Pool
 from fledge.tokens.store import TokenSplit
 
 Numbers = npt.NDArray[np.int64]

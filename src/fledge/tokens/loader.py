@@ -87,7 +87,7 @@ class Loader:
     def __iter__(self) -> Iterator[tuple[int, Batch]]:
         rows = max(1, self.batch_size // self.ranks)
         fits = min(SMALL, PIECE // (rows * self.windows.context_length))
-        together = max(1, fits) if hasattr(self.windows, "batches") else 1
+        together = max(1, fits)
         planned = together * max(AT_LEAST, PLANNED // (rows * together))
         step = self.batch_size * planned
         pool = ThreadPoolExecutor(1, thread_name_prefix="loader")
@@ -116,15 +116,11 @@ class Loader:
         return range(first, min(self._end, first + self.batch_size * count), self.batch_size)
 
     def _look_ahead(self, firsts: range) -> None:
-        ahead = getattr(self.windows, "ahead", None)  # what stands in for windows may know only `batch`
-        if ahead is not None:
-            ahead([self.share(first) for first in firsts])
+        self.windows.ahead([self.share(first) for first in firsts])
 
     def _make(self, found: Future[None], firsts: range) -> Numbered:
         found.result()
-        shares = [self.share(first) for first in firsts]
-        make = getattr(self.windows, "batches", None)  # as above
-        batches = [self.windows.batch(share) for share in shares] if make is None else make(shares)
+        batches = self.windows.batches([self.share(first) for first in firsts])
         return [(first, batch.pin() if self.pin else batch) for first, batch in zip(firsts, batches, strict=True)]
 
 

@@ -17,10 +17,9 @@ from fledge.config import TokensConfig
 from fledge.tokenizer.base import Roles
 from fledge.tokens.gather import GatherPlan, Numbers, Stretches
 from fledge.tokens.lines import Lines
-from fledge.tokens.permutation import keys, mix, permute
 from fledge.tokens.scratch import Ascending, chunks, release, scratch_array
 from fledge.tokens.store import TokenSplit
-from fledge.tokens.windows import Windows
+from fledge.tokens.windows import Windows, keys, mix, permute
 
 DOCUMENTS = 2  # the purpose of the key that orders documents
 OFFSETS = 3  # and of the one that draws position offsets

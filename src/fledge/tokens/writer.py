@@ -26,7 +26,6 @@ from fledge.system import sync_file, sync_folder
 from fledge.tokenizer.base import Tokenizer
 from fledge.tokenizer.checks import check_threads
 from fledge.tokens.encoding import Encoded, encode_batches
-from fledge.tokens.journal import Journal, begins_journal, read_journal
 from fledge.tokens.store import (
     FORMAT,
     JOURNAL,
@@ -38,7 +37,7 @@ from fledge.tokens.store import (
     TokenStore,
     new_manifest,
 )
-from fledge.tokens.work import Committer, Work
+from fledge.tokens.work import Committer, Journal, Work, begins_journal, read_journal
 
 READ_AHEAD = 2  # blocks of text waiting for the encoder
 BYTES_PER_TOKEN = 4  # about, in a good vocabulary: for the check of the disk

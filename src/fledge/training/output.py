@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fledge.bundle.card import TUNED
-from fledge.runs import branches, pruning
-from fledge.runs.checkpoints import checkpoint_name, checkpoint_steps
+from fledge.runs import branches
+from fledge.runs.checkpoints import checkpoint_name, checkpoint_steps, prune, require_room, sweep
 from fledge.runs.layout import BRANCH
 from fledge.runs.origin import read_origin
 from fledge.training.records import Records
@@ -36,7 +36,7 @@ class Output:
         self.saved_step = -1 if resume is None else step
         self.place = self._open()
         if self.ranks.main:
-            pruning.require_room(self.place, self.config.training, steps - step, stepper.checkpoint_bytes())
+            require_room(self.place, self.config.training, steps - step, stepper.checkpoint_bytes())
         self.records = Records(self.config, self.folder, self.place, step, columns) if self.ranks.main else None
         self.home = Home(self.folder)
         background = stepper.device.type == "cuda" and not stepper.sharded
@@ -48,7 +48,7 @@ class Output:
             origin = None if self.origin is None else self.origin[1].absolute()
             settings = self.config.model_dump(mode="json")
             place = branches.open_place(self.folder.absolute(), origin, self.progress.step, settings)
-            pruning.sweep(place)
+            sweep(place)
             branched = place == (self.folder / BRANCH).absolute()
         return self.folder / BRANCH if self.ranks.total(float(branched))[0] else self.folder
 
@@ -117,7 +117,7 @@ class Output:
             self.place = self.folder
             self.records.move(self.place, self.progress.step)
             self.view.note("The new branch has overtaken the old one and takes its place.")
-        pruning.prune(self.place, self.config.training)
+        prune(self.place, self.config.training)
 
     def _agree(self) -> None:
         """The main process alone lets a branch take over: the others wait for it, and follow."""

@@ -25,9 +25,9 @@ from fledge.training.output import Output
 from fledge.training.profiling import StepProfile
 from fledge.training.progress import Diverged, LossWatch, Progress, Trouble, total_steps
 from fledge.training.ranks import Ranks
+from fledge.training.records import check_trackers
 from fledge.training.skipping import Skipping
 from fledge.training.stepper import Stepper
-from fledge.training.trackers import check_trackers
 from fledge.training.view import View
 
 if TYPE_CHECKING:

@@ -54,9 +54,7 @@ class Skipping:
 
     def ahead(self, shares: Sequence[range]) -> None:
         """Let the windows find many batches at once, where they can: those that no skipped sample divides."""
-        find = getattr(self.windows, "ahead", None)  # what stands in for windows may know only `batch`
-        if find is not None:
-            find([own for own in map(self._own, shares) if isinstance(own, range)])
+        self.windows.ahead([own for own in map(self._own, shares) if isinstance(own, range)])
 
     def batch(self, samples: range) -> Batch:
         return self.windows.batch(self._own(samples))
@@ -64,11 +62,10 @@ class Skipping:
     def batches(self, shares: Sequence[range]) -> list[Batch]:
         """A batch for each share; made together by the windows, where no skipped sample lies in one of them."""
         own = [self._own(share) for share in shares]
-        make = getattr(self.windows, "batches", None)  # as above
-        if make is None or not all(isinstance(share, range) for share in own):
+        ranges = [share for share in own if isinstance(share, range)]
+        if len(ranges) < len(own):
             return [self.windows.batch(share) for share in own]
-        found: list[Batch] = make(own)
-        return found
+        return self.windows.batches(ranges)
 
     def _own(self, samples: range) -> range | Numbers:
         """The samples' own numbers: a range too, unless samples within it are skipped."""
