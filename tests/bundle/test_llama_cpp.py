@@ -16,12 +16,13 @@ from fledge.config import SamplingConfig
 from fledge.errors import FledgeError
 from fledge.generation import generate
 from fledge.model.families import GGUF, home
-from fledge.tokenizer import CharacterTokenizer, Tokenizer, train_bpe
+from fledge.tokenizer import CharacterTokenizer, Tokenizer, load_tokenizer, train_bpe
 from fledge.tokenizer.huggingface import DIGITS, QWEN
 from tests.bundle.conftest import TEXT, small_config, small_model
 from tests.bundle.test_exchange import OTHERS, SHAPES, make
 from tests.conftest import DATA
 from tests.llama_cpp import LlamaCpp
+from tests.tokenizer.test_files import sentencepiece
 
 MESSY = DATA / "messy"
 SENTENCES = [
@@ -90,6 +91,24 @@ def test_llama_cpp_has_the_ids_of_characters(tmp_path: Path) -> None:
         assert judge.encode(text, special=False) == tokenizer.encode(text, special="text")
     assert judge.encode("a\u2581b") == tokenizer.encode("a b")
     ids = [tokenizer.roles.start, *tokenizer.encode("In")]
+    with torch.inference_mode():
+        ours = bundle.model(torch.tensor([ids]))[0, -1].log_softmax(-1)
+    theirs = judge.log_probabilities(ids, tokenizer.vocab_size, tokenizer.encode("a")[0])
+    torch.testing.assert_close(theirs, ours, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("error:Programs that read the GGUF")
+def test_llama_cpp_has_the_ids_of_sentencepiece(tmp_path: Path) -> None:
+    """As Llama 2 and Mistral have it; and the model's scores after its start token."""
+    sentencepiece(tmp_path, "normalizer")
+    tokenizer = load_tokenizer(tmp_path)
+    config = small_config()
+    bundle = load_bundle(save_bundle(tmp_path / "bundle", config, tokenizer, small_model(config, tokenizer)))
+    judge = LlamaCpp(export_bundle(bundle, tmp_path / "model.gguf"), 16)
+    for text in [*texts(), " a  b ", "a</s>b<s> c<unk>"]:
+        assert judge.encode(text) == tokenizer.encode(text)
+        assert judge.encode(text, special=False) == tokenizer.encode(text, special="text")
+    ids = [tokenizer.roles.start, *tokenizer.encode("the cat")]
     with torch.inference_mode():
         ours = bundle.model(torch.tensor([ids]))[0, -1].log_softmax(-1)
     theirs = judge.log_probabilities(ids, tokenizer.vocab_size, tokenizer.encode("a")[0])

@@ -89,16 +89,20 @@ def test_a_published_model_is_imported(tmp_path: Path, tokenizer: Tokenizer, nam
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["qwen3", "mistral"])
 def test_a_published_model_is_tuned_measured_and_exported(
-    tmp_path: Path, tokenizer: Tokenizer, fledge: Fledge, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tokenizer: Tokenizer, fledge: Fledge, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """By the commands, with a tokenizer like its own, and a text that is not in the form NFC."""
     monkeypatch.chdir(tmp_path)
-    kind, settings = PUBLISHED["qwen3"]
+    kind, settings = PUBLISHED[name]
     published(Path("hub"), tokenizer, kind, {**settings, "vocab_size": 1000})
     for path in Path("hub").glob("tokenizer*"):
         path.unlink()
-    theirs = test_files.published(Path("hub"), "Qwen")
+    sentencepiece = name == "mistral"
+    theirs = (
+        test_files.sentencepiece(Path("hub"), "first") if sentencepiece else test_files.published(Path("hub"), "Qwen")
+    )
     text = "Cafe\u0301 and nai\u0308ve, 1234 e\u0301tudes.\n" * 60
     Path("text.txt").write_text(text)
     assert fledge("bundle", "import", "hub", "base").code == 0
@@ -110,8 +114,8 @@ def test_a_published_model_is_tuned_measured_and_exported(
     assert fledge("generate", "tuned", "--prompt", "Cafe\u0301", "--max-tokens", "3").code == 0
     assert fledge("bundle", "export", "tuned", "again").code == 0
     reader = transformers.AutoTokenizer.from_pretrained("again")
-    assert reader(text)["input_ids"] == theirs.encode(text).ids
-    ids = torch.tensor([theirs.encode(text).ids[:32]])
+    assert reader(text)["input_ids"] == [reader.bos_token_id] * sentencepiece + theirs.encode(text).ids
+    ids = torch.tensor([theirs.encode(text).ids[:20]])
     with torch.inference_mode():
         scores = transformers.AutoModelForCausalLM.from_pretrained("again").eval()(ids).logits
         torch.testing.assert_close(load_bundle(find_bundle("tuned")).model(ids), scores, atol=1e-4, rtol=1e-4)

@@ -28,6 +28,7 @@ from fledge.tokenizer import (
 )
 from fledge.tokenizer.huggingface import EXPRESSIONS, OLDER_CL100K, QWEN, pattern_name
 from fledge.tokenizer.save import save_new_tokenizer
+from fledge.tokenizer.sentencepiece import SPACE
 
 TEXTS = [
     "",
@@ -222,6 +223,98 @@ def test_a_published_tokenizer_gives_equal_ids(name: str, tmp_path: Path, shared
     tokenizer.encode_file(tmp_path / "text", tmp_path / "ids")
     assert np.fromfile(tmp_path / "ids", tokenizer.token_dtype).tolist() == whole
     assert tokenizer.decode(whole) == (unicodedata.normalize("NFC", joined) if tokenizer.composed else joined)
+
+
+def sentencepiece(folder: Path, scheme: str, spaced: bool = False) -> Any:
+    """A tokenizer like Llama 2's, with every split of a token as a merge; `spaced` lets tokens hold spaces within."""
+    tokenizers = pytest.importorskip("tokenizers")
+    trained = tokenizers.Tokenizer(tokenizers.models.BPE())
+    trained.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(split=not spaced)
+    trained.train_from_iterator(
+        [*TEXTS[1:], *COMBINED, "the cat sat on the mat; " * 9] * 3,
+        tokenizers.trainers.BpeTrainer(vocab_size=700, show_progress=False, limit_alphabet=150),
+    )
+    found = json.loads(trained.to_str())["model"]
+    specials = ["<unk>", "<s>", "</s>"]
+    order = [*specials, *(f"<0x{byte:02X}>" for byte in range(256)), *sorted(found["vocab"], key=found["vocab"].get)]
+    names = {name: number for number, name in enumerate(order)}
+    made = dict.fromkeys("".join(merge) for merge in found["merges"])
+    splits = [(name[:at], name[at:]) for name in made for at in range(1, len(name))]
+    metaspace = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": False}
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    normalizer = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": SPACE}, replace]}
+    merges = [f"{left} {right}" for left, right in splits if left in names and right in names]
+    document = {
+        **json.loads(tokenizers.Tokenizer(tokenizers.models.BPE()).to_str()),
+        "added_tokens": [{"id": number, "content": text, **plain} for number, text in enumerate(specials)],
+        "normalizer": normalizer if scheme == "normalizer" else None,
+        "pre_tokenizer": None if scheme == "normalizer" else metaspace,
+        "model": {
+            **found,
+            "unk_token": "<unk>",
+            "fuse_unk": True,
+            "byte_fallback": True,
+            "vocab": names,
+            "merges": merges,
+        },
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(document))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"})
+    )
+    return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "spaced"),
+    [("normalizer", False), ("normalizer", True), ("first", False), ("always", False), ("never", False)],
+)
+def test_sentencepiece_gives_equal_ids(scheme: str, spaced: bool, tmp_path: Path, shared_data: Path) -> None:
+    theirs = sentencepiece(tmp_path, scheme, spaced)
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.kind == "sentencepiece"
+    assert tokenizer.roles == Roles(unknown=0, start=1, end=2, separator=2)
+    tokenizer.save(tmp_path / "saved")
+    again = load_tokenizer(tmp_path / "saved")
+    assert again.fingerprint == tokenizer.fingerprint
+    reader = type(theirs).from_file(str(tmp_path / "saved" / "tokenizer.json"))
+    texts = [*messy(shared_data), *COMBINED, "</s>".join(COMBINED), "<s> a</s>b", " a  b ", "a\u2581b 你 好 é"]
+    for text in texts:
+        ids = theirs.encode(text).ids
+        assert again.encode(text) == ids, text
+        assert reader.encode(text).ids == ids, text
+        kept = text.replace(SPACE, " ")
+        assert again.decode(tokenizer.encode(text, special="text")) in (kept, f" {kept}")
+    with pytest.raises(FledgeError, match="</s> at byte 2"):
+        tokenizer.encode("a </s>", special="refuse")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda document: document["model"]["vocab"].pop("<0x41>"), r"no token for 1 of the 256 bytes .*0x41"),
+        (lambda document: document["model"]["merges"].append("<s> a"), r"merge \d+ is '<s> a'"),
+        (lambda document: document["model"]["merges"].append([["a"], "b"]), r"merge \d+ is"),
+        (lambda document: document["model"]["vocab"].update({"\ud800": 9000}), "half of a UTF-16 pair"),
+        (lambda document: document["model"]["vocab"].update({"": 9000}), "gives the id 9000 to '' and ''"),
+        (lambda document: document["model"]["vocab"].update({"new": 5}), "gives the id 5 to .* and 'new'"),
+        (lambda document: document["model"].update(ignore_merges=True), "sets ignore_merges"),
+        (lambda document: document["pre_tokenizer"].update(split=True), "prepares text in a way"),
+        (lambda document: document["pre_tokenizer"].update(prepend_scheme=[]), "prepares text in a way"),
+        (lambda document: document.update(added_tokens=None), "added_tokens must be a list"),
+    ],
+)
+def test_a_sentencepiece_that_can_not_be_followed_is_refused(
+    change: Callable[[dict[str, Any]], Any], sentence: str, tmp_path: Path
+) -> None:
+    sentencepiece(tmp_path, "first")
+    document = json.loads((tmp_path / "tokenizer.json").read_text())
+    change(document)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(document))
+    with pytest.raises(FledgeError, match=sentence) as refusal:
+        load_tokenizer(tmp_path)
+    assert len(str(refusal.value)) < 400
 
 
 def test_388_languages_have_equal_ids_in_all_three(tmp_path: Path, shared_data: Path) -> None:

@@ -19,6 +19,7 @@ from fledge.model.families import GGUF, Family, home, nearest_home
 from fledge.model.layers import rotary_frequencies, stretch
 from fledge.tokenizer.bpe import PATTERNS
 from fledge.tokenizer.huggingface import DIGITS, QWEN, write_merges, write_vocabulary
+from fledge.tokenizer.sentencepiece import BYTE, SentencePieceTokenizer
 from fledge.tokenizer.spelled import names_of
 from fledge.tokenizer.spelling import FIRST_BYTE, FIRST_PIECE, SpellingTokenizer
 
@@ -189,6 +190,8 @@ def _write_tokenizer(writer: Any, bundle: Bundle, gguf: Any) -> None:
     if isinstance(tokenizer, SpellingTokenizer):
         names, kinds = _write_characters(writer, tokenizer, types)
         writer.add_token_scores([0.0] * size)
+    elif isinstance(tokenizer, SentencePieceTokenizer):
+        names, kinds = _write_sentencepiece(writer, tokenizer, types, size)
     else:
         names, kinds = _write_bpe(writer, tokenizer, types)
     writer.add_token_list([names.get(token, f"[unused{token}]") for token in range(size)])
@@ -229,6 +232,29 @@ def _write_bpe(writer: Any, tokenizer: Tokenizer, types: Any) -> tuple[dict[int,
         note("The pattern o200k has had a name in GGUF since May 2026: older programs refuse the file.")
     writer.add_tokenizer_pre(PRE_TOKENIZERS.get(parts.pattern, "default"))
     writer.add_token_merges(write_merges(parts))
+    return names, kinds
+
+
+def _write_sentencepiece(
+    writer: Any, tokenizer: SentencePieceTokenizer, types: Any, size: int
+) -> tuple[dict[int, str], dict[int, Any]]:
+    """Its names are those of the file; the score of a token is the place of the merge that makes it."""
+    names = {token: name for name, token in tokenizer.names.items()}
+    names |= {token: text for text, token in tokenizer.special_tokens.items()}
+    kinds = {token: types.BYTE if BYTE.fullmatch(name) else types.NORMAL for token, name in names.items()}
+    for text, token in tokenizer.special_tokens.items():
+        kinds[token] = types.USER_DEFINED if text in tokenizer.always else types.CONTROL
+    if tokenizer.roles.unknown is not None:
+        kinds[tokenizer.roles.unknown] = types.UNKNOWN
+    ranks = {left + right: rank for rank, (left, right) in reversed(list(enumerate(tokenizer.merges)))}
+    if tokenizer.prefix in ("first", "each") or not tokenizer.merges_all_splits():
+        note(
+            "Programs that read the GGUF file put a space before every stretch of text, and merge whatever makes a "
+            "token: some texts may get other ids there."
+        )
+    writer.add_tokenizer_model("llama")
+    writer.add_add_space_prefix(tokenizer.prefix != "none")
+    writer.add_token_scores([-float(ranks.get(names.get(token, ""), len(ranks))) for token in range(size)])
     return names, kinds
 
 

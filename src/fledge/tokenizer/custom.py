@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from fledge.tokenizer.checks import check_special
 
 if TYPE_CHECKING:
     from fledge.tokenizer.bpe import BPETokenizer
+    from fledge.tokenizer.sentencepiece import SentencePieceTokenizer
 
 PATIENCE = 2.0  # seconds for any text
 SLOWEST = 50_000  # characters a second beyond that; an expression that tries few ways takes a million
@@ -124,8 +125,28 @@ def compose(data: bytes) -> bytes:
 
 
 def encode_with_pattern(tokenizer: BPETokenizer, data: bytes, special: str, start: int = 0) -> Ids:
-    """The ids of a text under a pattern of the user's own, or composed between its special tokens; a refusal names the
-    byte, counted from `start`."""
+    """The ids of a text under a pattern of the user's own, or composed between its special tokens."""
+
+    def encode(text: bytes, _: int) -> Ids:
+        text = compose(text) if tokenizer.composed else text
+        if tokenizer.pattern in PATTERNS:
+            return tokenizer._encoder.encode(text, "text", 1)
+        words = list(cut(tokenizer.pattern, text))
+        bounds = np.cumsum([0, *map(len, words)], dtype=np.uint64)
+        return tokenizer._encoder.encode_words(b"".join(words), bounds)
+
+    return encode_between(tokenizer, data, special, start, encode)
+
+
+def encode_between(
+    tokenizer: BPETokenizer | SentencePieceTokenizer,
+    data: bytes,
+    special: str,
+    start: int,
+    encode: Callable[[bytes, int], Ids],
+) -> Ids:
+    """The ids of a text: its special tokens, and between them what `encode` makes of each stretch and its place. A
+    refusal names the byte, counted from `start`."""
     check_special(special)
     specials = {to_bytes(text): token for text, token in tokenizer.special_tokens.items()}
     parts: list[Ids] = []
@@ -134,14 +155,8 @@ def encode_with_pattern(tokenizer: BPETokenizer, data: bytes, special: str, star
     for text, token in between_specials(data, always if special == "text" else specials):
         if token is not None and special == "refuse" and token not in always:
             raise refused(token, done + len(text))
+        parts.append(encode(text, done))
         done += len(text) + len(token or b"")
-        text = compose(text) if tokenizer.composed else text
-        if tokenizer.pattern in PATTERNS:
-            parts.append(tokenizer._encoder.encode(text, "text", 1))
-        else:
-            words = list(cut(tokenizer.pattern, text))
-            bounds = np.cumsum([0, *map(len, words)], dtype=np.uint64)
-            parts.append(tokenizer._encoder.encode_words(b"".join(words), bounds))
         if token is not None:
             parts.append(np.array([specials[token]], tokenizer.token_dtype))
     return np.concatenate(parts)

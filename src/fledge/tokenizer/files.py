@@ -22,6 +22,7 @@ from fledge.tokenizer.checks import as_path
 if TYPE_CHECKING:
     from fledge.tokenizer.bpe import BPETokenizer
     from fledge.tokenizer.parts import Parts
+    from fledge.tokenizer.sentencepiece import Pieces
 
 AnyTokenizer = TypeVar("AnyTokenizer", bound=Tokenizer)
 
@@ -84,9 +85,13 @@ def load_tokenizer(
     if pattern is not None or special_tokens is not None:
         raise FledgeError(f"{source} says itself what its pattern and special tokens are; leave them out.")
     from fledge.tokenizer.huggingface import OLDER_CL100K, read_document
+    from fledge.tokenizer.sentencepiece import Pieces, SentencePieceTokenizer
 
     start = configuration.get(ROLE_NAMES["start"])
     parts = read_document(document, str(source), None if start == configuration.get(ROLE_NAMES["end"]) else start)
+    if isinstance(parts, Pieces):
+        pieces = SentencePieceTokenizer(parts, _read_roles(configuration, beside, parts))
+        return _verified(pieces, configuration, source)
     if parts.pattern in OLDER_CL100K and configuration.get("pattern") == "cl100k":
         parts = parts._replace(pattern="cl100k")  # which our own folders were always read as; their fingerprint tells
     return _verified(_build(parts, _read_roles(configuration, beside, parts)), configuration, source)
@@ -215,7 +220,7 @@ def _verified(tokenizer: AnyTokenizer, configuration: Mapping[str, Any], source:
     return tokenizer
 
 
-def _read_roles(configuration: Mapping[str, Any], path: Path, parts: Parts) -> Roles | None:
+def _read_roles(configuration: Mapping[str, Any], path: Path, parts: Parts | Pieces) -> Roles | None:
     """Roles out of our `tokenizer_config.json`, or out of Hugging Face's names for them."""
     given = configuration.get("roles")
     if given is None:

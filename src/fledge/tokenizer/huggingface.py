@@ -13,6 +13,7 @@ from fledge.errors import FledgeError, note
 from fledge.tokenizer.base import to_bytes
 from fledge.tokenizer.parts import Parts, add_token, checked, token_id, unwritten, written
 from fledge.tokenizer.ranks import unreachable
+from fledge.tokenizer.sentencepiece import Pieces, read_sentencepiece
 
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
@@ -160,9 +161,9 @@ def _step(step: Any) -> tuple[Any, Any]:
     return kind, content.get("id") if isinstance(content, dict) else None
 
 
-def read_document(document: Any, where: str, start: str | None = None) -> Parts:
-    """The parts of a byte-level BPE out of the contents of a `tokenizer.json`; `start` is its start token, if it has
-    one that is not its end token, too."""
+def read_document(document: Any, where: str, start: str | None = None) -> Parts | Pieces:
+    """The parts of a byte-level BPE or of a SentencePiece out of the contents of a `tokenizer.json`; `start` is its
+    start token, if it has one that is not its end token, too."""
     if not isinstance(document, dict) or not isinstance(document.get("model"), dict):
         raise FledgeError(f"{where} is not a tokenizer: a tokenizer.json has a section named model.")
     model = document["model"]
@@ -176,16 +177,16 @@ def read_document(document: Any, where: str, start: str | None = None) -> Parts:
     ):
         if section.get(key):
             raise FledgeError(f"{where} sets model.{key} = {section[key]!r:.40}, which byte-level BPE does not have.")
-    if model.get("byte_fallback"):
-        raise FledgeError(f"{where} falls back to bytes for rare characters; fledge reads BPE that starts from bytes.")
-    composed = _is_composed(document.get("normalizer"), where)
-    expression = _read_pattern(document.get("pre_tokenizer"), where)
+    special_tokens, always = _read_added_tokens(document.get("added_tokens", []), where)
     for ignored in ("truncation", "padding"):
         if document.get(ignored):
             note(f"{where} sets {ignored}; fledge leaves that to those who use the ids.")
     if _adds_to_texts(document.get("post_processor"), start):
         note(f"{where} adds tokens around every text; fledge does so only where it is asked.")
-    special_tokens, always = _read_added_tokens(document.get("added_tokens") or [], where)
+    if model.get("byte_fallback"):
+        return read_sentencepiece(document, special_tokens, always, where)
+    composed = _is_composed(document.get("normalizer"), where)
+    expression = _read_pattern(document.get("pre_tokenizer"), where)
     parts = read_vocabulary(model.get("vocab"), model.get("merges"), special_tokens, expression, where)
     pattern = pattern_name(expression, parts.merges)
     whole = bool(model.get("ignore_merges")) and bool(unreachable(parts))

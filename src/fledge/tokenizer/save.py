@@ -50,6 +50,7 @@ def save_new_tokenizer(tokenizer: Tokenizer, folder: str | PathLike[str]) -> Pat
 def _our_files(tokenizer: Tokenizer, folder: Path, shared: bool = False) -> dict[str, bytes]:
     """The two files of our own folder, `shared` with other programs also where ours are simpler; `folder` is for the
     sentences that speak of it."""
+    from fledge.tokenizer.sentencepiece import SentencePieceTokenizer, write_sentencepiece
     from fledge.tokenizer.spelled import write_spelled
     from fledge.tokenizer.spelling import SpellingTokenizer
 
@@ -69,6 +70,8 @@ def _our_files(tokenizer: Tokenizer, folder: Path, shared: bool = False) -> dict
             "first_piece": len(tokenizer.special_tokens) + 256,
             "pieces": list(tokenizer.pieces),
         }
+    elif isinstance(tokenizer, SentencePieceTokenizer):
+        document, shared = write_sentencepiece(tokenizer), True
     else:
         from fledge.tokenizer.huggingface import write_document
 
