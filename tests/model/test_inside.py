@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Thread, current_thread, main_thread
+
 import pytest
 import torch
 from torch.nn import functional
@@ -9,7 +11,7 @@ from torch.nn import functional
 from fledge.config import ModelConfig
 from fledge.errors import FledgeError
 from fledge.model import Model, build_model
-from fledge.model.inside import Inside, Text, look_inside, speak
+from fledge.model.inside import Inside, Text, look_inside, speak, speak_at
 
 TRANSFORMERS: list[dict[str, object]] = [
     {},
@@ -52,6 +54,11 @@ def test_the_last_layer_says_what_the_model_says_and_each_document_stands_alone(
     wanted = model(text.inputs_BT, model.plan(text))[0]
     torch.testing.assert_close(model.head(inside.hidden[-1]), wanted, rtol=1e-4, atol=1e-5)
     spoken = speak(model, inside.hidden[-1], text, 50)
+    for place in range(len(ONE[0])):
+        each = [speak(model, hidden, text, 50) for hidden in inside.hidden]
+        for name, found in speak_at(model, inside, text, 50, place)._asdict().items():
+            alone = torch.stack([getattr(layer, name)[place] for layer in each])
+            torch.testing.assert_close(found, alone, rtol=1e-4, atol=1e-5, equal_nan=True)
     start = 0
     for ids in documents:
         alone = model(torch.tensor([ids]))[0].log_softmax(-1)
@@ -87,6 +94,7 @@ def test_attention_is_what_the_layer_mixes_its_values_by(shape: dict[str, object
         weights = heads(0)
         torch.testing.assert_close(weights.sum(-1), torch.ones(len(weights)))
         assert not weights.triu(1).any()
+        torch.testing.assert_close(heads(0, slice(4, 5)), weights[4:5])
         start = 0
         for ids in documents:
             assert not weights[start : start + len(ids), :start].any()
@@ -107,6 +115,7 @@ def test_bdh_scores_and_neurons_follow_from_its_equation() -> None:
         ).flatten(1)
         scores = torch.tril(q @ q.T, diagonal=-1)
         torch.testing.assert_close(inside.attention[1](head), scores, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(inside.attention[1](head, slice(4, 5)), scores[4:5], rtol=1e-4, atol=1e-5)
         read = functional.layer_norm(scores @ x, x.shape[-1:])
         gated = u * functional.relu(read @ model.encoder_v[head])
         layer = inside.neurons[1]
@@ -141,6 +150,25 @@ def test_gates_make_the_states(kind: str) -> None:
             wanted = gates["output"] * torch.tanh(cell)
         torch.testing.assert_close(hidden, wanted, rtol=1e-4, atol=1e-5)
         x = hidden
+
+
+@torch.inference_mode()
+def test_what_another_thread_reads_with_the_model_is_not_seen() -> None:
+    """The page looks inside a model while it generates with it."""
+    model = make({})
+    _, alone = look(model, ONE)
+
+    def elsewhere(*_: object) -> None:
+        if current_thread() is main_thread():
+            other = Thread(target=lambda: model(torch.tensor([[7, 7, 7]])))
+            other.start()
+            other.join()
+
+    model.layers[1].register_forward_pre_hook(elsewhere)
+    _, seen = look(model, ONE)
+    torch.testing.assert_close(seen.hidden, alone.hidden)
+    for found, wanted in zip(seen.attention, alone.attention, strict=True):
+        torch.testing.assert_close(found(1), wanted(1))
 
 
 def test_too_long_a_text_and_a_strange_model_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""The load test: 50 clients that stream completions and 200 tokenizations a second, for a minute, on loopback.
+"""The load test: 50 clients that stream completions, 200 tokenizations a second and pages that watch, for a minute.
 
 No stream is lost, memory stays flat, and tokenization keeps up. FLEDGE_LOAD_SECONDS sets another length.
 """
@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +22,8 @@ psutil = pytest.importorskip("psutil", reason="the load test reads the server's 
 
 SECONDS = float(os.environ.get("FLEDGE_LOAD_SECONDS", "60"))
 STREAMS, RATE, TOKENS = 50, 200, 32
+# What open pages ask for again and again, beside a look inside a model.
+PAGES = ("/api/training", "/api/training/run?run=alpha", "/api/runs", "/api/runs/metrics?run=alpha", "/api/experiments")
 
 
 @dataclass
@@ -32,6 +34,7 @@ class Tally:
     pieces: int = 0
     lost: list[str] = field(default_factory=list)
     tokenizations: list[float] = field(default_factory=list)
+    pages: list[float] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     memory: list[int] = field(default_factory=list)
 
@@ -67,12 +70,14 @@ def test_a_minute_of_load(server: tuple[int, int]) -> None:
         f"\n{tally.streams} streams ({tally.pieces / SECONDS:.0f} pieces/s), {len(tally.lost)} lost; "
         f"{len(latencies) / SECONDS:.0f} tokenizations/s, {len(tally.failed)} failed, "
         f"median {median * 1e3:.1f} ms, 99 % {slow * 1e3:.0f} ms; "
+        f"{len(tally.pages)} answers to pages, {mean(tally.pages) * 1e3:.0f} ms; "
         f"memory {early / 1e6:.0f} -> {late / 1e6:.0f} MB"
     )
     assert tally.lost == []
     assert tally.failed == []
     assert tally.streams >= STREAMS
     assert len(latencies) >= 0.9 * RATE * SECONDS
+    assert len(tally.pages) >= SECONDS * len(PAGES) / 4  # they wait for each other, and none is lost
     assert late < 1.05 * early + 15e6
 
 
@@ -81,8 +86,13 @@ async def load(port: int, pid: int) -> Tally:
     await complete(port, 0, Tally())  # the model is read before the clock starts
     until = time.monotonic() + SECONDS
     clients = [stream_again_and_again(port, number, until, tally) for number in range(STREAMS)]
-    tokenizers = [tokenize_steadily(port, number / 10, until, tally) for number in range(10)]
-    await asyncio.gather(*clients, *tokenizers, watch_memory(pid, until, tally))
+    text = request(port, "/api/tokens", {"text": "In the beginning was the egg. " * 20, "tokenizers": ["bpe-370"]})
+    took = tally.tokenizations
+    tokenizers = [ask_steadily(port, text, 10 / RATE, until, tally, took, number / 10) for number in range(10)]
+    look = request(port, "/api/inside", {"bundle": "alpha", "text": "the egg, and the egg was warm " * 8})
+    pages = [*(request(port, path) for path in PAGES), look]
+    watchers = [ask_steadily(port, asked, 1, until, tally, tally.pages) for asked in pages]
+    await asyncio.gather(*clients, *tokenizers, *watchers, watch_memory(pid, until, tally))
     return tally
 
 
@@ -112,12 +122,12 @@ async def complete(port: int, number: int, tally: Tally) -> None:
         writer.close()
 
 
-async def tokenize_steadily(port: int, phase: float, until: float, tally: Tally) -> None:
-    """A tenth of the rate over one connection that is kept."""
-    pause = 10 / RATE
+async def ask_steadily(
+    port: int, asked: bytes, pause: float, until: float, tally: Tally, took: list[float], phase: float = 0
+) -> None:
+    """One request again and again over one connection that is kept; what it took is put into `took`."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     due = time.monotonic() + phase * pause
-    asked = request(port, "/api/tokens", {"text": "In the beginning was the egg. " * 20, "tokenizers": ["bpe-370"]})
     while due < until:
         await asyncio.sleep(max(0.0, due - time.monotonic()))
         started = time.monotonic()
@@ -127,9 +137,9 @@ async def tokenize_steadily(port: int, phase: float, until: float, tally: Tally)
         assert length, head
         await reader.readexactly(int(length[1]))
         if b" 200 " not in head[:20]:
-            tally.failed.append(head[:40].decode())
-        tally.tokenizations.append(time.monotonic() - started)
-        due += pause
+            tally.failed.append(f"{asked[:40]!r}: {head[:40]!r}")
+        took.append(time.monotonic() - started)
+        due = max(due + pause, started)
     writer.close()
 
 
@@ -140,11 +150,12 @@ async def watch_memory(pid: int, until: float, tally: Tally) -> None:
         await asyncio.sleep(SECONDS / 60)
 
 
-def request(port: int, path: str, body: dict[str, object]) -> bytes:
-    data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\n"
+def request(port: int, path: str, body: dict[str, object] | None = None) -> bytes:
+    data = json.dumps(body).encode() if body else b""
+    method = "POST" if body else "GET"
+    head = f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\n"
     return f"{head}content-length: {len(data)}\r\n\r\n".encode() + data
 
 
-def mean(values: list[int]) -> float:
+def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)

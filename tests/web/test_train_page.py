@@ -22,6 +22,8 @@ from tests.web.test_training import LINES, make_plan
 from tests.web.world import make_run
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark", "has_touch": True}
+NAMED = """(() => { const at = document.activeElement;
+  return (at.getAttribute("aria-label") ?? at.labels?.[0]?.textContent ?? at.textContent).trim(); })()"""
 CLICKS = """
 addEventListener("click", (event) => { if (event.isTrusted) window.clicks = (window.clicks ?? 0) + 1; }, true);
 addEventListener("keydown", () => { window.keys = (window.keys ?? 0) + 1; }, true)"""
@@ -70,6 +72,47 @@ def test_a_newcomer_meets_the_text_first(empty: tuple[Path, str]) -> None:
         page.keyboard.press("Enter")
         until(page, f"({FOCUSED}) === 'model.layers'")
         assert page.locator(".changes").get_by_text("Number of blocks.").is_visible()
+
+
+def test_the_keyboard_alone_sets_up_a_plan(empty: tuple[Path, str]) -> None:
+    """A text is pasted, chosen and looked at, the time and a setting are changed, and the plan is asked for."""
+    _, address = empty
+    with browsing() as page:
+        sent: list[Any] = []
+        page.route("**/api/training/plan", lambda route: (sent.append(route.request.post_data_json), route.abort()))
+        page.goto(f"{address}/#/train")
+        page.get_by_role("button", name="Choose files").focus()
+
+        def walk(name: str) -> None:
+            """Tab until the focus is there."""
+            for _ in range(20):
+                page.keyboard.press("Tab")
+                if page.evaluate(NAMED).startswith(name):
+                    return
+            raise AssertionError(f"{name} is not reached by Tab: {page.evaluate(NAMED)}")
+
+        walk("Or paste a text")
+        page.keyboard.press("Enter")
+        walk("Text")
+        page.keyboard.insert_text("The egg was warm. " * 50)
+        walk("Use this text")
+        page.keyboard.press("Enter")
+        page.get_by_label("About the text").get_by_text("900 bytes").first.wait_for()
+        walk("All of it may take")
+        page.keyboard.press("ArrowRight")
+        walk("Change a setting")
+        page.keyboard.press("Enter")
+        walk("A setting to change")
+        page.keyboard.type("model.layers")
+        page.keyboard.press("Enter")
+        until(page, f"({FOCUSED}) === 'model.layers'")
+        page.keyboard.press("Control+A")
+        page.keyboard.type("2")
+        walk("Plan")
+        page.keyboard.press("Enter")
+        page.get_by_role("alert").wait_for()
+        asked = {"texts": ["texts/pasted.txt"], "seconds": 1200, "set": {"model.layers": "2"}, "run": None}
+        assert sent == [asked]
 
 
 def test_what_was_asked_for_elsewhere_is_asked_for_again_with_a_change(empty: tuple[Path, str]) -> None:

@@ -55,7 +55,7 @@ class Look:
 
     def losses(self) -> Html:
         """Each token in the shade of its loss; its tip says what the model expected."""
-        said = _spoken(self, -1, WORDS)
+        said = _spoken(self, WORDS)
         parts, known = [], []
         for place, (token, document) in enumerate(zip(self.ids, self.documents, strict=True)):
             first = place == 0 or self.documents[place - 1] != document
@@ -123,16 +123,18 @@ class Look:
 
         Tokens count from 1; the one before the greatest surprise, unless given.
         """
+        from fledge.model.inside import speak_at
+
         place = _chosen("token", _surprised(self) if token is None else token, len(self.ids))
+        said = speak_at(self.model, self.inside, self.text, self.tokenizer.vocab_size, place, WORDS)
         rows, came = [], ""
         for layer in range(len(self.inside.hidden)):
-            said = _spoken(self, layer, WORDS, place)
-            chances = said.logprobs_TK[0].exp().tolist()
+            chances = said.logprobs_TK[layer].exp().tolist()
             words = [
                 shaded(_word(self, each), chance, SEEN, percent(math.log(chance)) if chance else "")
-                for each, chance in zip(said.ids_TK[0].tolist(), chances, strict=True)
+                for each, chance in zip(said.ids_TK[layer].tolist(), chances, strict=True)
             ]
-            next_logprob = float(said.next_logprob_T[0])
+            next_logprob = float(said.next_logprob_T[layer])
             came = "" if math.isnan(next_logprob) else percent(next_logprob)
             rows.append([str(layer) if layer else "before", " ".join(words), came])
         header = ["layer", "likeliest", *([f"then came “{_word(self, self.ids[place + 1])}”"] if came else [])]
@@ -265,15 +267,15 @@ def percent(logprob: float) -> str:
     return f"{chance:.0f} %" if chance >= 10 else f"{chance:.1f} %" if chance >= 0.1 else "< 0.1 %"
 
 
-def _spoken(look: Look, layer: int, likeliest: int, place: int | None = None) -> Spoken:
+def _spoken(look: Look, likeliest: int) -> Spoken:
     from fledge.model.inside import speak
 
-    return speak(look.model, look.inside.hidden[layer], look.text, look.tokenizer.vocab_size, likeliest, place)
+    return speak(look.model, look.inside.hidden[-1], look.text, look.tokenizer.vocab_size, likeliest)
 
 
 def _surprised(look: Look) -> int:
     """The token, counted from 1, after which the least likely one came."""
-    logprobs = _spoken(look, -1, 0).next_logprob_T.nan_to_num(0)
+    logprobs = _spoken(look, 0).next_logprob_T.nan_to_num(0)
     return int(logprobs.argmin()) + 1
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from threading import get_ident
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -62,8 +63,9 @@ class Inside:
     """What was seen; `hidden` are the states that the head would read: before the first layer, and after each."""
 
     hidden: list[Tensor]
-    attention: list[Callable[[int], Tensor]] = field(default_factory=list)
-    "For each layer what gives one head's T×T weights: of BDH, its scores, which no softmax has touched."
+    attention: list[Callable[..., Tensor]] = field(default_factory=list)
+    """For each layer what gives one head's T×T weights, or with a slice some rows of them: of BDH, its scores, which no
+    softmax has touched."""
     heads: int = 0
     gates: list[dict[str, Tensor]] = field(default_factory=list)
     "For each recurrent layer its gates and states by name, T×D."
@@ -98,23 +100,34 @@ class Spoken(NamedTuple):
 
 
 @torch.inference_mode()
-def speak(
-    model: Model, hidden_TD: Tensor, text: Text, size: int, likeliest: int = 3, place: int | None = None
-) -> Spoken:
-    """The logit lens: the model's own head on the states of any layer, among the first `size` ids; of one place or of
-    all."""
-    part = slice(None) if place is None else slice(place, place + 1)
-    came = functional.pad(text.inputs_BT[0, 1:], (0, 1))
+def speak(model: Model, hidden_TD: Tensor, text: Text, size: int, likeliest: int = 3) -> Spoken:
+    """The logit lens: the model's own head on the states of any layer, among the first `size` ids."""
+    came, last = _next(text)
     found = [
         _spoken(model.head(some_TD)[:, :size].float(), next_T, min(likeliest, size))
-        for some_TD, next_T in zip(torch.split(hidden_TD[part], SPOKEN), torch.split(came[part], SPOKEN), strict=True)
+        for some_TD, next_T in zip(torch.split(hidden_TD, SPOKEN), torch.split(came, SPOKEN), strict=True)
     ]
     ids, logprobs, next_logprob = (torch.cat(each) for each in zip(*found, strict=True))
+    return Spoken(ids, logprobs, next_logprob.masked_fill(last, torch.nan))
+
+
+@torch.inference_mode()
+def speak_at(model: Model, inside: Inside, text: Text, size: int, place: int, likeliest: int = 3) -> Spoken:
+    """The same at one token, with a row for each layer: the head, which may be large, is read once for all of them."""
+    came, last = _next(text)
+    logits_LV = model.head(torch.stack([hidden_TD[place] for hidden_TD in inside.hidden]))[:, :size].float()
+    ids, logprobs, next_logprob = _spoken(logits_LV, came[place].expand(len(logits_LV)), min(likeliest, size))
+    return Spoken(ids, logprobs, next_logprob.masked_fill(last[place], torch.nan))
+
+
+def _next(text: Text) -> tuple[Tensor, Tensor]:
+    """The token after each, and where there is none: at the last one of a document."""
+    came = functional.pad(text.inputs_BT[0, 1:], (0, 1))
     last = torch.zeros_like(came, dtype=torch.bool)
     last[-1] = True
     if text.documents_BT is not None:
         last[:-1] |= beginnings(text.documents_BT)[0, 1:]
-    return Spoken(ids, logprobs, next_logprob.masked_fill(last[part], torch.nan))
+    return came, last
 
 
 def _spoken(logits_TV: Tensor, next_T: Tensor, likeliest: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -128,11 +141,17 @@ def _transformer(model: Transformer, text: Text) -> Inside:
     turns: list[Any] = []
     rows: dict[torch.nn.Module, Tensor] = {}
     blocks = [cast(Block, block) for block in model.layers]
-    hooks = [blocks[0].register_forward_pre_hook(lambda _, given: hidden.append(given[0][0]))]
+    here = get_ident()
+
+    def mine(hook: Callable[..., None]) -> Callable[..., None]:
+        """Others may use the model at the same time: a text may be in the making."""
+        return lambda *given: hook(*given) if get_ident() == here else None
+
+    hooks = [blocks[0].register_forward_pre_hook(mine(lambda _, given: hidden.append(given[0][0])))]
     for block in blocks:
-        hooks.append(block.attn.register_forward_pre_hook(lambda _, given: turns.append(given[1])))
-        hooks.append(block.attn.qkv.register_forward_hook(lambda part, _, out: rows.update({part: out[0]})))
-        hooks.append(block.register_forward_hook(lambda _, given, out: hidden.append(out[0])))
+        hooks.append(block.attn.register_forward_pre_hook(mine(lambda _, given: turns.append(given[1]))))
+        hooks.append(block.attn.qkv.register_forward_hook(mine(lambda part, _, out: rows.update({part: out[0]}))))
+        hooks.append(block.register_forward_hook(mine(lambda _, given, out: hidden.append(out[0]))))
     try:
         model.hidden(text.inputs_BT, model.plan(text))
     finally:
@@ -159,15 +178,15 @@ def _head_of(attention: Attention, row_TC: Tensor, turn: Any, mask_TT: Tensor) -
     heads_THK = row_TC.view(len(row_TC), -1, attention.head_size)[:, : attention.heads + attention.kv_heads].clone()
 
     @torch.inference_mode()
-    def weights(head: int) -> Tensor:
+    def weights(head: int, rows: slice = slice(None)) -> Tensor:
         group = attention.heads + head // (attention.heads // attention.kv_heads)
         q, k = (heads_THK[None, :, place : place + 1] for place in (head, group))
         if attention.qk_norm:
             q, k = attention.q_norm(q), attention.k_norm(k)
         if turn is not None:
             q, k = rotate(q, *turn), rotate(k, *turn)
-        scores_TT = torch.addmm(mask_TT, q[0, :, 0].float(), k[0, :, 0].float().T, alpha=attention.head_size**-0.5)
-        return torch.softmax(scores_TT, dim=-1)
+        q_RK, k_TK = q[0, rows, 0].float(), k[0, :, 0].float()
+        return torch.softmax(torch.addmm(mask_TT[rows], q_RK, k_TK.T, alpha=attention.head_size**-0.5), dim=-1)
 
     return weights
 
@@ -192,7 +211,7 @@ def _bdh(model: BDH, text: Text) -> Inside:
             layer.append(_neurons(x_BTD[0], functional.relu(u[0]), functional.relu(w[0]), places))
         x_BTD = normalise(x_BTD + normalise(mixed))
         found.hidden.append(x_BTD[0])
-        found.attention.append(scores.__getitem__)
+        found.attention.append(lambda head, rows=slice(None), scores=scores: scores[head][rows])
         share, gated = (torch.stack([each[place] for each in layer]).mean(0) for place in (0, 1))
         found.neurons.append(
             Neurons(share, gated, *(torch.stack([each[place] for each in layer]) for place in range(2, 6)))

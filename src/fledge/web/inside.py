@@ -219,22 +219,30 @@ def describe(name: str, look: Look) -> LookAnswer:
 
 
 def describe_token(look: Look, place: int, likeliest: int) -> TokenAnswer:
-    from fledge.model.inside import speak
+    from fledge.model.inside import speak_at
 
     model, tokenizer, text, inside = look.model, look.tokenizer, look.text, look.inside
     length = text.inputs_BT.shape[1]
     if place >= length:
         raise NotFound(f"There is no token {place}: the text has {length}, counted from 0.")
-    layers = []
-    for hidden in inside.hidden:
-        ids, logprobs, came = speak(model, hidden, text, tokenizer.vocab_size, likeliest, place)
-        said = zip(ids[0].tolist(), logprobs[0].tolist(), strict=True)
-        likely = [
-            Likely(id=token, bytes=as_base64(tokenizer.vocab.get(token, b"")), logprob=value) for token, value in said
-        ]
-        layers.append(LayerWords(likeliest=likely, next_logprob=finite(came)[0]))
+    said = speak_at(model, inside, text, tokenizer.vocab_size, place, likeliest)
+    layers = [
+        LayerWords(
+            likeliest=[
+                Likely(id=token, bytes=as_base64(tokenizer.vocab.get(token, b"")), logprob=value)
+                for token, value in zip(ids, logprobs, strict=True)
+            ],
+            next_logprob=came,
+        )
+        for ids, logprobs, came in zip(
+            said.ids_TK.tolist(), said.logprobs_TK.tolist(), finite(said.next_logprob_T), strict=True
+        )
+    ]
+    # Scores without a softmax are shares of the largest one of all rows.
+    seen = slice(None) if inside.neurons else slice(place, place + 1)
+    row = place if inside.neurons else 0
     rows = [
-        [as_base64(shades(scaled(weights(head))[place, : place + 1]).tobytes()) for head in range(inside.heads)]
+        [as_base64(shades(scaled(weights(head, seen))[row, : place + 1]).tobytes()) for head in range(inside.heads)]
         for weights in inside.attention
     ]
     strong = []

@@ -52,7 +52,7 @@ class Inside {
   async begin() {
     if (!this.text.value) {
       const own = await get("/api/bundles/sampling", { bundle: this.bundle.value }).catch(() => null);
-      this.text.value = own?.prompt || "In the beginning God created the heaven and the earth.";
+      this.text.value = own?.passage || own?.prompt || "In the beginning God created the heaven and the earth.";
     }
     await this.look();
   }
@@ -164,6 +164,7 @@ class Inside {
     drawing.globalAlpha = 0.25;
     drawing.fillRect(0, this.chosen, this.chosen + 1, 1);
     drawing.globalAlpha = 1;
+    this.grid.style.setProperty("--row", this.chosen / size);
     this.big.setAttribute("aria-label", `Layer ${this.head.layer + 1}, head ${this.head.head + 1}: attention`);
   }
 
