@@ -25,7 +25,7 @@ from fledge.experiments.statistics import apart, estimate, paired_difference, se
 from fledge.experiments.sweep import sweep
 from fledge.experiments.trials import Outcome
 from fledge.reports.finished import result_of
-from fledge.run import Run
+from fledge.run import Run, load
 from fledge.training import load_checkpoint
 
 TEXT = Path(__file__).parents[2] / "CONTRIBUTING.md"
@@ -116,7 +116,7 @@ def test_architectures_are_what_their_names_say_on_any_recipe(recipe: str) -> No
 
 
 def test_an_ablation_runs_every_arm_once_and_says_what_changed(config, tmp_path, capsys) -> None:
-    folder = tmp_path / "experiment"
+    folder, config = tmp_path / "experiment", override_config(config, ["corpus.test_fraction=0.1"])
     arms = [parse_arm("no position: model.position=none"), parse_arm("hot: optimizer.learning_rate=2e-3")]
     _, outcomes, report = ablate(config, folder, [], arms, seeds=2, command="fledge ablate …")
     assert [(o.arm, o.seed, o.status) for o in outcomes] == [
@@ -125,6 +125,11 @@ def test_an_ablation_runs_every_arm_once_and_says_what_changed(config, tmp_path,
     text = report.read_text()
     for word in ("no position", "less that of", "fledge ablate", "Seeds: 0, 1", "95 % interval", "<svg"):
         assert word in text
+    hot = [o.test_loss for o in outcomes if o.arm == "hot"]
+    told = text.partition("On the test part, which no checkpoint or setting was chosen by")[2]
+    assert f"hot {estimate(hot)}" in told.partition("</p>")[0]
+    model = load(folder / outcomes[2].folder)
+    assert hot[0] == model.evaluate(split="test", max_tokens=4 * 16).loss != outcomes[2].validation_loss
     stamps = {path: path.stat().st_mtime_ns for path in folder.rglob("outcome.json")}
     (folder / "trials" / "hot-seed1" / "outcome.json").unlink()  # as if it had been killed before the end
     _, again, _ = ablate(config, folder, [], arms, seeds=2, command="fledge ablate …")
@@ -144,12 +149,18 @@ def test_a_mistake_in_the_last_arm_is_found_before_the_first_is_run(config, tmp_
 def test_a_sweep_finds_the_edge_of_divergence_and_resumes(config, tmp_path) -> None:
     pytest.importorskip("optuna")
     config = override_config(
-        config, ["optimizer.name=sgd", "optimizer.clip_norm=none", "schedule.warmup_steps=0", "training.steps=12"]
+        config,
+        [
+            *("optimizer.name=sgd", "optimizer.clip_norm=none", "schedule.warmup_steps=0", "training.steps=12"),
+            "corpus.test_fraction=0.1",
+        ],
     )
     folder, axis = tmp_path / "sweep", parse_axis("optimizer.learning_rate=1e-2,1e8")
     _, outcomes, report = sweep(config, folder, [axis])
     assert [outcome.status for outcome in outcomes] == ["complete", "diverged"]
     assert "diverged at learning_rate=1e+08" in report.read_text()
+    figure = f"in nats per token: learning_rate=0.01 {outcomes[0].test_loss:.4f}."
+    assert figure in report.read_text(), "the best point's own, on the part that it was not chosen by"
     _, again, _ = sweep(config, folder, [axis])
     assert again == outcomes
     import optuna
@@ -168,7 +179,7 @@ def test_random_points_lie_in_the_range(config, tmp_path) -> None:
 
 
 def test_a_comparison_tunes_every_arm_alike(config, tmp_path) -> None:
-    folder = tmp_path / "comparison"
+    folder, config = tmp_path / "comparison", override_config(config, ["corpus.test_fraction=0.1"])
     _, outcomes, report = compare(["transformer", "gru"], config, folder, match="tokens", seeds=2, prompt="make")
     assert len(outcomes) == 2 * 3 + 2
     assert {outcome.tokens for outcome in outcomes} == {4 * 4 * 16}
@@ -183,6 +194,8 @@ def test_a_comparison_tunes_every_arm_alike(config, tmp_path) -> None:
     assert "model.context_length" not in setup
     assert "tokens.context_length = 16" in setup
     assert "transformer, 1 layer" not in setup, "what one arm has is not told as if all had it"
+    lead = text.partition('class="lead"')[2].partition("</p>")[0]
+    assert "On the test part, which no checkpoint or setting was chosen by, in nats per token: " in lead
     arms = text.partition("<h2>Arms</h2>")[2].partition("<h2>Set-up</h2>")[0]
     assert "model.architecture=gru" in arms
 

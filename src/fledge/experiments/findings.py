@@ -22,11 +22,14 @@ from fledge.files import atomic_write, readable_bytes
 from fledge.plot import COLOURS, Curve, curves
 from fledge.reports.memorised import add_memorised_arms, measured
 from fledge.reports.page import Page, cell
+from fledge.reports.quality import FINAL as NAMES
 
 MOST_CURVES = len(COLOURS)
 SAMPLE = 60
 "Tokens of a sample in a report, at most."
 METRICS = {"validation_loss": "nats per token", "bits_per_byte": "bits per byte"}
+FINAL = {"validation_loss": "test_loss", "bits_per_byte": "test_bits_per_byte"}
+"The same on the test part."
 
 
 def add_setup(
@@ -270,7 +273,21 @@ def add_arms(page: Page, plan: ExperimentPlan, outcomes: Sequence[Outcome], metr
         )
     if all(outcome.status == "complete" for outcome in outcomes):
         page.paragraph(f"All {len(outcomes)} trials ran to their last step, and every loss in the table is from there.")
+    if final := final_figures(groups, metric):
+        page.paragraph(final)
     page.paragraph("Speeds depend on what else the machine did meanwhile: arms are not to be compared by them.")
+
+
+def final_figures(groups: Mapping[str, Sequence[Outcome]], metric: str) -> str:
+    """What arms reach on the test part, lowest first; nothing where the text has no such part.
+
+    >>> end = Outcome("a", 0, "complete", 1, 1, 1, 1.0, test_loss=2.5)
+    >>> final_figures({"a": [end]}, "validation_loss")
+    'On the test part, which no checkpoint or setting was chosen by, in nats per token: a 2.5000.'
+    """
+    found = {name: estimate(values) for name, ends in groups.items() if (values := arm_values(ends, FINAL[metric]))}
+    told = ", ".join(f"{name} {found[name]}" for name in sorted(found, key=lambda name: found[name].mean))
+    return f"On {NAMES['test']}, in {METRICS[metric]}: {told}." if told else ""
 
 
 def with_former(change: str, config: Mapping[str, Any]) -> str:

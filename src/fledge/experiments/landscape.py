@@ -74,6 +74,8 @@ def answer(
     which = "Lowest of one run each" if once else "Lowest" if near else "Best"
     unit, tokens = findings.METRICS[metric], groups[best][0].tokens
     parts = [f"{which}: {best}, with a validation loss of {lowest} {unit} after {tokens:,} tokens."]
+    if final := findings.final_figures({best: groups[best]}, metric):
+        parts.append(final)
     if once:
         parts.append(
             "One seed shows no uncertainty: near points may change places. --seeds 3 shows how far chance goes (a "

@@ -31,7 +31,9 @@ def report(
         said.append(
             f"{listed(edges)} did best at the end of the rates tried: one beyond may be better, and the order another."
         )
-    page = Page(plan.question, " ".join(said))
+    groups = by_arm(finals)
+    said.append(findings.final_figures({name: groups[arm] for name, arm in chosen.items()}, METRIC))
+    page = Page(plan.question, " ".join(said).strip())
     add_table(page, plan, finals, chosen, match, unigram)
     if len(plan.seeds) > 1:
         add_pairs(page, finals, chosen)

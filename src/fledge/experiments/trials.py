@@ -33,6 +33,8 @@ from fledge.runs.layout import METRICS
 from fledge.tokens.store import MANIFEST, TokenStore
 
 if TYPE_CHECKING:
+    from fledge.corpus.corpus import Split
+    from fledge.evaluation import Evaluation
     from fledge.run import Run
 
 LONGEST = 100
@@ -104,6 +106,9 @@ class Outcome:
     "The last validation loss of a trial that was not run to its end."
     machine: str = ""
     "What it ran on: processor or GPU, and versions."
+    test_loss: float | None = None
+    test_bits_per_byte: float | None = None
+    "Both on the test part; None where the text has none."
 
 
 class Trial(NamedTuple):
@@ -246,7 +251,11 @@ def run_trial(trial: Trial, folder: Path) -> Outcome:
             outcome = ended("diverged", result.step, why, measures["validation_loss"])
         else:
             if trial.alone:
-                measures.update(loss_alone(run))
+                found = held_out_loss(run, "validation", alone=True)
+                measures.update(validation_loss=found.loss, bits_per_byte=found.bits_per_byte)
+            if run.tokens.final == "test":
+                found = held_out_loss(run, "test", trial.alone)
+                measures.update(test_loss=found.loss, test_bits_per_byte=found.bits_per_byte)
             outcome = Outcome(
                 status="complete",
                 step=result.step,
@@ -328,11 +337,10 @@ def measured(run: Path) -> dict[str, Any]:
     }
 
 
-def loss_alone(run: Run) -> dict[str, float | None]:
-    """On the first held-out documents, each by itself: as many tokens as an evaluation while training sees."""
+def held_out_loss(run: Run, split: Split, alone: bool) -> Evaluation:
+    """On the first held-out documents, `alone` or one after the other: as many tokens as an evaluation in training."""
     most = run.config.training.evaluate_windows * run.config.tokens.context_length
-    found = run.evaluate(documents="alone", max_tokens=most)
-    return {"validation_loss": found.loss, "bits_per_byte": found.bits_per_byte}
+    return run.evaluate(split=split, documents="alone" if alone else "stream", max_tokens=most)
 
 
 def unigram_loss(config: RunConfig) -> float:
