@@ -17,10 +17,13 @@ MOST_MARKS = 6
 
 
 def time_marks(times: Curve) -> list[tuple[float, str]]:
-    """Round times with their places on the x axis, of curves whose points are at these times.
+    """Round times with their places on the x axis, of curves whose points are at these times. Of several times at
+    nearly one place, as in a long evaluation, the first stands there.
 
     >>> time_marks(([0, 100, 200], [0.0, 200.0, 240.0]))
     [(0.0, '0 min'), (30.0, '1 min'), (60.0, '2 min'), (90.0, '3 min'), (200.0, '4 min')]
+    >>> time_marks(([0, 50, 50, 100], [0.0, 10.0, 110.0, 120.0]))
+    [(0.0, '0 s'), (50.0, '30 s'), (100.0, '120 s')]
     """
     import numpy as np
 
@@ -36,7 +39,12 @@ def time_marks(times: Curve) -> list[tuple[float, str]]:
     )
     seconds = [number * step for number in range(int(-(-first // step)), int(last // step) + 1)]
     places = np.interp(seconds, [second for second, _ in known], [place for _, place in known])
-    return [(float(place), f"{second / size:g} {unit}") for place, second in zip(places, seconds, strict=True)]
+    apart = (times[0][-1] - times[0][0]) / (2 * MOST_MARKS)  # closer labels overlap
+    marks: list[tuple[float, str]] = []
+    for place, second in zip(places, seconds, strict=True):
+        if not marks or place - marks[-1][0] > apart:
+            marks.append((float(place), f"{second / size:g} {unit}"))
+    return marks
 
 
 SCALES = {
