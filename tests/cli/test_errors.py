@@ -392,3 +392,22 @@ def test_a_long_value_is_not_echoed_whole(fledge: Fledge, change: str) -> None:
     assert wrong.code == 2
     assert len(wrong.err) < 2000
     assert len(fledge("account", "show", "y" * 5000).err) < 2000
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "LONG",
+        "train --LONG",
+        "train akjv-demo LONG",
+        "train akjv-demo --time-limit LONG",
+        "evaluate . --split LONG",
+        "corpus fetch LONG",
+        "account akjv-demo --device LONG",
+    ],
+)
+def test_nothing_long_on_a_command_line_is_echoed_whole(fledge: Fledge, line: str) -> None:
+    wrong = fledge(*line.replace("LONG", "x" * 5000).split())
+    assert wrong.code == 2
+    assert "x" * 30 in wrong.err
+    assert len(wrong.err) < 1000

@@ -12,6 +12,7 @@ import errno
 import importlib
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -190,6 +191,7 @@ def fail(error: BaseException, sentence: str, debug: bool, code: int = 2) -> NoR
         import traceback
 
         traceback.print_exception(error)
+    sentence = re.sub(r"\S{1000,}", lambda word: short(word[0]), sentence)  # a value as it was typed
     print(f"fledge: {harmless(sentence, keep=chr(10))}", file=sys.stderr)
     sys.exit(code)
 
