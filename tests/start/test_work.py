@@ -9,10 +9,12 @@ import pytest
 
 from fledge.accounting import Account
 from fledge.config import ModelConfig, load_recipe
+from fledge.corpus import Corpus
 from fledge.errors import FledgeError, notes_kept
 from fledge.run import Run
 from fledge.runs.checkpoints import checkpoints
 from fledge.start import choose, law, plan, work
+from fledge.start.look import held_out_remarks
 from fledge.start.start import Start
 from fledge.training import TrainingResult
 from tests.small import SMALL
@@ -119,6 +121,18 @@ def test_a_text_of_copies_leaves_nothing_to_hold_out(tmp_path: Path) -> None:
     with pytest.raises(FledgeError, match="nothing is left for the validation part"):
         Start([str(tmp_path / "copies.txt")], 60.0, "1m", tmp_path / "run", quiet).run()
     assert not (tmp_path / "run").exists()
+
+
+def test_held_out_text_that_says_little_is_said_before_training(tmp_path: Path) -> None:
+    """Three lines of it; or the training text's own, where one document is a page a thousand times."""
+    (tmp_path / "diary.txt").write_text(DIARY)
+    (tmp_path / "page.txt").write_text(DIARY[:1500] * 200)
+    diary, page = (Corpus.open(str(tmp_path / name)) for name in ("diary.txt", "page.txt"))
+    few, enough = list(held_out_remarks(diary, 90, 70)), list(held_out_remarks(diary, 10_000, 5_000))
+    assert [remark.partition(":")[0] for remark in few] == ["90 bytes choose the model and 70 give the final figure"]
+    assert "too few to tell" in few[0]
+    assert not enough
+    assert "stands in the training text word for word" in next(held_out_remarks(page, 10_000, 5_000))
 
 
 @pytest.mark.parametrize(("seconds", "flops"), [(150.0, 2e9), (36_000.0, 1e12)])

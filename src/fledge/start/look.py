@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fledge.corpus import Corpus
+from fledge.corpus.native import native
+from fledge.corpus.passages import PASSAGE, find_passages
+from fledge.corpus.text import Text
 from fledge.errors import FledgeError
 from fledge.files import readable_bytes
 
@@ -20,6 +24,8 @@ LEAST_BYTES = 20_000
 LOOKED_AT, SAMPLE = 64 << 20, 4 << 20
 "Bytes that are looked at, and that are encoded to see how long a token is and what counting reaches."
 HELD_OUT_SAMPLE = 512 << 10
+FEW_HELD_OUT, TOO_FEW_HELD_OUT = 5_000, 1_000  # bytes
+REPEATED = 0.5  # of a held-out part in passages of the training text: figures on it say nothing of other text
 TOKENIZED_PER_SECOND = 20e6  # bytes; slow enough to be true of any machine
 
 
@@ -95,21 +101,43 @@ def count_tokens(corpus: Corpus, tokenizer: Tokenizer, part: Split) -> Counts:
     """Pairs and triples of tokens, counted in the beginning of the training text."""
     from fledge.evaluation.ngram import baselines
 
-    def beginning(split: Split, most: int) -> bytes:
-        text = bytearray()
-        for document in corpus.documents(split):
-            text += document[: most - len(text)]
-            if len(text) >= most:
-                break
-        return bytes(text)
-
-    training, held_out = beginning("train", SAMPLE), beginning(part, HELD_OUT_SAMPLE)
+    training, held_out = beginning(corpus, "train", SAMPLE), beginning(corpus, part, HELD_OUT_SAMPLE)
     train, ids = (tokenizer.encode_array(text, special="text") for text in (training, held_out))
     if min(len(train), len(ids)) < 3:
         return Counts(len(held_out), {})
     found = baselines(train, ids, tokenizer.vocab_size)
     scale = found.tokens / (len(held_out) * math.log(2))
     return Counts(len(held_out), {name: round(getattr(found, name) * scale, 3) for name in ("bigram", "trigram")})
+
+
+def beginning(corpus: Corpus, part: Split, most: int) -> bytes:
+    """The first bytes of a part."""
+    text = bytearray()
+    for document in corpus.documents(part):
+        text += document[: most - len(text)]
+        if len(text) >= most:
+            break
+    return bytes(text)
+
+
+def held_out_remarks(corpus: Corpus, validation: int, final: int) -> Iterator[str]:
+    """Why figures on the held-out parts, of so many bytes, may mislead."""
+    few = min(validation, final)
+    if few < FEW_HELD_OUT:
+        yield f"{validation:,} bytes choose the model and {final:,} give the final figure: " + (
+            "on so little text it may be off by a tenth"
+            if few >= TOO_FEW_HELD_OUT
+            else "too few to tell how good it is. Give more text, or raise corpus.validation_fraction or "
+            "corpus.test_fraction"
+        )
+    if native("find_stretches") is not None:
+        training, held_out = beginning(corpus, "train", SAMPLE), beginning(corpus, "validation", HELD_OUT_SAMPLE)
+        found = find_passages([Text.of([training])], [Text.of([held_out])])
+        if found.size and (share := found.covered(PASSAGE) / found.size) >= REPEATED:
+            yield (
+                f"{share:.0%} of the held-out text stands in the training text word for word: figures on it say how well the text "
+                "repeats itself. Remove repeated text, or hold out another one (corpus.validation_source)"
+            )
 
 
 def name_of(text: str) -> str:

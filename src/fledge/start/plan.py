@@ -28,7 +28,15 @@ from fledge.reports.run import REPORTED_TOKENS, openings
 from fledge.start import choose, law
 from fledge.start.choose import Size
 from fledge.start.forecast import expectation, forecast
-from fledge.start.look import bytes_per_token, count_tokens, counted, look_at, name_of, require_enough
+from fledge.start.look import (
+    bytes_per_token,
+    count_tokens,
+    counted,
+    held_out_remarks,
+    look_at,
+    name_of,
+    require_enough,
+)
 from fledge.start.speed import machine_name, measured_speed, quickest_way
 from fledge.start.work import cost, teacher_folders
 
@@ -44,7 +52,6 @@ TEST = 0.05  # of the text, held out for the final figure
 VALIDATION = 0.1
 FORWARD = 0.4  # of a token's training time for one that is only evaluated
 FEWEST_STEPS = 30
-FEW_HELD_OUT = 5_000  # bytes
 
 TEACHING_WHY = (
     "a larger model or more passes would not help, and there is time left: models of the same size are trained first, "
@@ -118,11 +125,8 @@ class Planner:
             )
         final = count_tokens(corpus, tokenizer, "test") if corpus.options.test_fraction else validation
         final = final if final.bytes else validation
-        if final.bytes < FEW_HELD_OUT:
-            self.say(
-                "held out",
-                f"{final.bytes:,} bytes for the final figure: on so little text it may be off by a tenth",
-            )
+        for remark in held_out_remarks(corpus, validation.bytes, final.bytes):
+            self.say("held out", remark)
         text = law.Text(unique, **validation.bits)
         held_out = (VALIDATION + TEST) * look.bytes / per_token
         context, size = self.choose_model(tokenizer.vocab_size, text, look.bytes / look.documents / per_token)
