@@ -135,8 +135,8 @@ def held_out_remarks(corpus: Corpus, validation: int, final: int) -> Iterator[st
         found = find_passages([Text.of([training])], [Text.of([held_out])])
         if found.size and (share := found.covered(PASSAGE) / found.size) >= REPEATED:
             yield (
-                f"{share:.0%} of the held-out text stands in the training text word for word: figures on it say how well the text "
-                "repeats itself. Remove repeated text, or hold out another one (corpus.validation_source)"
+                f"{share:.0%} of the held-out text stands in the training text word for word: figures on it say how "
+                "well the text repeats itself. Remove repeated text, or hold out another one (corpus.validation_source)"
             )
 
 
