@@ -76,6 +76,7 @@ class Run:
         self.quiet = quiet
         self._resume: Bundle | None = None  # the checkpoint that `train` continues from
         self._trained_on: torch.device | None = None
+        self._at: At = None
 
     def __repr__(self) -> str:
         """What it is and where it lies; nothing is built or read for it."""
@@ -258,7 +259,7 @@ class Run:
         from fledge.training.device import reseed
 
         if self._trained_on is not None:
-            return load_bundle(find_bundle(self.folder), self._trained_on).model
+            return load_bundle(find_bundle(self.folder, self._at), self._trained_on).model
         if self.bundle is not None:
             return self.bundle.model
         reseed(self.config.training.seed, "weights")
@@ -341,9 +342,10 @@ class Run:
         name = CONFIG if place == self.folder else SETTINGS
         write_json(place / name, self.config.model_dump(mode="json"))
 
-    def use_best(self, device: torch.device) -> None:
-        """Let `model` be that of the run's best checkpoint, read onto the device when it is next asked for."""
-        self._trained_on = device
+    def use_best(self, device: torch.device, at: At = None) -> None:
+        """Let `model` be that of the run's best checkpoint, or of the one that `at` names, read onto the device when it
+        is next asked for."""
+        self._trained_on, self._at = device, at
         self.__dict__.pop("model", None)
 
     def evaluate(

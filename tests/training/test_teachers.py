@@ -121,6 +121,8 @@ def test_a_student_has_its_first_teachers_tokenizer_and_text(taught, tmp_path):
     assert config.corpus == first.config.corpus
     assert config.training.steps == 6
     run.train()
+    asked = distillation(taught, "akjv-demo", SMALL, at="last").training.teachers
+    assert [Path(teacher) for teacher in asked] == [find_bundle(teacher, "last") for teacher in taught]
     kept = load_bundle(find_bundle(tmp_path / "run")).config
     assert [Path(teacher).name for teacher in kept.training.teachers] == ["0", "1"]
     assert not any(Path(teacher).is_absolute() for teacher in kept.training.teachers)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fledge.cli.places import trained
+from fledge.cli.places import At, trained
 from fledge.cli.root import Quiet
 from fledge.cli.settings import Set
 
@@ -18,6 +18,7 @@ def distill(
         typer.Argument(metavar="TEACHER...", help="Runs or bundles that share one tokenizer.", callback=trained),
     ],
     into: Annotated[str, typer.Option("--into", metavar="RECIPE", help="The student: a recipe's name or file.")],
+    at: At = None,
     share: Annotated[
         float | None, typer.Option(min=0, max=0.99, help="The teachers' share of the loss; default: the recipe's.")
     ] = None,
@@ -38,6 +39,6 @@ def distill(
 
     limit = parse_duration(time_limit) if time_limit is not None else None
     overrides = [*(set_ or []), *named_by(out, set_ or [])]
-    run = Run(distillation(teachers, into, overrides, share), out, quiet=quiet)
+    run = Run(distillation(teachers, into, overrides, share, at), out, quiet=quiet)
     run.begun()
     summarise(run.train(time_limit=limit, leave=True))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fledge.plot import curves
 from fledge.reports.page import Page
-from fledge.runs.checkpoints import step_of
+from fledge.runs.checkpoints import find_bundle, step_of
 from fledge.runs.layout import METRICS
 
 if TYPE_CHECKING:
@@ -57,7 +57,11 @@ def add_course(page: Page, run: Run, result: TrainingResult) -> None:
     found = course(evaluations(run.folder))
     if found is None:
         return
-    handed = f"The model handed over is that of step {step_of(result.best) or result.step:,} of {result.steps:,}."
+    here = step_of(result.best) or result.step
+    best = step_of(find_bundle(run.folder)) or here
+    handed = f"The model handed over is that of step {best:,} of {result.steps:,}."
+    if here != best:
+        handed += f" This page is about that of step {here:,}, which was asked for."
     if found.risen:
         verdict = (
             f"The run overfitted: the validation loss was lowest at step {found.best_step:,} ({found.best:.3f}) and "

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fledge.files import read_json, readable_bytes, write_json
 from fledge.reports.page import Page
+from fledge.reports.reference import MEANING, REFERENCE
 
 if TYPE_CHECKING:
     from fledge.evaluation import Evaluation
@@ -60,7 +61,10 @@ def add_forecast(page: Page, forecast: Any, evaluation: Evaluation) -> None:
         page.paragraph(said)
 
 
-def add_answer(page: Page, run: Run, evaluation: Evaluation, baselines: dict[str, float]) -> None:
+def add_answer(
+    page: Page, run: Run, evaluation: Evaluation, baselines: dict[str, float], reference: float | None = None
+) -> None:
+    """The model beside n-gram baselines and, where its loss is known, the fixed reference recipe."""
     held_out = run.tokens.split(run.tokens.final)
     bytes_per_token = held_out.source_bytes / len(held_out.tokens)
     if evaluation.bytes:  # of what was evaluated, which may be a part
@@ -68,6 +72,7 @@ def add_answer(page: Page, run: Run, evaluation: Evaluation, baselines: dict[str
     rows: list[tuple[str, float]] = [
         (f"{name} (Kneser–Ney)" if name != "unigram" else name, loss) for name, loss in baselines.items()
     ]
+    rows += [(f"the {REFERENCE} recipe", reference)] if reference is not None else []
     rows = sorted([*rows, ("this model", evaluation.loss)], key=lambda row: -row[1])
     page.table(
         ["predicting the held-out text with", "nats per token", "perplexity", "bits per byte"],
@@ -89,7 +94,7 @@ def add_answer(page: Page, run: Run, evaluation: Evaluation, baselines: dict[str
     page.paragraph(
         f"{verdict} All rows are measured on the same {evaluation.tokens:,} tokens of {FINAL[held_out.name]}. "
         "Neither the model nor the counts have seen them; the model saw "
-        f"{evaluation.mean_context:.0f} tokens of context on average."
+        f"{evaluation.mean_context:.0f} tokens of context on average.{'' if reference is None else f' {MEANING}'}"
     )
 
 

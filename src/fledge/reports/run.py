@@ -8,6 +8,7 @@ from __future__ import annotations
 import platform
 import shlex
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,11 +20,13 @@ from fledge.reports.course import add_course, add_curves
 from fledge.reports.memorised import add_memorised
 from fledge.reports.page import Page, cell
 from fledge.reports.quality import FINAL, add_answer, add_compression, add_forecast, add_meaning, run_baselines
+from fledge.reports.reference import reference
 from fledge.runs.layout import REPORT, START
 
 if TYPE_CHECKING:
     from fledge.evaluation import Evaluation
     from fledge.run import Run
+    from fledge.runs.checkpoints import At
     from fledge.training import TrainingResult
 
 PROMPTS = ("", "In the beginning", "And he said unto them,")
@@ -51,26 +54,35 @@ def report_run(
     choices: Sequence[Choice] = (),
     forecast: Any = None,
     most_tokens: int | None = None,
+    at: At = None,
+    train_reference: bool = False,
 ) -> RunReport:
     """Evaluate the trained model on the test part, or on validation where there is none, and write the page.
 
     `choices` are told with their reasons, `forecast` is held against what came; of a large text, `most_tokens` held-out
-    ones are evaluated.
+    ones are evaluated. `at` names another checkpoint than the best. The reference recipe is a row where it was trained
+    before, or is to be trained now.
     """
     from fledge.training.device import choose_device
 
-    run.use_best(choose_device(run.config.training.device))
+    device = choose_device(run.config.training.device)
+    fixed = reference(run, train_reference)
+    run.use_best(device, at)
     baselines = run_baselines(run, most_tokens)
     evaluation = run.evaluate(split=run.tokens.final, max_tokens=most_tokens)
+    known = None
+    if fixed is not None:
+        fixed.use_best(device)
+        known = fixed.evaluate(split=run.tokens.final, max_tokens=most_tokens).loss
     with notes_kept():  # what a person should know of the samples stands on the page
         texts = run.generate(list(prompts))
     samples = [(prompt, text.text) for prompt, text in zip(prompts, texts, strict=True)]
     page = Page(run.config.name, lead(run, result, evaluation))
     add_samples(page, run, samples)
     add_meaning(page, evaluation)
-    add_answer(page, run, evaluation, baselines)
+    add_answer(page, run, evaluation, baselines, known)
     add_forecast(page, forecast, evaluation)
-    add_use(page, run, prompts)
+    add_use(page, run, prompts, at)
     add_curves(page, run, baselines, (result, evaluation.loss))
     add_course(page, run, result)
     add_compression(page, run, evaluation)
@@ -81,8 +93,9 @@ def report_run(
     return RunReport(page.write(run.folder / REPORT), evaluation, baselines, samples)
 
 
-def report_folder(folder: Path) -> RunReport:
-    """The report of the run in a folder, finished or not, from what lies there."""
+def report_folder(folder: Path, at: At = None, *, train_reference: bool = False) -> RunReport:
+    """The report of the run in a folder, finished or not, from what lies there; of its best checkpoint, unless `at`
+    names another."""
     from fledge.bundle import load_bundle
     from fledge.reports.finished import result_of
     from fledge.run import Run
@@ -92,7 +105,8 @@ def report_folder(folder: Path) -> RunReport:
 
     run = Run.open(folder, settings=settings_file(folder) if folder.is_dir() else None)
     require_checkpoint(folder)
-    run.bundle = load_bundle(find_bundle(folder))
+    model = find_bundle(folder, at)
+    run.bundle = load_bundle(model)
     validation = run.tokens.split("validation")
     if not len(validation.tokens):
         raise FledgeError(
@@ -105,11 +119,13 @@ def report_folder(folder: Path) -> RunReport:
     choices = [Choice(*choice) for choice in plan.get("choices", [])]
     return report_run(
         run,
-        result_of(run),
+        replace(result_of(run), best=model),
         ("", *openings(documents)),
         choices=choices,
         forecast=plan.get("forecast"),
         most_tokens=REPORTED_TOKENS,
+        at=at,
+        train_reference=train_reference,
     )
 
 
@@ -143,19 +159,19 @@ def lead(run: Run, result: TrainingResult, evaluation: Evaluation) -> str:
     )
 
 
-def add_use(page: Page, run: Run, prompts: Sequence[str]) -> None:
+def add_use(page: Page, run: Run, prompts: Sequence[str], at: At = None) -> None:
     """The commands that use the model and hand it to others."""
     page.heading("How to use and share it")
     prompt = next((prompt for prompt in prompts if prompt), run.config.sampling.prompt)
-    name = run.folder.absolute().name
+    name, model = run.folder.absolute().name, (run.folder, *(() if at is None else ("--at", at)))
     lines = (
-        (("generate", run.folder, "--prompt", prompt), "continue a text"),
-        (("generate", run.folder, "--interactive"), "one prompt after the other"),
+        (("generate", *model, "--prompt", prompt), "continue a text"),
+        (("generate", *model, "--interactive"), "one prompt after the other"),
         (("serve",), "a page in the browser, for this machine"),
-        (("bundle", "pack", run.folder, f"{name}.zip", "--no-training"), "one file for somebody else, who runs:"),
+        (("bundle", "pack", *model, f"{name}.zip", "--no-training"), "one file for somebody else, who runs:"),
         (("generate", f"{name}.zip"), ""),
-        (("bundle", "export", run.folder, f"{name}-hub"), "for Hugging Face's transformers, where it knows the model"),
-        (("bundle", "export", run.folder, f"{name}.gguf"), "for llama.cpp and Ollama, likewise"),
+        (("bundle", "export", *model, f"{name}-hub"), "for Hugging Face's transformers, where it knows the model"),
+        (("bundle", "export", *model, f"{name}.gguf"), "for llama.cpp and Ollama, likewise"),
     )
     page.code(
         "\n".join(f"fledge {shlex.join(map(str, words))}" + (f"  # {why}" if why else "") for words, why in lines)

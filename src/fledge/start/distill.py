@@ -12,13 +12,18 @@ from fledge.errors import FledgeError, note
 
 if TYPE_CHECKING:
     from fledge.bundle import Bundle
+    from fledge.runs.checkpoints import At
 
 SPLIT = ("validation_fraction", "test_fraction", "split", "split_seed")
 "What decides, with the text, which part is held out."
 
 
 def distillation(
-    teachers: Sequence[str | Path], recipe: str | Path, overrides: Sequence[str] = (), share: float | None = None
+    teachers: Sequence[str | Path],
+    recipe: str | Path,
+    overrides: Sequence[str] = (),
+    share: float | None = None,
+    at: At = None,
 ) -> RunConfig:
     """The settings of a student: a recipe's, with the teachers and with their tokenizer and text.
 
@@ -32,9 +37,10 @@ def distillation(
     if not teachers:
         raise FledgeError("Name at least one teacher: a run, or a bundle.")
     paths = [Path(teacher).absolute() for teacher in teachers]
-    bundles = [load_bundle(find_bundle(path)) for path in paths]
+    models = paths if at is None else [find_bundle(path, at) for path in paths]
+    bundles = [load_bundle(find_bundle(model)) for model in models]
     first = bundles[0]
-    taught = [f"training.teachers={json.dumps([str(path) for path in paths])}"]
+    taught = [f"training.teachers={json.dumps([str(model) for model in models])}"]
     taught += [] if share is None else [f"training.teachers_share={share}"]
     config = load_recipe(recipe, taught)
     if first.source.is_file():
