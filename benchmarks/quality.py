@@ -275,7 +275,8 @@ def peers(given: Sequence[str]) -> dict[str, Path]:
         elif name == "nanogpt":
             print(f"skip nanogpt: there is no train.py in {path}. Name a clone of karpathy/nanoGPT.")
         else:
-            print(f"skip {name}: only nanogpt can be run from here; slowrun's trainer needs kernels for an H100.")
+            print(f"skip {name}: only nanogpt can be run from here. slowrun's tiny recipe compiles CUDA kernels for")
+            print("GPT-2's vocabulary alone, and can't be scaled to a small text without being rewritten.")
     return found
 
 

@@ -3,12 +3,14 @@ of it."""
 
 from __future__ import annotations
 
+import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from fledge.accounting import Account
-from fledge.config import ModelConfig, load_recipe
+from fledge.config import ModelConfig, RunConfig, load_recipe
 from fledge.corpus import Corpus
 from fledge.errors import FledgeError, notes_kept
 from fledge.run import Run
@@ -133,6 +135,25 @@ def test_held_out_text_that_says_little_is_said_before_training(tmp_path: Path) 
     assert "too few to tell" in few[0]
     assert not enough
     assert "stands in the training text word for word" in next(held_out_remarks(page, 10_000, 5_000))
+
+
+def test_a_time_too_short_to_train_names_one_that_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And steps that were set by hand are taken, however few."""
+    (tmp_path / "diary.txt").write_text(DIARY)
+    monkeypatch.setattr(plan, "measured_speed", lambda *_: 200.0)
+    monkeypatch.setattr(plan, "quickest_way", lambda *_, speed, **__: ({}, speed))
+
+    def config(seconds: float, *given: str) -> RunConfig:
+        text = str(tmp_path / "diary.txt")
+        return Start([text], seconds, f"{seconds:g}s", tmp_path / "run", quiet, given).run().config
+
+    with pytest.raises(FledgeError, match="0 steps would be left") as refused:
+        config(20.0)
+    enough = re.search(r"Give at least --time (\d+)s", str(refused.value))
+    assert enough
+    assert config(float(enough[1])).steps >= plan.FEWEST_STEPS
+    shutil.rmtree(tmp_path / "run")
+    assert config(20.0, "training.steps=10").steps == 10
 
 
 @pytest.mark.parametrize(("seconds", "flops"), [(150.0, 2e9), (36_000.0, 1e12)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -217,16 +218,18 @@ class Planner:
         to_tokenize = (unique + held_out) / 1e7
         to_count = 0.0 if self.fast else self.counting_seconds(size, context, vocabulary_size)
         to_report = report_seconds(self.seconds, self.speed, held_out, unique)
-        spare = max(0.0, self.left() - to_report - looks - to_tokenize - to_count)
-        allowed = TRAINED * spare * self.speed
+        besides = to_report + looks + to_tokenize + to_count
+        allowed = TRAINED * max(0.0, self.left() - besides) * self.speed
         use = choose.one_model(allowed, text, size.parameters, self.fast)
         if self.may_teach():
             use = choose.with_teachers(use, allowed, text)
         steps = int(self.given.get("training.steps", use.tokens / (batch * context)))
-        if steps < FEWEST_STEPS:
+        if steps < FEWEST_STEPS and "training.steps" not in self.given:
+            least = FEWEST_STEPS * batch * context / (TRAINED * self.speed)
+            enough = 1.5 * (self.seconds - self.left() + besides + least)
             raise FledgeError(
                 f"--time {self.time_text} is too short: after looking and measuring, {steps} steps would be left for "
-                f"training, and {FEWEST_STEPS} are the least. Give a longer --time."
+                f"training, and {FEWEST_STEPS} are the least. Give at least --time {10 * math.ceil(enough / 10)}s."
             )
         passes = steps * batch * context / unique
         few = choose.FEW_PASSES if self.fast else choose.FEW_FOR_SMALL
