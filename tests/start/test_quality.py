@@ -114,3 +114,6 @@ def test_nanogpt_is_trained_on_our_text_and_judged_on_our_test_part(tmp_path, mo
     bits = nanogpt(clone, run.folder, 1.0, False, tmp_path / "work")
     assert 3.0 < bits < 4.6  # the entropy of the letters of such text
     assert not list((clone / "data").iterdir())
+    (clone / "train.py").write_text("")  # as one that is stopped before its first checkpoint
+    assert nanogpt(clone, run.folder, 1.0, False, tmp_path / "work") == bits, "kept, and not trained again"
+    assert nanogpt(clone, run.folder, 1.0, False, tmp_path / "other") is None
