@@ -146,6 +146,15 @@ def test_what_can_not_be_learned_from_is_refused(taught, tmp_path):
         Run(config, tmp_path / "lost", quiet=True).train()
 
 
+def test_no_cost_is_forecast_that_leaves_the_teachers_out(taught, tmp_path, capsys):
+    config = distillation(taught, "akjv-demo", [*SMALL, "training.steps=1"])
+    for teachers, expected in ((config.training.teachers, False), ((), True)):
+        training = config.training.model_copy(update={"teachers": teachers})
+        Run(config.model_copy(update={"training": training}), tmp_path / str(expected)).train()
+        said = capsys.readouterr()
+        assert ("Expected:" in said.out + said.err) == expected
+
+
 def test_what_may_not_be_meant_is_said(taught):
     with notes_kept() as said:
         distillation(taught, "akjv-demo", [*SMALL, "model.width=64"])

@@ -30,8 +30,11 @@ def opening(stepper: Stepper, steps: int, peak: float | None, expected: Forecast
 
 
 def expect(stepper: Stepper) -> Forecast | None:
-    """What the account expects of the steps; nothing for an architecture that it does not know. All take part."""
+    """What the account expects of the steps; nothing for an architecture that it does not know, nor with teachers,
+    which it does not count. All take part."""
     config, ranks, precision = stepper.config, stepper.ranks, stepper.precision.name
+    if config.training.teachers:
+        return None
     ranks.wait()  # where products are measured, all processes measure at once, as they will train
     device = training_device(stepper.device, precision)
     if device.measured:
