@@ -16,7 +16,7 @@ from fledge.errors import FledgeError
 from fledge.training.device import choose_device, used_memory
 
 SOURCE = Path(devices.__file__).parent
-MACHINERY = {"training/device.py", "training/saver.py", "training/meter.py", "model/base.py", "kaggle/notebook.py"}
+MACHINERY = {"training/device.py", "training/saver.py", "training/bench.py", "model/base.py", "kaggle/notebook.py"}
 "What drives CUDA itself (its precisions, streams and meters), and the notebook that runs elsewhere."
 
 

@@ -79,7 +79,7 @@ class Fields(NamedTuple):
     only: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     defaults: Mapping[str, Any] | None = MappingProxyType({})
-    "Of the verb, where they differ from the settings' own; none where they are known later."
+    "Of the verb, where they differ from the settings' own; none where they are known later, with the limits."
 
     @property
     def kind(self) -> Any:
@@ -109,6 +109,7 @@ class Fields(NamedTuple):
         kind = next(one for one in kinds if get_origin(one) is Literal or one in (bool, int, float, str))
         several = any(get_origin(one) is tuple for one in kinds)
         limits = next((one for one in schema.get("anyOf", [schema]) if one.get("type") != "null"), schema)
+        limits = {} if self.defaults is None else limits
         default = None if self.defaults is None or kind is bool else self.defaults.get(name, field.default)
         words = [field.description, "Can be repeated." * several]
         words.append("" if default in (None, ()) else f"Default: {default}.")
