@@ -28,7 +28,7 @@ from fledge.tokenizer import (
 )
 from fledge.tokenizer.huggingface import EXPRESSIONS, OLDER_CL100K, QWEN, pattern_name
 from fledge.tokenizer.save import save_new_tokenizer
-from fledge.tokenizer.sentencepiece import SPACE
+from fledge.tokenizer.sentencepiece import NORMALIZERS, SPACE
 
 TEXTS = [
     "",
@@ -303,6 +303,13 @@ def test_sentencepiece_gives_equal_ids(scheme: str, spaced: bool, tmp_path: Path
         (lambda document: document["pre_tokenizer"].update(split=True), "prepares text in a way"),
         (lambda document: document["pre_tokenizer"].update(prepend_scheme=[]), "prepares text in a way"),
         (lambda document: document.update(added_tokens=None), "added_tokens must be a list"),
+        (
+            lambda document: (
+                document.update(normalizer=NORMALIZERS[0][0]),
+                document["added_tokens"][1].update(normalized=True),
+            ),
+            "looks for the token <s> after it rewrites text",
+        ),
     ],
 )
 def test_a_sentencepiece_that_can_not_be_followed_is_refused(
@@ -315,6 +322,20 @@ def test_a_sentencepiece_that_can_not_be_followed_is_refused(
     with pytest.raises(FledgeError, match=sentence) as refusal:
         load_tokenizer(tmp_path)
     assert len(str(refusal.value)) < 400
+
+
+@pytest.mark.parametrize(("content", "refused"), [("<|né|>", True), ("<|end|>", False)])
+def test_an_added_token_found_before_text_is_composed_is_refused(content: str, refused: bool, tmp_path: Path) -> None:
+    train_bpe(["a text"], 258, [content]).save(tmp_path)
+    document = json.loads((tmp_path / "tokenizer.json").read_text())
+    document["normalizer"] = {"type": "NFC"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(document))
+    (tmp_path / "tokenizer_config.json").unlink()  # it holds the fingerprint
+    if not refused:
+        assert load_tokenizer(tmp_path).composed
+        return
+    with pytest.raises(FledgeError, match="looks for the token <|né|> before it rewrites text .normalized is false"):
+        load_tokenizer(tmp_path)
 
 
 def test_388_languages_have_equal_ids_in_all_three(tmp_path: Path, shared_data: Path) -> None:

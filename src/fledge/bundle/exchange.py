@@ -33,7 +33,7 @@ from fledge.bundle.weights import (
 from fledge.config import ModelConfig, RunConfig, TokenizerConfig, TokensConfig
 from fledge.errors import FledgeError, nearest, note
 from fledge.files import atomic_folder, did_you_mean, read_json, require_space, write_json
-from fledge.model.exchange import export_weights, exported, import_weights, imported, require_home
+from fledge.model.exchange import TABLES, export_weights, exported, import_weights, imported, require_home
 from fledge.model.families import HUB, Family, nearest_home
 from fledge.model.hub import config_from_hub, family_from_hub, hub_settings
 from fledge.tokenizer import load_tokenizer
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 FORMATS = ("huggingface", "gguf", "onnx")
 FILES = {".gguf": "gguf", ".onnx": "onnx"}  # formats of one file, which its name tells
 SHORT = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
-TABLES = (".attn.bias", ".attn.masked_bias", "rotary_emb.inv_freq")  # what old files carry along, and we calculate
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -163,7 +162,7 @@ def _check_hub_shapes(
     check_shapes(found, wanted, source)
     known = wanted.keys() | short.values()
     for name in headers.keys() - known:
-        if re.search(r"\.(?:layers|h)\.\d+\.|^h\.\d+\.", name) and not name.endswith(TABLES):
+        if re.search(r"\.(?:layers|h)\.\d+\.|^h\.\d+\.", name) and not TABLES.search(name):
             raise FledgeError(f"{source} holds {name}, which a model of its config.json does not have.")
 
 

@@ -19,6 +19,8 @@ from fledge.model.layers import rotary_frequencies, sinusoids
 
 Weights = Mapping[str, Tensor]
 
+TABLES = re.compile(r"\.(?:attn|attention)\.(?:bias|masked_bias)$|rotary_emb\.inv_freq$")
+"What old files carry along, and we calculate."
 _BDH_TOP = {"token_embeddings.weight": "embed.weight"}
 _BDH_NAMES = {"token_embeddings.weight", "encoder", "encoder_v", "decoder", "lm_head"}
 _PER_HEAD = ("attn.q_proj", "attn.k_proj", "attn.q_norm", "attn.k_norm")
@@ -110,8 +112,8 @@ def _renamed(config: ModelConfig, weights: Weights, family: Family) -> Iterator[
     root = prefix[: prefix.find(".") + 1]
     layered = re.compile(rf"(?:{re.escape(root)})?{re.escape(prefix[len(root) :])}(\d+)\.(.+)\.(weight|bias)")
     for name, tensor in weights.items():
-        if name.endswith(("rotary_emb.inv_freq", ".attn.masked_bias")) or _is_mask(name):
-            continue  # tables that old files carry along, and we calculate
+        if TABLES.search(name):
+            continue
         stem, _, kind = name.rpartition(".")
         own = top.get(stem, top.get(root + stem))
         if own == "lm_head" and config.tied:
@@ -143,10 +145,6 @@ def require_home(config: ModelConfig) -> Family:
     if found is None:
         raise FledgeError(f"transformers has no model like this one. {nearest_home(config, HUB)}")
     return found
-
-
-def _is_mask(name: str) -> bool:
-    return re.fullmatch(r"(?:transformer\.)?h\.\d+\.attn\.(bias|masked_bias)", name) is not None
 
 
 def _from_bdh(weights: Weights) -> dict[str, Tensor]:

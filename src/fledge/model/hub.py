@@ -323,7 +323,10 @@ def _rope(settings: Mapping[str, Any], shown: str) -> tuple[float, tuple[float, 
         for name in ("rope_type", "type"):
             kind = table.get(name, "default")
             scaled = scaled or kind == "llama3"
-            _require_usual(shown, f"{key}.{name}", kind, "llama3" if kind == "llama3" else "default")
+            if kind not in (None, "default", "llama3"):
+                raise FledgeError(
+                    f"{shown} with {key}.{name} = {kind!r:.40} is not supported: it is default or llama3."
+                )
         if table.get("rope_theta") != rope.get("rope_theta"):
             raise FledgeError("rope_parameters and rope_scaling have another rope_theta each: keep one of the two.")
         if shown not in ("stablelm", "gpt_neox"):

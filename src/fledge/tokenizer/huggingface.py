@@ -183,6 +183,8 @@ def read_document(document: Any, where: str, start: str | None = None) -> Parts 
             note(f"{where} sets {ignored}; fledge leaves that to those who use the ids.")
     if _adds_to_texts(document.get("post_processor"), start):
         note(f"{where} adds tokens around every text; fledge does so only where it is asked.")
+    if document.get("normalizer"):
+        _require_found_alike(document["added_tokens"], bool(model.get("byte_fallback")), where)
     if model.get("byte_fallback"):
         return read_sentencepiece(document, special_tokens, always, where)
     composed = _is_composed(document.get("normalizer"), where)
@@ -266,6 +268,18 @@ def _read_added_tokens(added: Any, where: str) -> tuple[dict[str, int], frozense
     return special_tokens, frozenset(entry["content"] for entry in added if entry.get("special") is False)
 
 
+def _require_found_alike(added: Iterable[Mapping[str, Any]], pieces: bool, where: str) -> None:
+    """Refuse added tokens that are looked for before text is rewritten where we look after it, or the other way."""
+    for entry in added:
+        late = bool(entry.get("normalized", not entry.get("special")))
+        if late if pieces else not late and not entry["content"].isascii():
+            theirs, ours = ("after", "before") if late else ("before", "after")
+            raise FledgeError(
+                f"{where} looks for the token {entry['content']:.60} {theirs} it rewrites text (normalized is "
+                f"{str(late).lower()}), and fledge only {ours} that: the ids around it would differ; not read."
+            )
+
+
 def _read_pattern(pre_tokenizer: Any, where: str) -> str:
     """The expression that cuts a text, or its name, out of a ByteLevel step, alone or after one Split."""
     steps = pre_tokenizer.get("pretokenizers") if _type(pre_tokenizer) == "Sequence" else [pre_tokenizer]
@@ -294,7 +308,9 @@ def _read_pattern(pre_tokenizer: Any, where: str) -> str:
             return expression
     names = ", ".join(str(_type(step)) for step in steps)
     raise FledgeError(
-        f"{where} cuts text in a way that fledge does not know ({names:.99}); it reads Split, Digits and ByteLevel."
+        f"{where} cuts text in a way that fledge does not know ({names:.99}). It reads ByteLevel with its own "
+        "expression, alone or after Digits; or without it, after one Split by a Regex whose matches are Isolated and "
+        "not inverted."
     )
 
 
