@@ -27,6 +27,7 @@
 #include "parallel.hpp"
 #include "passages.hpp"
 #include "ranks.hpp"
+#include "slope.hpp"
 #include "suffixes.hpp"
 #include "too_large.hpp"
 #include "trainer.hpp"
@@ -595,6 +596,27 @@ void check_sizes(std::initializer_list<std::size_t> sizes) {
     }
 }
 
+// One of the types of number that logits have; every target is looked at, for it becomes a place in memory.
+double softmax_slope(std::uintptr_t logits, bool wide, const Numbers& targets, std::size_t columns, float smoothing,
+                     float z_loss, bool wanted, unsigned threads) {
+    const std::size_t rows = targets.size();
+    check_sizes({std::max<std::size_t>(rows, 1), columns});
+    check_threads(threads);
+    if (logits == 0 || logits % (wide ? sizeof(float) : sizeof(std::uint16_t)) != 0) {
+        throw nb::value_error("no tensor of such numbers is at this address");
+    }
+    for (std::size_t row = 0; row < rows; ++row) {
+        const std::int64_t target = targets.data()[row];
+        if (target != fledge::masked && (target < 0 || static_cast<std::uint64_t>(target) >= columns)) {
+            throw nb::index_error("a target is not an id of the vocabulary");
+        }
+    }
+    const fledge::Slope slope{columns, smoothing, z_loss, wanted};
+    nb::gil_scoped_release release;
+    if (wide) return slope(reinterpret_cast<float*>(logits), targets.data(), rows, threads);
+    return slope(reinterpret_cast<std::uint16_t*>(logits), targets.data(), rows, threads);
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
@@ -652,6 +674,11 @@ NB_MODULE(_core, m) {
             PyErr_SetObject(PyExc_OSError, arguments.ptr());
         }
     });
+
+    m.def("softmax_slope", &softmax_slope, "logits"_a, "wide"_a, "targets"_a, "columns"_a, "smoothing"_a, "z_loss"_a,
+          "wanted"_a, "threads"_a, "The sum of the rows' cross-entropies; the slope takes the place of the logits.");
+    m.def("keep_freed_memory", &fledge::keep_freed_memory,
+          "Memory that is given back stays with the process, for whoever asks for as much next.");
 
     // Tensors come as addresses: a call for every product of every token has no time for more.
     nb::class_<fledge::Product>(m, "Product")

@@ -11,21 +11,8 @@ namespace fledge {
 
 namespace {
 
-constexpr std::size_t whole_lanes(std::size_t count) { return (count + lanes - 1) / lanes * lanes; }
 constexpr std::size_t ahead = 4;  // neurons
 constexpr std::size_t worth_a_thread = std::size_t{1} << 15;  // weights; below, handing out work costs more than it saves
-
-// x ← e^x for numbers that are not above 0; below −87 the result stays at 1.6e-38. Not-a-number stays what it is.
-FLEDGE_INLINE void exponentiate(Lanes& x) {
-    constexpr float shift = 12582912.0F;  // 1.5 · 2²³: added, the whole part of a number becomes its lowest bits
-    raise_to(x, -87.0F);
-    const Lanes shifted = x * 1.44269504F + shift, whole = shifted - shift;
-    const Lanes rest = (x - whole * 0.693359375F) + whole * 2.12194440e-4F;  // less whole · ln 2, in two parts
-    Lanes sum = rest * (1 / 5040.0F) + 1 / 720.0F;
-    for (const float term : {1 / 120.0F, 1 / 24.0F, 1 / 6.0F, 0.5F, 1.0F, 1.0F}) sum = sum * rest + term;
-    multiply_by_power(sum, shifted);
-    x = sum;
-}
 
 // One dot product, in four sums so that additions need not wait for one another.
 FLEDGE_INLINE float dot_product(const float* weight, const float* x, std::size_t count) {

@@ -11,6 +11,7 @@
 namespace fledge {
 
 constexpr std::size_t lanes = 16;
+constexpr std::size_t whole_lanes(std::size_t count) { return (count + lanes - 1) / lanes * lanes; }
 
 #if defined(FLEDGE_GNU) && !defined(FLEDGE_PLAIN_LANES)
 
@@ -26,6 +27,7 @@ FLEDGE_INLINE float sum_of(const Lanes& values) {
 }
 
 FLEDGE_INLINE void raise_to(Lanes& values, float least) { values = values < least ? Lanes{} + least : values; }
+FLEDGE_INLINE void raise_to(Lanes& values, const Lanes& least) { values = values < least ? least : values; }
 
 // By 2^n, for whole numbers n that lie in the lowest bits of floats.
 FLEDGE_INLINE void multiply_by_power(Lanes& values, const Lanes& whole) { values *= (Lanes)(((LaneBits)whole + 127U) << 23U); }
@@ -80,6 +82,12 @@ FLEDGE_INLINE void raise_to(Lanes& values, float least) {
     for (float& value : values.values) value = value < least ? least : value;
 }
 
+FLEDGE_INLINE void raise_to(Lanes& values, const Lanes& least) {
+    for (std::size_t i = 0; i < lanes; ++i) {
+        if (values.values[i] < least.values[i]) values.values[i] = least.values[i];
+    }
+}
+
 FLEDGE_INLINE void multiply_by_power(Lanes& values, const Lanes& whole) {
     for (std::size_t i = 0; i < lanes; ++i) {
         values.values[i] *= std::bit_cast<float>((std::bit_cast<std::uint32_t>(whole.values[i]) + 127U) << 23U);
@@ -90,5 +98,17 @@ FLEDGE_INLINE void multiply_by_power(Lanes& values, const Lanes& whole) {
 
 FLEDGE_INLINE const Lanes& lanes_at(const float* place) { return *reinterpret_cast<const Lanes*>(place); }
 FLEDGE_INLINE Lanes& lanes_at(float* place) { return *reinterpret_cast<Lanes*>(place); }
+
+// x ← e^x for numbers that are not above 0; below −87 the result stays at 1.6e-38. Not-a-number stays what it is.
+FLEDGE_INLINE void exponentiate(Lanes& x) {
+    constexpr float shift = 12582912.0F;  // 1.5 · 2²³: added, the whole part of a number becomes its lowest bits
+    raise_to(x, -87.0F);
+    const Lanes shifted = x * 1.44269504F + shift, whole = shifted - shift;
+    const Lanes rest = (x - whole * 0.693359375F) + whole * 2.12194440e-4F;  // less whole · ln 2, in two parts
+    Lanes sum = rest * (1 / 5040.0F) + 1 / 720.0F;
+    for (const float term : {1 / 120.0F, 1 / 24.0F, 1 / 6.0F, 0.5F, 1.0F, 1.0F}) sum = sum * rest + term;
+    multiply_by_power(sum, shifted);
+    x = sum;
+}
 
 }  // namespace fledge

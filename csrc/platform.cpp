@@ -21,6 +21,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #endif
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 namespace fledge {
 
@@ -121,6 +124,8 @@ int open_scratch(std::string& place) {
     return -1;
 }
 
+void keep_freed_memory() {}
+
 void* zeroed_memory(std::size_t bytes) {
     return ::VirtualAlloc(nullptr, bytes > 0 ? bytes : 1, MEM_RESERVE | MEM_COMMIT, PAGE_READWRITE);
 }
@@ -206,6 +211,13 @@ int open_scratch(std::string& place) {
     const int file = ::mkstemp(place.data());
     if (file >= 0) ::unlink(place.c_str());
     return file;
+}
+
+void keep_freed_memory() {
+#ifdef __GLIBC__
+    ::mallopt(M_TRIM_THRESHOLD, 1 << 30);  // bytes that lie free before any go back
+    ::mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the most that is allowed: what is larger comes from the system each time
+#endif
 }
 
 void* zeroed_memory(std::size_t bytes) {

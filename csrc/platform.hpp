@@ -107,6 +107,10 @@ int open_scratch(std::string& place);
 void* zeroed_memory(std::size_t bytes);
 void return_zeroed_memory(void* memory, std::size_t bytes);
 
+// What is freed stays with the process where the C library can be told so, and is there at once for who asks for as much
+// next: a training step that got its activations anew from the system would wait for each page of them.
+void keep_freed_memory();
+
 // Memory that std::free takes back, of at least a large page: filling it fresh costs a hundredth of the interruptions.
 void* large_memory(std::size_t bytes);
 

@@ -31,7 +31,7 @@ def parts(vocabulary_size: int = 101, tokens: tuple[int, int] = (3, 50), tied: b
 def test_fused_equals_plain(smoothing, z_loss, vocabulary_size, monkeypatch):
     """Loss, count and both gradients, with chunks that do not divide the tokens."""
     model, hidden, targets = parts(vocabulary_size)
-    monkeypatch.setattr(loss_module, "_way", lambda _: (loss_module._chunk_in_place, 128 * vocabulary_size))
+    monkeypatch.setattr(loss_module, "_way", lambda _: (loss_module._chunk, 128 * vocabulary_size))
     weight = model.lm_head.weight
     found, count = head_loss(model, hidden, targets, smoothing, z_loss)
     wanted, plain_count = cross_entropy(model.head(hidden), targets, smoothing, z_loss)
@@ -59,18 +59,36 @@ def test_plain_equals_the_formula(smoothing, z_loss):
 
 
 @pytest.mark.parametrize(("smoothing", "z_loss"), OPTIONS)
-def test_every_way_through_a_chunk_agrees(smoothing, z_loss):
-    """The formulas for any device, and the steps in place for the CPU."""
+@pytest.mark.parametrize(("columns", "rows"), [(61, 20), (16, 1), (2, 70), (4096, 300)])
+def test_the_native_way_agrees_with_the_formulas(smoothing, z_loss, columns, rows):
+    """In both types of number, in place, with as many threads as there are."""
     torch.manual_seed(0)
-    logits = torch.randn(20, 64, dtype=torch.double) * 3
-    targets = torch.randint(61, (20,))
-    targets[3] = -100
-    first, slope = loss_module._chunk(logits.clone(), targets, 61, smoothing, z_loss, True)
-    second, other = loss_module._chunk_in_place(logits[:, :61].clone(), targets, 61, smoothing, z_loss, True)
-    torch.testing.assert_close(first, second)
-    torch.testing.assert_close(slope[:, :61], other, atol=1e-7, rtol=1e-6)
-    assert slope[:, 61:].abs().max() == 0
-    assert slope[3].abs().max() == 0
+    exact = torch.randn(rows, columns, dtype=torch.double) * 3
+    targets = torch.randint(columns, (rows,))
+    targets[rows // 2] = -100
+    for dtype, close in ((torch.float32, 1e-6), (torch.bfloat16, 4e-3)):
+        logits = exact.to(dtype)
+        wanted, slope = loss_module._chunk(logits.double(), targets, columns, smoothing, z_loss, True)
+        alone, same = loss_module._chunk_on_cpu(logits, targets, columns, smoothing, z_loss, False)
+        assert torch.equal(same, exact.to(dtype))
+        found, other = loss_module._chunk_on_cpu(logits, targets, columns, smoothing, z_loss, True)
+        assert found == alone
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(other.double(), slope, rtol=close, atol=1e-6)
+        assert other[rows // 2].abs().max() == 0
+
+
+def test_the_native_way_tells_what_is_no_number_from_what_is_large():
+    targets = torch.tensor([1])
+    for bad in (math.nan, math.inf):
+        loss, _ = loss_module._chunk_on_cpu(torch.tensor([[0.0, bad, 0.0]]), targets, 3, 0.0, 0.0, True)
+        assert not torch.isfinite(loss)
+    loss, slope = loss_module._chunk_on_cpu(torch.tensor([[1e4, -3e4, -math.inf]]), targets, 3, 0.0, 0.0, True)
+    assert float(loss) == pytest.approx(4e4)
+    assert slope.tolist() == [[1.0, -1.0, pytest.approx(0.0, abs=1e-30)]]
+    for strange in (3, -1, -101):
+        with pytest.raises(IndexError, match="not an id"):
+            loss_module._chunk_on_cpu(torch.zeros(1, 3), torch.tensor([strange]), 3, 0.0, 0.0, True)
 
 
 def test_gradcheck():

@@ -142,33 +142,23 @@ def _chunk(
     if not grad:
         return loss, loss
     slope = torch.exp(wide - normaliser[:, None]) * (1 + 2 * z_loss * normaliser[:, None])
-    slope = slope - torch.where(chosen, 1 - smoothing, 0.0)
+    slope = torch.where(chosen, slope - (1 - smoothing), slope)
     if smoothing:
-        slope = slope - torch.where(real, smoothing / vocabulary, 0.0)
+        slope = torch.where(real, slope - smoothing / vocabulary, slope)
     return loss, torch.where(kept[:, None], slope, 0).to(logits.dtype)
 
 
-def _chunk_in_place(
+def _chunk_on_cpu(
     logits: Tensor, targets: Tensor, vocabulary: int, smoothing: float, z_loss: float, grad: bool
 ) -> tuple[Tensor, Tensor]:
-    """The same step by step, each step in place: for the CPU, where a pass over the chunk is what costs."""
-    logits = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-    kept = (targets != MASKED).to(logits.dtype)
-    chosen = torch.where(targets != MASKED, targets, 0)[:, None]
-    loss = (smoothing - 1) * logits.gather(1, chosen)[:, 0]
-    if smoothing:
-        loss -= smoothing * logits.mean(-1)
-    greatest = logits.amax(-1, keepdim=True)
-    mass = logits.sub_(greatest).exp_().sum(-1)
-    normaliser = greatest[:, 0] + mass.log()
-    loss = ((loss + normaliser + z_loss * normaliser.square()) * kept).sum()
-    if not grad:
-        return loss, loss
-    logits.mul_((kept * (1 + 2 * z_loss * normaliser) / mass)[:, None])
-    if smoothing:
-        logits.sub_((kept * (smoothing / vocabulary))[:, None])
-    logits.scatter_add_(1, chosen, (kept * (smoothing - 1))[:, None])
-    return loss, logits
+    """The same in one pass over memory, in place, by the native core. Its chunks have no padding."""
+    from fledge._core import softmax_slope
+
+    wide = logits.dtype == torch.float32
+    loss = softmax_slope(
+        logits.data_ptr(), wide, targets.numpy(), vocabulary, smoothing, z_loss, grad, torch.get_num_threads()
+    )
+    return torch.tensor(loss, dtype=torch.float32), logits
 
 
 def _chunk_by_kernel(
@@ -182,8 +172,8 @@ def _chunk_by_kernel(
 
 def _way(hidden: Tensor) -> tuple[Callable[..., tuple[Tensor, Tensor]], int]:
     """How a chunk is done on this device, and how many logits it has: a cache full, or a small share of a GPU."""
-    if hidden.device.type == "cpu":
-        return _chunk_in_place, CPU_CHUNK
+    if hidden.device.type == "cpu" and hidden.dtype in (torch.float32, torch.bfloat16):
+        return _chunk_on_cpu, CPU_CHUNK
     if has_kernels(hidden):
         memory = devices.total_memory(hidden.device) or 0
         return _chunk_by_kernel, min(KERNEL_CHUNK, memory // KERNEL_SHARE)

@@ -269,6 +269,25 @@ def product(chance: Random) -> None:
     assert np.allclose(out, x @ weight.T, atol=1e-4)
 
 
+def softmax_slope(chance: Random) -> None:
+    rows, columns = chance.randrange(1, 9), chance.randrange(1, 70)
+    logits = values(chance, rows, columns)
+    targets = np.array([chance.choice((-100, chance.randrange(columns))) for _ in range(rows)], np.int64)
+    if chance.random() < 0.1:
+        targets[0] = wrong = chance.choice((columns, -1, -(2**63), 2**63 - 1))
+    else:
+        wrong = 0
+    wanted = np.log(np.exp(logits).sum(-1)) - logits[np.arange(rows), targets.clip(0, columns - 1)]
+    place = address(chance, logits)
+    found = _core.softmax_slope(place, True, targets, columns, 0.0, 0.0, True, threads(chance))
+    assert not wrong
+    assert np.isclose(found, wanted[targets >= 0].sum(), atol=1e-3)
+
+
+def keep_freed_memory(chance: Random) -> None:
+    _core.keep_freed_memory()
+
+
 def attention(chance: Random) -> None:
     rows, key_heads, shared = chance.randrange(1, 3), chance.randrange(1, 3), chance.randrange(1, 3)
     size, capacity = chance.randrange(1, 40), chance.randrange(1, 20)
@@ -409,6 +428,8 @@ FUZZED: dict[str, Callable[[Random], None]] = {
     "longest_matches": longest_matches,
     "Encoder": encode,
     "PretokenCounter": count,
+    "softmax_slope": softmax_slope,
+    "keep_freed_memory": keep_freed_memory,
     "Product": product,
     "Attention": attention,
     "Synapses": synapses,

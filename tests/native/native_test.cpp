@@ -1,4 +1,5 @@
 // The native core's own tests, run under AddressSanitizer and UBSan by run-sanitized.sh.
+#include <bit>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
@@ -12,6 +13,7 @@
 #include "gather.hpp"
 #include "near_copies.hpp"
 #include "random_text.hpp"
+#include "slope.hpp"
 
 using namespace fledge_test;
 
@@ -194,6 +196,45 @@ void test_decoding(std::mt19937_64& random) {
     }
 }
 
+// Cross-entropy and its slope against sums in double precision, in both types of number, whatever the threads.
+void test_slopes(std::mt19937_64& random) {
+    for (int round = 0; round < 60; ++round) {
+        const std::size_t rows = 1 + random() % 200, columns = 1 + random() % 1500;
+        const Slope slope{columns, random() % 2 ? 0.1F : 0.0F, random() % 2 ? 1e-2F : 0.0F, random() % 4 != 0};
+        const auto logits = random_floats(random, rows * columns);
+        std::vector<std::int64_t> targets(rows);
+        for (auto& target : targets) target = random() % 7 ? static_cast<std::int64_t>(random() % columns) : masked;
+        std::vector<std::uint16_t> narrow(logits.size());
+        for (std::size_t i = 0; i < narrow.size(); ++i) narrow[i] = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(logits[i]) >> 16U);
+        auto wide = logits;
+        const double found = slope(wide.data(), targets.data(), rows, 1 + random() % 4);
+        slope(narrow.data(), targets.data(), rows, 1 + random() % 4);
+        double total = 0;
+        for (std::size_t row = 0; row < rows; ++row) {
+            const float* at = logits.data() + row * columns;
+            double mass = 0, sum = 0;
+            for (std::size_t i = 0; i < columns; ++i) mass += std::exp(double{at[i]}), sum += at[i];
+            const double norm = std::log(mass), smoothing = slope.smoothing;
+            if (targets[row] != masked) {
+                total += norm - (1 - smoothing) * at[targets[row]] - smoothing * sum / static_cast<double>(columns) +
+                         slope.z_loss * norm * norm;
+            }
+            for (std::size_t i = 0; i < columns; ++i) {
+                double wanted = at[i];
+                if (slope.wanted) {
+                    wanted = std::exp(at[i] - norm) * (1 + 2 * slope.z_loss * norm) - smoothing / static_cast<double>(columns);
+                    if (targets[row] == static_cast<std::int64_t>(i)) wanted -= 1 - smoothing;
+                    if (targets[row] == masked) wanted = 0;
+                }
+                require(close(wide[row * columns + i], wanted), "a slope equals its formula", "");
+                const float rounded = std::bit_cast<float>(std::uint32_t{narrow[row * columns + i]} << 16U);
+                require(std::abs(rounded - wanted) <= 0.02 * (0.01 + std::abs(wanted)), "a slope in bfloat16 equals its formula", "");
+            }
+        }
+        require(std::abs(found - total) <= 1e-4 * (1 + std::abs(total)), "a loss equals its formula", "");
+    }
+}
+
 std::string name_of(const std::filesystem::path& path) {
     const std::u8string name = path.u8string();
     return {name.begin(), name.end()};
@@ -284,6 +325,7 @@ int main() {
     test_threads(random);
     test_many_words();
     test_decoding(random);
+    test_slopes(random);
     test_system(random);
     require(count_invalid(bytes_of("a\xFF\xE2\x80\x9C\xE2\x80z\xED\xA0\x80")) == 6, "invalid bytes are counted", "");
     std::puts("native tests passed");

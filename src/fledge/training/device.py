@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from fledge import devices, memory
+from fledge._core import keep_freed_memory
 from fledge.accounting import Account, peak_flops
 from fledge.accounting.devices import gpu
 from fledge.config import RunConfig
@@ -101,6 +102,8 @@ def set_threads(threads: int | None) -> None:
 def set_up_device(device: torch.device, precision: Precision, threads: int | None) -> None:
     """The process-wide switches that follow from the choices."""
     set_threads(threads)
+    if device.type == "cpu":
+        keep_freed_memory()
     if device.type == "cuda":
         # In a lower precision the weights of a recurrent layer are copies, in pieces; torch says so for every model.
         warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
