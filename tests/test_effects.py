@@ -159,7 +159,7 @@ BASE = {
 
 def choices(name: str) -> list[Any]:
     """The values of a setting that has a few."""
-    kinds = types_of(setting_fields()[name].annotation)
+    kinds = types_of(setting_fields(RunConfig)[name].annotation)
     literals = [value for kind in kinds if get_origin(kind) is Literal for value in get_args(kind)]
     return literals or ([False, True] if bool in kinds else [])
 
@@ -173,10 +173,10 @@ def with_value(config: RunConfig, name: str, value: Any) -> RunConfig:
 def cases(group: str, folder: Path) -> Iterator[RunConfig]:
     """A configuration for each choice in a group, and for each value elsewhere that a setting of it needs."""
     base = RunConfig.model_validate(BASE)
-    names = [name for name in setting_fields() if name.startswith(f"{group}.")]
+    names = [name for name in setting_fields(RunConfig) if name.startswith(f"{group}.")]
     more = {"tokenizer.path": [str(folder / "tokenizer")], "corpus.validation_source": [(str(folder / "whole.text"),)]}
     more |= {"sampling.temperature": [0.0]} | ({"model.architecture": ["bdh", "lstm"]} if group == "model" else {})
-    switches = {*names, *(need.setting for name in names for need in needs_of(setting_fields()[name]))}
+    switches = {*names, *(need.setting for name in names for need in needs_of(setting_fields(RunConfig)[name]))}
     yield base
     for name in sorted(switches):
         for value in [*choices(name), *more.get(name, [])]:
@@ -207,7 +207,7 @@ def test_a_setting_has_an_effect_unless_it_is_said_to_have_none(group: str, fold
 
     A new setting has to be tried here, too.
     """
-    names = [name for name in setting_fields() if name.startswith(f"{group}.") and name not in ELSEWHERE]
+    names = [name for name in setting_fields(RunConfig) if name.startswith(f"{group}.") and name not in ELSEWHERE]
     wrong = []
 
     def outcome(config: RunConfig) -> object:
@@ -241,7 +241,7 @@ def test_no_packaged_recipe_sets_what_has_no_effect(recipe: str) -> None:
     used = find_architecture(config.model.architecture).settings | {"architecture"}
     assert [
         name
-        for name in setting_fields()
+        for name in setting_fields(RunConfig)
         if name.partition(".")[2] in values.get(name.partition(".")[0], ()) and unmet(name, config)
     ] == []
     assert values.get("model", {}).keys() <= used

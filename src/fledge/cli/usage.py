@@ -148,12 +148,12 @@ def _given(param: Any, arguments: Sequence[str], message: str) -> str:
 
 def _option_meant(option: str, command: Any) -> str:
     """The nearest option; or, where settings can be given, the setting of that name."""
-    from fledge.config import settings_like
+    from fledge.config import RunConfig, settings_like
 
     known = [name for param in command.params for name in (*param.opts, *param.secondary_opts)]
     long = [name for name in known if name.startswith("--")]
     path = option.strip("-").replace("-", "_").split(".")
-    meant = settings_like(path) if "--set" in known and option.startswith("--") else []
+    meant = settings_like(path, RunConfig) if "--set" in known and option.startswith("--") else []
     exact = [name for name in meant if name.rpartition(".")[2] == path[-1]]
     near = difflib.get_close_matches(option, long, n=1, cutoff=0.7)
     if near and not exact:

@@ -17,7 +17,7 @@ from fledge.config.reading import (
     say_useless,
     unmet,
 )
-from fledge.config.refusals import ELSEWHERE, nearest_setting, setting_fields, setting_paths, settings_like
+from fledge.config.refusals import ELSEWHERE, nearest_setting, setting_fields, settings_like
 from fledge.config.settings import (
     CorpusConfig,
     ModelConfig,
@@ -30,6 +30,7 @@ from fledge.config.settings import (
     TokensConfig,
     TrainingConfig,
     documentation,
+    setting_paths,
 )
 
 __all__ = [

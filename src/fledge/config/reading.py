@@ -167,7 +167,7 @@ def unmet(name: str, config: RunConfig, varied: Sequence[str] = ()) -> str:
     >>> unmet("tokens.best_fit", RunConfig())
     'tokens.best_fit has no effect with tokens.policy = stream.'
     """
-    needs = (need for need in needs_of(setting_fields().get(name)) if need.setting not in varied)
+    needs = (need for need in needs_of(setting_fields(RunConfig).get(name)) if need.setting not in varied)
     return next(filter(None, (need.sentence(name, attrgetter(need.setting)(config)) for need in needs)), "")
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 from typing import Any, get_args
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from fledge.config.settings import RunConfig, Settings, documentation
 from fledge.errors import short
 
 
-def sentence(kind: type[Settings], error: Any) -> str:
+def sentence(kind: type[BaseModel], error: Any) -> str:
     path = [str(part) for part in error["loc"]]
     name, value = ".".join(path), error.get("input")
     if error["type"] == "extra_forbidden":
@@ -19,7 +19,7 @@ def sentence(kind: type[Settings], error: Any) -> str:
             path, value = [*path, str(next(iter(value)))], next(iter(value.values()))
         return f"There is no setting {short('.'.join(path))}. {nearest_setting(path, kind)}"
     if error["type"] == "model_type":
-        example = next(iter(setting_paths(_group(kind, path), f"{name}." if name else "")))
+        example = next(iter(setting_fields(_group(kind, path), f"{name}." if name else "")))
         return f"{name or 'The whole'} is a group of settings, not a value. Name one of them, such as {example}."
     if error["type"] == "value_error":
         message = short(str(error["ctx"]["error"]), 1000)
@@ -34,9 +34,10 @@ def sentence(kind: type[Settings], error: Any) -> str:
 _BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
 
 
-def _range(kind: type[Settings], path: list[str]) -> str:
+def _range(kind: type[BaseModel], path: list[str]) -> str:
     """Both ends of the range of a number that has two; a single one is in the message already.
 
+    >>> from fledge.config import RunConfig
     >>> _range(RunConfig, ["sampling", "top_p"])
     'it must be above 0 and at most 1'
     """
@@ -77,21 +78,22 @@ ELSEWHERE = {
 }
 
 
-def nearest_setting(path: list[str], kind: type[Settings] = RunConfig) -> str:
+def nearest_setting(path: list[str], kind: type[BaseModel]) -> str:
     """The end of a sentence that refuses the setting at `path`: what was meant, whatever group it is in.
 
-    >>> nearest_setting(["training", "learning_rate"])
+    >>> from fledge.config import RunConfig
+    >>> nearest_setting(["training", "learning_rate"], RunConfig)
     'Did you mean optimizer.learning_rate?'
     """
     if meant := settings_like(path, kind):
         return f"Did you mean {' or '.join(meant)}?"
-    group = [name for name in setting_paths(kind) if name.rpartition(".")[0] == ".".join(path[:-1])]
+    group = [name for name in setting_fields(kind) if name.rpartition(".")[0] == ".".join(path[:-1])]
     return f"Known: {', '.join(sorted(group if len(path) > 1 and group else kind.model_fields))}."
 
 
-def settings_like(path: list[str], kind: type[Settings] = RunConfig) -> list[str]:
+def settings_like(path: list[str], kind: type[BaseModel]) -> list[str]:
     """The settings that may be meant by a wrong name, at most three: its last part counts most, then its group."""
-    known, leaf = list(setting_paths(kind)), path[-1]
+    known, leaf = list(setting_fields(kind)), path[-1]
     leaves = {name: name.rpartition(".")[2] for name in known}
     group = [name for name in known if name.rpartition(".")[0] == ".".join(path[:-1])]
 
@@ -111,28 +113,23 @@ def settings_like(path: list[str], kind: type[Settings] = RunConfig) -> list[str
     return (same_group or meant)[:3]
 
 
-def _group(kind: type[Settings], path: list[str]) -> type[Settings]:
+def _group(kind: type[BaseModel], path: list[str]) -> type[BaseModel]:
     for part in path:
         annotation = kind.model_fields[part].annotation if part in kind.model_fields else None
         for candidate in (annotation, *get_args(annotation)):
-            if isinstance(candidate, type) and issubclass(candidate, Settings):
+            if isinstance(candidate, type) and issubclass(candidate, BaseModel):
                 kind = candidate
                 break
     return kind
 
 
-def setting_fields(kind: type[Settings] = RunConfig, prefix: str = "") -> dict[str, FieldInfo]:
+def setting_fields(kind: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
     """Every leaf setting by its dotted name."""
     found: dict[str, FieldInfo] = {}
     for name, field in kind.model_fields.items():
         annotation = field.annotation
-        if isinstance(annotation, type) and issubclass(annotation, Settings):
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             found.update(setting_fields(annotation, f"{prefix}{name}."))
         else:
             found[prefix + name] = field
     return found
-
-
-def setting_paths(kind: type[Settings] = RunConfig, prefix: str = "") -> dict[str, str]:
-    """Every leaf setting by its dotted name, with its documentation."""
-    return {name: documentation(field) for name, field in setting_fields(kind, prefix).items()}

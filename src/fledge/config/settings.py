@@ -21,6 +21,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
+from fledge.config.refusals import sentence, setting_fields
 from fledge.config.sizes import OptimizerName
 from fledge.errors import FledgeError
 from fledge.files import Format
@@ -81,9 +82,7 @@ class _InSentences(ModelMetaclass):
         try:
             return super().__call__(*arguments, **values)
         except ValidationError as error:
-            from fledge.config.refusals import sentence  # which reads the settings themselves
-
-            kind = cast("type[Settings]", cls)
+            kind = cast("type[BaseModel]", cls)
             raise FledgeError(" ".join(sentence(kind, one) for one in error.errors())) from None
 
 
@@ -531,3 +530,8 @@ class RunConfig(Settings):
         if self.training.tokens is not None:
             return max(1, self.training.tokens // (self.training.batch_size * self.tokens.context_length))
         return self.training.steps or 1000
+
+
+def setting_paths() -> dict[str, str]:
+    """Every leaf setting by its dotted name, with its documentation."""
+    return {name: documentation(field) for name, field in setting_fields(RunConfig).items()}

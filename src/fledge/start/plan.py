@@ -364,7 +364,7 @@ def given(overrides: Sequence[str]) -> dict[str, Any]:
         if not equals or name.count(".") != 1:
             raise FledgeError(f"--set {override!r} is not of the form group.name=value, such as model.layers=6.")
         if name not in setting_paths():
-            raise FledgeError(f"There is no setting {name}. {nearest_setting(name.split('.'))}")
+            raise FledgeError(f"There is no setting {name}. {nearest_setting(name.split('.'), RunConfig)}")
         if name == "corpus.source":
             raise FledgeError("fledge start takes its texts as arguments. Leave corpus.source out.")
         if (value := parse_value(text, name)) is None:

@@ -145,7 +145,7 @@ def settings_list(recipe: str | None, left_out: tuple[str, ...]) -> list[Setting
     config = load_recipe(recipe) if recipe is not None else RunConfig()
     defaults, values = RunConfig().model_dump(mode="json"), config.model_dump(mode="json")
     found = []
-    for name, field in setting_fields().items():
+    for name, field in setting_fields(RunConfig).items():
         if name in left_out:
             continue
         group, _, leaf = name.partition(".")
