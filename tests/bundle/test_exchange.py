@@ -295,10 +295,10 @@ def test_an_export_that_comes_second_names_what_is_in_its_way(
 
     bundle, target, usual = make(tmp_path, tokenizer, "llama"), tmp_path / "hub", exchange.write_hub_tokenizer
 
-    def meanwhile(work: Path, bundle: Bundle) -> None:
+    def meanwhile(work: Path, tokenizer: Tokenizer, context_length: int) -> None:
         monkeypatch.setattr(exchange, "write_hub_tokenizer", usual)
         export_bundle(bundle, target)
-        usual(work, bundle)
+        usual(work, tokenizer, context_length)
 
     monkeypatch.setattr(exchange, "write_hub_tokenizer", meanwhile)
     with pytest.raises(FileExistsError) as refused:

@@ -17,7 +17,7 @@ from fledge.bundle.archive import is_archive
 from fledge.bundle.card import IMPORTED
 from fledge.bundle.fit import require_fit
 from fledge.bundle.gguf import MODELFILE, QUANTISED, write_gguf
-from fledge.bundle.load import Bundle, lay_out_for
+from fledge.bundle.layout import lay_out_for
 from fledge.bundle.manifest import MODEL
 from fledge.bundle.sampling import GENERATION, hub_sampling, sampling_from_hub
 from fledge.bundle.save import WeightsToCome, save_bundle
@@ -37,11 +37,10 @@ from fledge.model.exchange import TABLES, export_weights, exported, import_weigh
 from fledge.model.families import HUB, Family, nearest_home
 from fledge.model.hub import config_from_hub, family_from_hub, hub_settings
 from fledge.tokenizer import load_tokenizer
-from fledge.tokenizer.files import CONFIGURATION, VOCABULARY
-from fledge.tokenizer.huggingface import start_before_texts
-from fledge.tokenizer.save import export_tokenizer
+from fledge.tokenizer.save import write_hub_tokenizer
 
 if TYPE_CHECKING:
+    from fledge.bundle.load import Bundle
     from fledge.model import Model
 
 FORMATS = ("huggingface", "gguf", "onnx")
@@ -115,7 +114,7 @@ def _write_hub_folder(target: Path, bundle: Bundle, weights: dict[str, Tensor], 
     with atomic_folder(target) as work:
         write_json(work / "config.json", {**settings, **tokens, "dtype": precision})
         write_json(work / GENERATION, generation)
-        write_hub_tokenizer(work, bundle)
+        write_hub_tokenizer(work, bundle.tokenizer, facts.context_length)
         if family.file:
             (work / family.file).write_bytes(files("fledge.model").joinpath("standalone", family.file).read_bytes())
         forms = {name: tensor.to("meta", kind) for name, tensor in weights.items()}
@@ -131,19 +130,6 @@ def _write_hub_folder(target: Path, bundle: Bundle, weights: dict[str, Tensor], 
             f"load it with trust_remote_code=True.{nearest_one}"
         )
     return target
-
-
-def write_hub_tokenizer(work: Path, bundle: Bundle) -> None:
-    """The tokenizer's files, with the model's context, and with a start token before every text where `generate` puts
-    one: there the tokenizer's own ids are those without special tokens."""
-    tokenizer, settings = bundle.tokenizer, {"model_max_length": bundle.manifest.model.context_length}
-    export_tokenizer(tokenizer, work)
-    if (start := tokenizer.roles.own_start) is not None:
-        name = next(text for text, token in tokenizer.special_tokens.items() if token == start)
-        document = read_json(work / VOCABULARY)
-        write_json(work / VOCABULARY, {**document, "post_processor": start_before_texts(name, start)})
-        settings |= {"add_bos_token": True}
-    write_json(work / CONFIGURATION, {**read_json(work / CONFIGURATION), **settings})
 
 
 def _check_hub_shapes(

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fledge.bundle.exchange import write_hub_tokenizer
-from fledge.bundle.load import fill, lay_out
+from fledge.bundle.layout import fill, lay_out
 from fledge.errors import FledgeError
 from fledge.extras import missing
 from fledge.files import atomic_write, readable_bytes, temporary_folder
 from fledge.model.recurrent import KINDS
 from fledge.tokenizer.files import CONFIGURATION, VOCABULARY
+from fledge.tokenizer.save import write_hub_tokenizer
 
 if TYPE_CHECKING:
     from fledge.bundle.load import Bundle
@@ -96,7 +96,7 @@ def _graph(model: Model) -> Any:
 
 def _tokenizer_files(bundle: Bundle) -> dict[str, str]:
     with temporary_folder("fledge-tokenizer-") as folder:
-        write_hub_tokenizer(Path(folder), bundle)
+        write_hub_tokenizer(Path(folder), bundle.tokenizer, bundle.manifest.model.context_length)
         return {name: (Path(folder) / name).read_text("utf-8") for name in (VOCABULARY, CONFIGURATION)}
 
 

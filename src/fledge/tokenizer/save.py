@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fledge.errors import FledgeError, nearest, note
-from fledge.files import atomic_folder, atomic_write, require_space
+from fledge.files import atomic_folder, atomic_write, read_json, require_space, write_json
 from fledge.tokenizer.base import Tokenizer
 from fledge.tokenizer.checks import as_path
 from fledge.tokenizer.files import CONFIGURATION, FORMAT, ROLE_NAMES, VOCABULARY, _parts, beside_ranks
@@ -150,6 +150,21 @@ def export_tokenizer(tokenizer: Tokenizer, path: str | PathLike[str], format: st
     described_too = _json(described | {"special_tokens": parts.special_tokens})
     _write_together(place.parent, {place.name: ranks, beside_ranks(place).name: described_too})
     return [place, beside_ranks(place)]
+
+
+def write_hub_tokenizer(folder: Path, tokenizer: Tokenizer, context_length: int) -> None:
+    """The tokenizer's files, with the model's context, and with a start token before every text where `generate` puts
+    one: there the tokenizer's own ids are those without special tokens."""
+    settings: dict[str, Any] = {"model_max_length": context_length}
+    export_tokenizer(tokenizer, folder)
+    if (start := tokenizer.roles.own_start) is not None:
+        from fledge.tokenizer.huggingface import start_before_texts
+
+        name = next(text for text, token in tokenizer.special_tokens.items() if token == start)
+        document = read_json(folder / VOCABULARY)
+        write_json(folder / VOCABULARY, {**document, "post_processor": start_before_texts(name, start)})
+        settings |= {"add_bos_token": True}
+    write_json(folder / CONFIGURATION, {**read_json(folder / CONFIGURATION), **settings})
 
 
 def _begins_another(name: str, names: Iterable[str]) -> bool:
