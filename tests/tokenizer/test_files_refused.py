@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fledge import BPETokenizer, FledgeError, train_bpe
-from fledge.tokenizer import WordTokenizer, custom, export_tokenizer, load_tokenizer
+from fledge.tokenizer import WordTokenizer, export_tokenizer, load_tokenizer, patterns
 from fledge.tokenizer import files as tokenizer_files
 from fledge.tokenizer.parts import byte_letters
 
@@ -377,7 +377,7 @@ def test_a_pattern_that_tries_too_many_ways_is_refused_when_its_tokenizer_is_rea
     trained: BPETokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody waits for hours: not a person who was given the file, nor those who share a page with them."""
-    monkeypatch.setattr(custom, "PATIENCE", 0.1)
+    monkeypatch.setattr(patterns, "PATIENCE", 0.1)
     pattern = r"(?:.|\w)+\d"
     plain = BPETokenizer(trained.vocab, trained.merges, trained.special_tokens, pattern=r"\w+|\W")
     plain.save(tmp_path)
@@ -392,7 +392,7 @@ def test_a_pattern_that_tries_too_many_ways_is_refused_when_its_tokenizer_is_rea
 def test_a_pattern_that_is_slow_on_one_text_alone_is_given_up(
     trained: BPETokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(custom, "PATIENCE", 0.1)
+    monkeypatch.setattr(patterns, "PATIENCE", 0.1)
     slow = BPETokenizer(trained.vocab, trained.merges, pattern=r"(?:z|[z])+\d|.")
     assert slow.decode(slow.encode("low")) == "low"
     with pytest.raises(FledgeError, match="needs more than 0.1 s for a text of 40 characters"):

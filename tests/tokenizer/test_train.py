@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fledge import FledgeError, train_bpe
-from fledge.tokenizer.custom import compile_pattern
 from fledge.tokenizer.huggingface import EXPRESSIONS
 from fledge.tokenizer.parts import unwritten
+from fledge.tokenizer.patterns import compile_pattern
 
 END = "<|endoftext|>"
 SPLIT = regex.compile(EXPRESSIONS["gpt2"])

@@ -17,8 +17,8 @@ from fledge.files import atomic_write
 from fledge.model.exchange import export_weights, exported
 from fledge.model.families import GGUF, Family, home, nearest_home
 from fledge.model.layers import rotary_frequencies, stretch
-from fledge.tokenizer.bpe import PATTERNS
 from fledge.tokenizer.huggingface import DIGITS, QWEN, write_merges, write_vocabulary
+from fledge.tokenizer.patterns import PATTERNS
 from fledge.tokenizer.sentencepiece import BYTE, SentencePieceTokenizer
 from fledge.tokenizer.spelled import names_of
 from fledge.tokenizer.spelling import FIRST_BYTE, FIRST_PIECE, SpellingTokenizer

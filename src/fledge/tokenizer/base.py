@@ -17,7 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fledge.errors import FledgeError, nearest
-from fledge.tokenizer.checks import brief, check_special, check_texts
+from fledge.tokenizer.checks import as_path, brief, check_special, check_texts, check_threads, to_bytes
+from fledge.tokenizer.sources import unpacked
+from fledge.tokenizer.stream import EncodedPart, FileReport, check_places, write_parts
 
 Special = Literal["recognise", "text", "refuse"]
 "Whether the text of a special token becomes that token, stays plain text, or is an error."
@@ -43,44 +45,14 @@ class Roles(NamedTuple):
         return None if self.start == self.separator else self.start
 
 
-class FileReport(NamedTuple):
-    """What `encode_file` did: ids written, bytes of text (decompressed), and how many of these are not valid UTF-8."""
-
-    tokens: int
-    source_bytes: int
-    invalid_bytes: int
-
-
-class EncodedPart(NamedTuple):
-    """Some ids of a longer text, the bytes of text that they stand for, and how many of these are not valid UTF-8."""
-
-    ids: Ids
-    source_bytes: int
-    invalid_bytes: int
-
-
-def to_bytes(text: str | bytes) -> bytes:
-    """UTF-8 of a text; lone surrogates, which UTF-8 forbids, keep their three-byte form, so that nothing is lost.
-
-    >>> to_bytes("a\\ud800")
-    b'a\\xed\\xa0\\x80'
-    """
-    if isinstance(text, bytes):
-        return text
-    if not isinstance(text, str):
-        raise FledgeError(f"a text is a {type(text).__name__}; texts are str or bytes.")
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogatepass")
-
-
 class Tokenizer(ABC):
     """Text to ids and back. The same text gives the same ids by every way of encoding."""
 
     kind: str
     vocab: Mapping[int, bytes]
     special_tokens: Mapping[str, int]
+    always: frozenset[str] = frozenset()
+    "Special tokens that are found in plain text too."
 
     @property
     def vocab_size(self) -> int:
@@ -158,9 +130,11 @@ class Tokenizer(ABC):
         The sink appears only when it is whole. Bytes that are not UTF-8 are kept, and counted in the report. Memory
         does not grow with the file, but with its longest stretch that can't be cut, such as one without white space.
         """
-        from fledge.tokenizer.stream import encode_file
-
-        return encode_file(self, path, sink, special, threads)
+        check_special(special)
+        check_threads(threads)
+        source, target = as_path(path), as_path(sink)
+        check_places(source, target)
+        return write_parts(self._encode_source(source, special, threads), source, target, self.token_dtype)
 
     def _encode_pieces(
         self, pieces: Iterable[bytes], special: Special, threads: int | None = None
@@ -172,8 +146,6 @@ class Tokenizer(ABC):
 
     def _encode_source(self, source: Path, special: Special, threads: int | None) -> Iterator[EncodedPart]:
         """A file part by part, decompressed where its name says that it is compressed."""
-        from fledge.tokenizer.sources import unpacked
-
         return self._encode_pieces(unpacked(source, READ_AT_ONCE), special, threads)
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:

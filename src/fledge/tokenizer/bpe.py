@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from fledge.errors import FledgeError
 from fledge.files import COMPRESSED
-from fledge.tokenizer.base import EncodedPart, Ids, Roles, Special, Tokenizer, to_bytes
+from fledge.tokenizer.base import Ids, Roles, Special, Tokenizer
 from fledge.tokenizer.checks import (
     MOST_IDS,
     as_path,
@@ -27,17 +27,17 @@ from fledge.tokenizer.checks import (
     check_special,
     check_texts,
     check_threads,
-    check_utf8,
     thread_count,
+    to_bytes,
 )
+from fledge.tokenizer.patterns import PATTERNS, check_pattern, compose, cut, encode_between, refused
 from fledge.tokenizer.specials import number_specials, roles_by_name
+from fledge.tokenizer.stream import EncodedPart, LastCut, file_blocks, settled_blocks
 
 if TYPE_CHECKING:
     from fledge._core import Encoder
     from fledge.tokenizer.train import TrainingProfile
 
-PATTERNS = ("gpt2", "cl100k", "o200k")
-"The patterns that native code knows."
 SHORT = 10_000  # characters: up to this a call is worth more than what other threads could do meanwhile
 _OF_WHAT = "a vocabulary is ids and their bytes, and merges are pairs of bytes; something else is among them."
 
@@ -175,13 +175,20 @@ class BPETokenizer(Tokenizer):
         """The ids of a part of a text that begins at byte `start`: a refusal names the place in the whole."""
         data = text if isinstance(text, (bytes, memoryview, bytearray)) else to_bytes(text)
         if self.pattern not in PATTERNS or not self._is_normal(data):
-            from fledge.tokenizer.custom import encode_with_pattern
-
-            return encode_with_pattern(self, bytes(data), special, start)
+            return encode_between(self, bytes(data), special, start, self._encode_stretch)
         try:
             return self._encoder.encode(data, special, _threads(threads, len(data)))
         except (LookupError, ValueError, TypeError) as error:
             raise self._explained(error, special, start) from None
+
+    def _encode_stretch(self, text: bytes, _: int) -> Ids:
+        """The ids of a text without special tokens, composed or cut in Python."""
+        text = compose(text) if self.composed else text
+        if self.pattern in PATTERNS:
+            return self._encoder.encode(text, "text", 1)
+        words = list(cut(self.pattern, text))
+        bounds = np.cumsum([0, *map(len, words)], dtype=np.uint64)
+        return self._encoder.encode_words(b"".join(words), bounds)
 
     def encode_batch(
         self, texts: Iterable[str | bytes], special: Special = "recognise", threads: int | None = None
@@ -205,24 +212,25 @@ class BPETokenizer(Tokenizer):
 
     def _is_normal(self, data: bytes | bytearray | memoryview) -> bool:
         """Whether the text is encoded as it is: composed already, where that is asked for."""
-        from fledge.tokenizer.custom import compose
-
         return not self.composed or compose(whole := bytes(data)) is whole
 
     def _encode_pieces(
         self, pieces: Iterable[bytes], special: Special, threads: int | None = None
     ) -> Iterator[EncodedPart]:
-        from fledge.tokenizer.stream import settled_blocks
-
-        return self._encode_blocks(settled_blocks(self, pieces, special), special, threads)
+        return self._encode_blocks(settled_blocks(pieces, self._last_cut(special)), special, threads)
 
     def _encode_source(self, source: Path, special: Special, threads: int | None) -> Iterator[EncodedPart]:
-        from fledge.tokenizer.stream import file_blocks
-
         # What has no size is read to its end: a pipe, or a file that the system makes up while it is read.
         if source.suffix.lower() in COMPRESSED or not source.is_file() or not source.stat().st_size:
             return super()._encode_source(source, special, threads)
-        return self._encode_blocks(file_blocks(self, source, special), special, threads)
+        return self._encode_blocks(file_blocks(source, self._last_cut(special)), special, threads)
+
+    def _last_cut(self, special: Special) -> LastCut | None:
+        """Where native code knows that text may be cut, also where nothing is composed. A regular expression of the
+        user's own may look at any distance."""
+        if self.pattern not in PATTERNS:
+            return None
+        return lambda text: self._encoder.last_cut(text, "text" if special == "text" else "recognise")
 
     def _encode_blocks(
         self, blocks: Iterable[bytes | memoryview], special: Special, threads: int | None
@@ -269,31 +277,12 @@ class BPETokenizer(Tokenizer):
         save_tokenizer(self, folder)
 
 
-def refused(token: bytes, place: int, text: str = "the text") -> FledgeError:
-    """The sentence for a special token that `special="refuse"` met at byte `place`."""
-    return FledgeError(
-        f"{text} holds the special token {token.decode('utf-8', 'replace')} at byte {place}, and "
-        "special='refuse' forbids it. special='text' takes it as plain text, special='recognise' as the token."
-    )
-
-
 def _threads(threads: int | None, size: int) -> int:
     """None but this one for a text that is too short to share."""
     if size < 1 << 21:
         check_threads(threads)
         return 1
     return thread_count(threads)
-
-
-def check_pattern(pattern: str) -> None:
-    """Refuse what is neither a known pattern nor a regular expression."""
-    if not isinstance(pattern, str):
-        raise FledgeError(f"pattern = {pattern!r:.60} must be gpt2, cl100k, o200k or a regular expression.")
-    if pattern not in PATTERNS:
-        from fledge.tokenizer.custom import compile_pattern
-
-        check_utf8("the pattern", pattern)
-        compile_pattern(pattern)
 
 
 def _checked_size(vocab: Mapping[int, bytes]) -> int:

@@ -57,7 +57,7 @@ def _plain_files(corpus: Corpus, config: TokenizerConfig) -> list[Path]:
 
     It takes all of a plain text and divides it at special tokens, with no step through Python for each document.
     """
-    from fledge.tokenizer.bpe import PATTERNS
+    from fledge.tokenizer.patterns import PATTERNS
 
     options, sources = corpus.options, corpus.sources
     everything = config.fit_on == "all" or not (

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fledge.errors import FledgeError, note
-from fledge.tokenizer.base import to_bytes
+from fledge.tokenizer.checks import to_bytes
 from fledge.tokenizer.parts import Parts, add_token, checked, token_id, unwritten, written
 from fledge.tokenizer.ranks import unreachable
 from fledge.tokenizer.sentencepiece import Pieces, read_sentencepiece

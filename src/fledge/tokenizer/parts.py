@@ -6,8 +6,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from fledge.errors import FledgeError
-from fledge.tokenizer.base import to_bytes
-from fledge.tokenizer.checks import MOST_IDS, check_utf8
+from fledge.tokenizer.checks import MOST_IDS, check_utf8, to_bytes
 
 
 class Parts(NamedTuple):

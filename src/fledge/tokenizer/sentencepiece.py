@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fledge.errors import FledgeError
-from fledge.tokenizer.base import Ids, Roles, Special, Tokenizer, to_bytes
-from fledge.tokenizer.checks import check_utf8
+from fledge.tokenizer.base import Ids, Roles, Special, Tokenizer
+from fledge.tokenizer.checks import check_utf8, to_bytes
 from fledge.tokenizer.parts import token_id
+from fledge.tokenizer.patterns import encode_between
 from fledge.tokenizer.specials import roles_by_name
 
 if TYPE_CHECKING:
@@ -77,8 +78,6 @@ class SentencePieceTokenizer(Tokenizer):
         return hashlib.sha256(json.dumps([*parts, sorted(self.always)]).encode()).hexdigest()
 
     def encode_array(self, text: str | bytes, special: Special = "recognise") -> Ids:
-        from fledge.tokenizer.custom import encode_between
-
         return encode_between(self, to_bytes(text), special, 0, self._encode_stretch)
 
     def _encode_stretch(self, text: bytes, start: int) -> Ids:

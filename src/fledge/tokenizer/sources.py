@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fledge.errors import FledgeError
 from fledge.files import COMPRESSED, DOCUMENTS, documents_format
-from fledge.tokenizer.base import to_bytes
-from fledge.tokenizer.checks import as_path
+from fledge.tokenizer.checks import as_path, to_bytes
 
 if TYPE_CHECKING:
     from fledge.corpus import Corpus

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fledge.errors import FledgeError
-from fledge.tokenizer.base import Roles, to_bytes
-from fledge.tokenizer.checks import MOST_IDS, brief, check_utf8, check_whole
+from fledge.tokenizer.base import Roles
+from fledge.tokenizer.checks import MOST_IDS, brief, check_utf8, check_whole, to_bytes
 
 END_OF_TEXT = "<|endoftext|>"
 

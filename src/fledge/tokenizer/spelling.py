@@ -18,8 +18,9 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from fledge.errors import FledgeError, note
-from fledge.tokenizer.base import EncodedPart, Ids, Roles, Special, Tokenizer, to_bytes
-from fledge.tokenizer.checks import MOST_IDS, check_special, check_texts, check_whole
+from fledge.tokenizer.base import Ids, Roles, Special, Tokenizer
+from fledge.tokenizer.checks import MOST_IDS, check_special, check_texts, check_whole, to_bytes
+from fledge.tokenizer.stream import EncodedPart
 
 SPECIAL_TOKENS = {"<|unknown|>": 0, "<|start|>": 1, "<|end|>": 2, "<|pad|>": 3}
 FIRST_BYTE = len(SPECIAL_TOKENS)

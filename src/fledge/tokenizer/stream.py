@@ -7,42 +7,47 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from os import PathLike
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from fledge.errors import FledgeError, changed
 from fledge.files import atomic_write, documents_format, require_space
-from fledge.tokenizer.base import FileReport, Special, Tokenizer
-from fledge.tokenizer.bpe import PATTERNS
-from fledge.tokenizer.checks import as_path, check_special, check_stretch, check_threads
+from fledge.tokenizer.checks import check_stretch
 
-if TYPE_CHECKING:
-    from fledge.tokenizer.bpe import BPETokenizer
-
+LastCut = Callable[[bytes | bytearray], int]
+"Finds the last place in a text where a cut changes no id; 0 where there is none."
 PIECE = 1 << 16  # bytes of a stream that are gathered before they are encoded
 BLOCK = 1 << 23  # bytes of a file that are encoded at once
 
 
-def encode_file(
-    tokenizer: Tokenizer,
-    path: str | PathLike[str],
-    sink: str | PathLike[str],
-    special: Special,
-    threads: int | None,
-) -> FileReport:
-    """Parts of a file, each encoded and written before the next."""
-    check_special(special)
-    check_threads(threads)
-    source, target = as_path(path), as_path(sink)
-    _check_places(source, target)
-    width = tokenizer.token_dtype.newbyteorder("<")
+class FileReport(NamedTuple):
+    """What `encode_file` did: ids written, bytes of text (decompressed), and how many of these are not valid UTF-8."""
+
+    tokens: int
+    source_bytes: int
+    invalid_bytes: int
+
+
+class EncodedPart(NamedTuple):
+    """Some ids of a longer text, the bytes of text that they stand for, and how many of these are not valid UTF-8."""
+
+    ids: npt.NDArray[Any]
+    source_bytes: int
+    invalid_bytes: int
+
+
+def write_parts(parts: Iterable[EncodedPart], source: Path, target: Path, dtype: np.dtype[Any]) -> FileReport:
+    """The ids of a file, each part encoded and written before the next."""
+    width = dtype.newbyteorder("<")
     # English has about a quarter as many ids as bytes; for text that has more, the writing itself reports a full disk.
     require_space(target.parent, source.stat().st_size // 4 * width.itemsize, "the file of ids")
     tokens = source_bytes = invalid_bytes = 0
     with atomic_write(target) as out:
-        for part in tokenizer._encode_source(source, special, threads):
+        for part in parts:
             out.write(part.ids.astype(width, copy=False).data)
             _write_back(out, tokens * width.itemsize, len(part.ids) * width.itemsize)
             tokens += len(part.ids)
@@ -57,7 +62,7 @@ def _write_back(file: IO[bytes], start: int, length: int) -> None:
         os.posix_fadvise(file.fileno(), start, length, os.POSIX_FADV_DONTNEED)
 
 
-def _check_places(source: Path, target: Path) -> None:
+def check_places(source: Path, target: Path) -> None:
     """Before anything is opened: a text to read, and a place to write that is not that very text."""
     if source.is_dir() or not os.access(source, os.R_OK):
         raise FledgeError(f"{source} is not a file that can be read.")
@@ -73,19 +78,18 @@ def _check_places(source: Path, target: Path) -> None:
         raise FledgeError(f"{target} is {source} itself: its text would be lost. Name another file for the ids.")
 
 
-def settled_blocks(tokenizer: BPETokenizer, pieces: Iterable[bytes], special: Special) -> Iterator[bytes]:
+def settled_blocks(pieces: Iterable[bytes], last_cut: LastCut | None) -> Iterator[bytes]:
     """The joined pieces cut anew, where a cut changes no id. What is held back is a few words, or one long pre-token.
 
-    A regular expression of the user's own may look at any distance, so its text is gathered whole.
+    Without `last_cut` the text is gathered whole.
     """
-    native = tokenizer.pattern in PATTERNS  # its places to cut are also some where nothing is composed
     held = bytearray()
     wanted = PIECE
     for piece in pieces:
         held += piece
-        if not native or len(held) < wanted:
+        if last_cut is None or len(held) < wanted:
             continue
-        end = tokenizer._encoder.last_cut(held, "text" if special == "text" else "recognise")
+        end = last_cut(held)
         check_stretch(0 if end else len(held))
         wanted = PIECE if end else 2 * len(held)  # a long pre-token: look again when there is twice as much
         if end:
@@ -95,19 +99,19 @@ def settled_blocks(tokenizer: BPETokenizer, pieces: Iterable[bytes], special: Sp
         yield bytes(held)
 
 
-def file_blocks(tokenizer: BPETokenizer, source: Path, special: Special) -> Iterator[memoryview]:
+def file_blocks(source: Path, last_cut: LastCut | None) -> Iterator[memoryview]:
     """The same of a file, each block read from its start: what stands behind its last cut is read again."""
     from fledge.corpus.streams import read_at
 
     with open(source, "rb", buffering=0) as file:
         before = os.fstat(file.fileno())
         size = before.st_size
-        start, wanted = 0, BLOCK if tokenizer.pattern in PATTERNS else size
+        start, wanted = 0, BLOCK if last_cut is not None else size
         while start < size:
             data = read_at(file.fileno(), start, min(size - start, wanted), source)
             length = len(data)
-            if start + length < size:
-                length = tokenizer._encoder.last_cut(data, "text" if special == "text" else "recognise")
+            if last_cut is not None and start + length < size:
+                length = last_cut(data)
                 if not length:
                     wanted *= 2
                     continue

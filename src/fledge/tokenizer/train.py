@@ -17,9 +17,9 @@ from fledge import memory
 from fledge.errors import FledgeError, note
 from fledge.files import COMPRESSED, documents_format, readable_bytes
 from fledge.progress import Bar, progress_bar
-from fledge.tokenizer.base import to_bytes
-from fledge.tokenizer.bpe import PATTERNS, BPETokenizer, check_pattern
-from fledge.tokenizer.checks import MOST_IDS, check_stretch, check_whole, thread_count
+from fledge.tokenizer.bpe import BPETokenizer
+from fledge.tokenizer.checks import MOST_IDS, check_stretch, check_whole, thread_count, to_bytes
+from fledge.tokenizer.patterns import PATTERNS, check_pattern, count_with_pattern
 from fledge.tokenizer.sources import (
     GATHER,
     as_paths,
@@ -211,8 +211,6 @@ def _count_blocks(counter: PretokenCounter, blocks: Iterable[bytes]) -> None:
 
 
 def _count_with_pattern(counter: PretokenCounter, texts: Iterable[Any], pattern: str, specials: Sequence[str]) -> None:
-    from fledge.tokenizer.custom import count_with_pattern
-
     known = [to_bytes(text) for text in specials]
     for text in texts:
         documents = documents_of(text) if hasattr(text, "offsets") else [document_bytes(text)]

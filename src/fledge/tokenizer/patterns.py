@@ -1,4 +1,5 @@
-"""Encoding in Python: by a regular expression of the user's own (the `regex` package), and of text to be composed.
+"""How text is cut before it is merged: by the patterns of native code, or in Python by a regular expression of the
+user's own (the `regex` package), between special tokens, and composed where that is asked for.
 
 Text that the expression does not match is kept too, each gap as one pre-token, so that nothing is lost.
 """
@@ -10,23 +11,28 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fledge.errors import FledgeError, nearest, note
-from fledge.extras import missing
-from fledge.tokenizer.base import Ids, to_bytes
-from fledge.tokenizer.bpe import PATTERNS, refused
-from fledge.tokenizer.checks import check_special
+from fledge.tokenizer.base import Ids, Tokenizer
+from fledge.tokenizer.checks import check_special, check_utf8, to_bytes
 
-if TYPE_CHECKING:
-    from fledge.tokenizer.bpe import BPETokenizer
-    from fledge.tokenizer.sentencepiece import SentencePieceTokenizer
-
+PATTERNS = ("gpt2", "cl100k", "o200k")
+"The patterns that native code knows."
 PATIENCE = 2.0  # seconds for any text
 SLOWEST = 50_000  # characters a second beyond that; an expression that tries few ways takes a million
 PROBES = [piece * 40 + "\0" for piece in ("a", "A", "1", " ", "\n", "!", "'", "é", "漢", "a ", "a1", "aA", "a!")]
+
+
+def check_pattern(pattern: str) -> None:
+    """Refuse what is neither a known pattern nor a regular expression."""
+    if not isinstance(pattern, str):
+        raise FledgeError(f"pattern = {pattern!r:.60} must be gpt2, cl100k, o200k or a regular expression.")
+    if pattern not in PATTERNS:
+        check_utf8("the pattern", pattern)
+        compile_pattern(pattern)
 
 
 @cache
@@ -36,6 +42,8 @@ def compile_pattern(pattern: str) -> Any:
     try:
         import regex
     except ImportError:
+        from fledge.extras import missing  # which reads what is installed
+
         raise missing("A pattern of your own (gpt2, cl100k and o200k do not)", "regex", "data") from None
     try:
         compiled = regex.compile(pattern)
@@ -124,22 +132,8 @@ def compose(data: bytes) -> bytes:
     return unicodedata.normalize("NFC", text).encode("utf-8", "surrogateescape")
 
 
-def encode_with_pattern(tokenizer: BPETokenizer, data: bytes, special: str, start: int = 0) -> Ids:
-    """The ids of a text under a pattern of the user's own, or composed between its special tokens."""
-
-    def encode(text: bytes, _: int) -> Ids:
-        text = compose(text) if tokenizer.composed else text
-        if tokenizer.pattern in PATTERNS:
-            return tokenizer._encoder.encode(text, "text", 1)
-        words = list(cut(tokenizer.pattern, text))
-        bounds = np.cumsum([0, *map(len, words)], dtype=np.uint64)
-        return tokenizer._encoder.encode_words(b"".join(words), bounds)
-
-    return encode_between(tokenizer, data, special, start, encode)
-
-
 def encode_between(
-    tokenizer: BPETokenizer | SentencePieceTokenizer,
+    tokenizer: Tokenizer,
     data: bytes,
     special: str,
     start: int,
@@ -160,6 +154,14 @@ def encode_between(
         if token is not None:
             parts.append(np.array([specials[token]], tokenizer.token_dtype))
     return np.concatenate(parts)
+
+
+def refused(token: bytes, place: int, text: str = "the text") -> FledgeError:
+    """The sentence for a special token that `special="refuse"` met at byte `place`."""
+    return FledgeError(
+        f"{text} holds the special token {token.decode('utf-8', 'replace')} at byte {place}, and "
+        "special='refuse' forbids it. special='text' takes it as plain text, special='recognise' as the token."
+    )
 
 
 def count_with_pattern(pattern: str, data: bytes, specials: Iterable[bytes]) -> list[tuple[bytes, int]]:
