@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fledge import BPETokenizer, FledgeError, train_bpe
-from fledge.tokenizer import WordTokenizer, export_tokenizer, load_tokenizer, patterns
+from fledge.tokenizer import WordTokenizer, disk, export_tokenizer, load_tokenizer, patterns
 from fledge.tokenizer import files as tokenizer_files
 from fledge.tokenizer.parts import byte_letters
 
@@ -276,7 +276,7 @@ def test_a_special_id_that_a_rank_has_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_huge_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenizer_files, "MOST_BYTES", 10)
+    monkeypatch.setattr(disk, "MOST_BYTES", 10)
     (tmp_path / "tokenizer.json").write_text(json.dumps(document()))
     with pytest.raises(FledgeError, match="too much for a tokenizer"):
         load_tokenizer(tmp_path)

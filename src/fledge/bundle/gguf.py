@@ -20,8 +20,7 @@ from fledge.model.layers import rotary_frequencies, stretch
 from fledge.tokenizer.huggingface import DIGITS, QWEN, write_merges, write_vocabulary
 from fledge.tokenizer.patterns import PATTERNS
 from fledge.tokenizer.sentencepiece import BYTE, SentencePieceTokenizer
-from fledge.tokenizer.spelled import names_of
-from fledge.tokenizer.spelling import FIRST_BYTE, FIRST_PIECE, SpellingTokenizer
+from fledge.tokenizer.spelling import FIRST_BYTE, FIRST_PIECE, SpellingTokenizer, names_of
 
 if TYPE_CHECKING:
     from fledge.bundle.load import Bundle
@@ -209,9 +208,7 @@ def _write_tokenizer(writer: Any, bundle: Bundle, gguf: Any) -> None:
 
 def _write_bpe(writer: Any, tokenizer: Tokenizer, types: Any) -> tuple[dict[int, str], dict[int, Any]]:
     """How text is cut and joined; the names and kinds of the tokens."""
-    from fledge.tokenizer.files import _parts
-
-    parts = _parts(tokenizer)
+    parts = tokenizer.parts()
     names = {token: text for text, token in write_vocabulary(parts, "the GGUF file").items()}
     names |= {token: text for text, token in tokenizer.special_tokens.items()}
     kinds = dict.fromkeys(names, types.NORMAL)

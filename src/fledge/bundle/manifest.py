@@ -21,7 +21,7 @@ from fledge import devices
 from fledge.bundle.migrations import VERSION, migrate
 from fledge.errors import FledgeError
 from fledge.files import did_you_mean, json_bytes, read_json, readable_bytes, sha256
-from fledge.tokenizer.files import CONFIGURATION, VOCABULARY
+from fledge.tokenizer.disk import CONFIGURATION, VOCABULARY
 
 MANIFEST = "bundle.json"
 MODEL, TRAINING, STATE = "model", "training", "state"  # the beginnings of its files' names

@@ -21,7 +21,7 @@ from fledge.errors import FledgeError
 from fledge.extras import missing
 from fledge.files import atomic_write, readable_bytes, temporary_folder
 from fledge.model.recurrent import KINDS
-from fledge.tokenizer.files import CONFIGURATION, VOCABULARY
+from fledge.tokenizer.disk import CONFIGURATION, VOCABULARY
 from fledge.tokenizer.save import write_hub_tokenizer
 
 if TYPE_CHECKING:

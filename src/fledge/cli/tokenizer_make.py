@@ -109,7 +109,7 @@ def convert(
 ) -> None:
     """Convert a tokenizer to another format."""
     from fledge.tokenizer import export_tokenizer, load_tokenizer
-    from fledge.tokenizer.files import beside_ranks
+    from fledge.tokenizer.ranks import beside_ranks
 
     place = destination(target, out, "fledge tokenizer convert")
     for written in (place, beside_ranks(place)) if to == "tiktoken" else (place,):

@@ -1,6 +1,6 @@
 """What every tokenizer can do: text to ids and back, its special tokens and their roles, one fingerprint.
 
-A subclass gives `vocab`, `special_tokens`, `roles`, `fingerprint`, `encode_array` and `save`; the rest follows.
+A subclass gives `vocab`, `special_tokens`, `roles`, `fingerprint`, `encode_array` and `_document`; the rest follows.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import numpy.typing as npt
 
 from fledge.errors import FledgeError, nearest
 from fledge.tokenizer.checks import as_path, brief, check_special, check_texts, check_threads, to_bytes
+from fledge.tokenizer.disk import CONFIGURATION, FORMAT, ROLE_NAMES, VOCABULARY, write_folder, written_json
+from fledge.tokenizer.parts import Parts
 from fledge.tokenizer.sources import unpacked
 from fledge.tokenizer.stream import EncodedPart, FileReport, check_places, write_parts
 
@@ -77,10 +79,6 @@ class Tokenizer(ABC):
     @abstractmethod
     def encode_array(self, text: str | bytes, special: Special = "recognise") -> Ids:
         """The ids of one text as an array of `token_dtype`."""
-
-    @abstractmethod
-    def save(self, folder: str | PathLike[str]) -> None:
-        """Write `tokenizer.json` and `tokenizer_config.json` into a folder."""
 
     def encode(self, text: str | bytes | Sequence[str | bytes], special: Special = "recognise") -> list[int]:
         """The ids of a text, or of several texts one after the other, as a list."""
@@ -179,6 +177,47 @@ class Tokenizer(ABC):
     def decoder(self) -> StreamDecoder:
         """A decoder that takes ids one by one and gives out text as soon as its characters are whole."""
         return StreamDecoder(self)
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write `tokenizer.json` (for BPE a Hugging Face file) and `tokenizer_config.json` into a folder."""
+        place = as_path(folder)
+        if place.exists() and not place.is_dir():
+            raise FledgeError(f"{place} is a file, and a tokenizer is saved into a folder.")
+        write_folder(place, self._files(place))
+
+    def _files(self, folder: Path, shared: bool = False) -> dict[str, bytes]:
+        """The two files of our own folder, `shared` with other programs also where ours are simpler; `folder` is for
+        the sentences that speak of it."""
+        document, described = self._document(str(folder), shared)
+        configuration = {
+            "format": FORMAT,
+            "kind": self.kind,
+            "roles": self.roles._asdict(),
+            **described,
+            "fingerprint": self.fingerprint,
+        }
+        return {VOCABULARY: written_json(document), CONFIGURATION: written_json(configuration)}
+
+    def _document(self, where: str, shared: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What `tokenizer.json` holds, and what `tokenizer_config.json` says besides kind, roles and fingerprint."""
+        raise NotImplementedError(f"{type(self).__name__} has neither _document nor a save of its own.")
+
+    def _described(self) -> dict[str, Any]:
+        """What other programs look for in `tokenizer_config.json`."""
+        texts = {token: text for text, token in self.special_tokens.items()}
+        names = {
+            ROLE_NAMES[role]: texts[token]
+            for role, token in self.roles._asdict().items()
+            if role in ROLE_NAMES and token in texts
+        }
+        return {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **names}
+
+    def parts(self) -> Parts:
+        """What a byte-pair encoding is made of; other kinds are refused."""
+        raise FledgeError(
+            f"a {self.kind} tokenizer can't be written in this format for other programs: they read BPE only. "
+            "Choose huggingface."
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.vocab_size:,} ids, {len(self.special_tokens)} special)"

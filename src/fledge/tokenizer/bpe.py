@@ -30,6 +30,7 @@ from fledge.tokenizer.checks import (
     thread_count,
     to_bytes,
 )
+from fledge.tokenizer.parts import Parts
 from fledge.tokenizer.patterns import PATTERNS, check_pattern, compose, cut, encode_between, refused
 from fledge.tokenizer.specials import number_specials, roles_by_name
 from fledge.tokenizer.stream import EncodedPart, LastCut, file_blocks, settled_blocks
@@ -115,11 +116,11 @@ class BPETokenizer(Tokenizer):
         pattern: str = "gpt2",
     ) -> BPETokenizer:
         """The tokenizer in GPT-2's two files, `vocab.json` and `merges.txt`."""
-        from fledge.tokenizer.files import _load_gpt2
+        from fledge.tokenizer.huggingface import read_gpt2
 
-        found = _load_gpt2(as_path(vocab), as_path(merges), pattern, None)
+        found = read_gpt2(as_path(vocab), as_path(merges), None, pattern)
         if special_tokens is None:
-            return found
+            return cls(**found._asdict())
         return cls(found.vocab, found.merges, special_tokens, pattern=pattern)
 
     @property
@@ -270,11 +271,13 @@ class BPETokenizer(Tokenizer):
 
     # ---- files ---------------------------------------------------------------------------------------------------
 
-    def save(self, folder: str | PathLike[str]) -> None:
-        """Write a Hugging Face `tokenizer.json`, and `tokenizer_config.json`, into a folder."""
-        from fledge.tokenizer.save import save_tokenizer
+    def parts(self) -> Parts:
+        return Parts(**{name: getattr(self, name) for name in Parts._fields})
 
-        save_tokenizer(self, folder)
+    def _document(self, where: str, shared: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+        from fledge.tokenizer.huggingface import write_document
+
+        return write_document(self.parts(), where), {"pattern": self.pattern, **self._described()}
 
 
 def _threads(threads: int | None, size: int) -> int:

@@ -7,31 +7,28 @@ and `tokenizer_config.json` (kind, roles, pattern, fingerprint). `vocab.json` wi
 
 from __future__ import annotations
 
-import json
+import hashlib
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from fledge.corpus.hub import is_hub
 from fledge.errors import FledgeError
-from fledge.files import did_you_mean, readable_bytes
+from fledge.files import did_you_mean
 from fledge.tokenizer.base import Roles, Tokenizer
+from fledge.tokenizer.bpe import BPETokenizer
+from fledge.tokenizer.character import CharacterTokenizer
 from fledge.tokenizer.checks import as_path
-
-if TYPE_CHECKING:
-    from fledge.tokenizer.bpe import BPETokenizer
-    from fledge.tokenizer.parts import Parts
-    from fledge.tokenizer.sentencepiece import Pieces
+from fledge.tokenizer.disk import CONFIGURATION, FORMAT, ROLE_NAMES, VOCABULARY, bytes_of, json_of
+from fledge.tokenizer.huggingface import OLDER_CL100K, read_document, read_gpt2
+from fledge.tokenizer.parts import Parts, token_id
+from fledge.tokenizer.ranks import ENCODINGS, beside_ranks, parts_of_ranks, read_ranks
+from fledge.tokenizer.sentencepiece import Pieces, SentencePieceTokenizer
+from fledge.tokenizer.spelling import SPECIAL_TOKENS, read_spelled
+from fledge.tokenizer.word import WordTokenizer
 
 AnyTokenizer = TypeVar("AnyTokenizer", bound=Tokenizer)
-
-VOCABULARY, CONFIGURATION = "tokenizer.json", "tokenizer_config.json"
-FORMAT = 1
-MOST_BYTES = 512_000_000
-
-# What Hugging Face's tokenizer_config.json calls the roles.
-ROLE_NAMES = {"unknown": "unk_token", "start": "bos_token", "end": "eos_token", "pad": "pad_token"}
 
 
 def load_tokenizer(
@@ -69,24 +66,18 @@ def load_tokenizer(
         return _load_ranks(source, pattern, special_tokens)
     pair = _vocabulary_and_merges(source)
     if pair:
-        return _load_gpt2(*pair, pattern, special_tokens)
-    document = _read(source)
+        given = None if special_tokens is None else _read_special_tokens(special_tokens, str(pair[0]))
+        return BPETokenizer(**read_gpt2(*pair, given, pattern)._asdict())
+    document = json_of(source)
     beside = source.with_name(CONFIGURATION)
     configuration = _read_configuration(beside) if beside.is_file() else {}
     if isinstance(document, dict) and document.get("kind") in ("word", "character"):
         return _verified(_load_spelling(document, str(source)), configuration, source)
     if configuration.get("kind") in ("word", "character") and isinstance(document, dict):
-        from fledge.tokenizer.character import CharacterTokenizer
-        from fledge.tokenizer.spelled import read_spelled
-        from fledge.tokenizer.word import WordTokenizer
-
         spelled = WordTokenizer if configuration["kind"] == "word" else CharacterTokenizer
         return _verified(read_spelled(document, spelled, str(source)), configuration, source)
     if pattern is not None or special_tokens is not None:
         raise FledgeError(f"{source} says itself what its pattern and special tokens are; leave them out.")
-    from fledge.tokenizer.huggingface import OLDER_CL100K, read_document
-    from fledge.tokenizer.sentencepiece import Pieces, SentencePieceTokenizer
-
     start = configuration.get(ROLE_NAMES["start"])
     parts = read_document(document, str(source), None if start == configuration.get(ROLE_NAMES["end"]) else start)
     if isinstance(parts, Pieces):
@@ -94,20 +85,8 @@ def load_tokenizer(
         return _verified(pieces, configuration, source)
     if parts.pattern in OLDER_CL100K and configuration.get("pattern") == "cl100k":
         parts = parts._replace(pattern="cl100k")  # which our own folders were always read as; their fingerprint tells
-    return _verified(_build(parts, _read_roles(configuration, beside, parts)), configuration, source)
-
-
-def _parts(tokenizer: Tokenizer) -> Parts:
-    from fledge.tokenizer.bpe import BPETokenizer
-    from fledge.tokenizer.parts import Parts
-
-    if not isinstance(tokenizer, BPETokenizer):
-        raise FledgeError(
-            f"a {tokenizer.kind} tokenizer can't be written in this format for other programs: they read BPE only. "
-            "Choose huggingface."
-        )
-    fields = {name: getattr(tokenizer, name) for name in Parts._fields}
-    return Parts(**fields)
+    bpe = BPETokenizer(**parts._asdict(), roles=_read_roles(configuration, beside, parts))
+    return _verified(bpe, configuration, source)
 
 
 def _locate(folder: Path) -> Path:
@@ -138,30 +117,13 @@ def _vocabulary_and_merges(source: Path) -> tuple[Path, Path] | None:
     return None
 
 
-def _load_gpt2(
-    vocabulary: Path, merges: Path, pattern: str | None, special_tokens: Mapping[str, int] | None
-) -> BPETokenizer:
-    """The tokenizer in these two files; its special tokens are those given, or what no merge makes."""
-    from fledge.tokenizer.huggingface import read_vocabulary
-
-    lines = (line.rstrip("\r") for line in _text(merges).split("\n"))
-    pairs = [line for line in lines if line and not line.startswith("#version")]
-    given = None if special_tokens is None else _read_special_tokens(special_tokens, str(vocabulary))
-    where = f"{vocabulary} with {merges.name}"
-    return _build(read_vocabulary(_read(vocabulary), pairs, given, pattern or "gpt2", where), None)
-
-
 def _load_ranks(path: Path, pattern: str | None, special_tokens: Mapping[str, int] | None) -> Tokenizer:
     """Ranks say nothing of pattern and special tokens: they are given, lie beside them, or are known."""
-    import hashlib
-
-    from fledge.tokenizer.ranks import ENCODINGS, parts_of_ranks, read_ranks
-
-    data = _bytes(path)
+    data = bytes_of(path)
     ranks = read_ranks(data, str(path))
     beside = beside_ranks(path)
     if beside.is_file():
-        described = _read(beside)
+        described = json_of(beside)
         if not isinstance(described, dict):
             raise FledgeError(f"{beside} must hold a pattern and special tokens.")
         pattern = described.get("pattern") if pattern is None else pattern
@@ -174,14 +136,10 @@ def _load_ranks(path: Path, pattern: str | None, special_tokens: Mapping[str, in
     if not isinstance(pattern, str):
         raise FledgeError(f"{path} does not say how text is cut before merging. Give a pattern: gpt2, cl100k or o200k.")
     specials = _read_special_tokens(special_tokens, str(path))
-    return _build(parts_of_ranks(ranks, specials, pattern, str(path)), None)
+    return BPETokenizer(**parts_of_ranks(ranks, specials, pattern, str(path))._asdict())
 
 
 def _load_spelling(document: dict[str, Any], where: str) -> Tokenizer:
-    from fledge.tokenizer.character import CharacterTokenizer
-    from fledge.tokenizer.spelling import SPECIAL_TOKENS
-    from fledge.tokenizer.word import WordTokenizer
-
     if document.get("format") != FORMAT:
         raise FledgeError(f"{where} has format {document.get('format')!r:.40}; this version of fledge reads {FORMAT}.")
     if document.get("special_tokens") != SPECIAL_TOKENS or not isinstance(document.get("pieces"), list):
@@ -194,8 +152,6 @@ def _load_spelling(document: dict[str, Any], where: str) -> Tokenizer:
 
 
 def _read_special_tokens(given: Any, where: str) -> dict[str, int]:
-    from fledge.tokenizer.parts import token_id
-
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -204,7 +160,7 @@ def _read_special_tokens(given: Any, where: str) -> dict[str, int]:
 
 
 def _read_configuration(path: Path) -> dict[str, Any]:
-    configuration = _read(path)
+    configuration = json_of(path)
     if not isinstance(configuration, dict):
         raise FledgeError(f"{path} must hold names and values.")
     return configuration
@@ -236,53 +192,6 @@ def _read_roles(configuration: Mapping[str, Any], path: Path, parts: Parts | Pie
         if token is not None and token not in parts.special_tokens.values():
             raise FledgeError(f"{path}: the role {role} has the id {token!r:.40}, which is no special token.")
     return Roles(**given)
-
-
-def _build(parts: Parts, roles: Roles | None) -> BPETokenizer:
-    from fledge.tokenizer.bpe import BPETokenizer
-
-    return BPETokenizer(**parts._asdict(), roles=roles)
-
-
-def beside_ranks(ranks: Path) -> Path:
-    return ranks.with_name(ranks.name + ".json")
-
-
-def _bytes(path: Path) -> bytes:
-    """All of a file that is not too large to be a tokenizer."""
-    size = path.stat().st_size
-    if size > MOST_BYTES:
-        raise FledgeError(f"{path} has {readable_bytes(size)}, far too much for a tokenizer.")
-    return path.read_bytes()
-
-
-def _text(path: Path) -> str:
-    try:
-        return _bytes(path).decode()
-    except UnicodeDecodeError as error:
-        raise FledgeError(f"{path} is not text in UTF-8 (byte {error.start}): the file was cut or changed.") from None
-
-
-def _read(path: Path) -> Any:
-    """The JSON in a file; a name that is there twice is refused, for one of the two values would be lost."""
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = dict(pairs)
-        if len(names) < len(pairs):
-            raise FledgeError(f"{path} holds a name twice in one place.")
-        return names
-
-    try:
-        return json.loads(_bytes(path), object_pairs_hook=unique)
-    except FledgeError:
-        raise
-    except (ValueError, RecursionError) as error:  # also for a number of thousands of digits
-        if path.suffix != ".json":
-            raise FledgeError(
-                f"{path} is not valid JSON. fledge reads a tokenizer.json, vocab.json with merges.txt beside it, and "
-                "ranks whose name ends in .tiktoken."
-            ) from None
-        raise FledgeError(f"{path} is not valid JSON ({error}): the file was cut or changed.") from None
 
 
 def open_tokenizer(path: Path | str, named: str) -> Tokenizer:

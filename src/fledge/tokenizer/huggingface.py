@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from fledge.errors import FledgeError, note
 from fledge.tokenizer.checks import to_bytes
+from fledge.tokenizer.disk import json_of, text_of
 from fledge.tokenizer.parts import Parts, add_token, checked, token_id, unwritten, written
 from fledge.tokenizer.ranks import unreachable
 from fledge.tokenizer.sentencepiece import Pieces, read_sentencepiece
@@ -193,6 +195,14 @@ def read_document(document: Any, where: str, start: str | None = None) -> Parts 
     pattern = pattern_name(expression, parts.merges)
     whole = bool(model.get("ignore_merges")) and bool(unreachable(parts))
     return parts._replace(pattern=pattern, always=always, composed=composed, whole_words=whole)
+
+
+def read_gpt2(vocabulary: Path, merges: Path, special_tokens: Mapping[str, int] | None, pattern: str | None) -> Parts:
+    """The parts in GPT-2's two files; special tokens not given are what no merge makes."""
+    lines = (line.rstrip("\r") for line in text_of(merges).split("\n"))
+    pairs = [line for line in lines if line and not line.startswith("#version")]
+    where = f"{vocabulary} with {merges.name}"
+    return read_vocabulary(json_of(vocabulary), pairs, special_tokens, pattern or "gpt2", where)
 
 
 def read_vocabulary(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from fledge.errors import FledgeError
@@ -59,6 +60,11 @@ ENCODINGS = {
         {"<|endoftext|>": 199999, "<|endofprompt|>": 200018},
     ),
 }
+
+
+def beside_ranks(ranks: Path) -> Path:
+    """The file with what a rank file does not say: its pattern and its special tokens."""
+    return ranks.with_name(ranks.name + ".json")
 
 
 def read_ranks(data: bytes, where: str) -> dict[bytes, int]:

@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Mapping
 from functools import cached_property
-from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -137,10 +136,8 @@ class SentencePieceTokenizer(Tokenizer):
         wide = self.vocab_size + len(begun) > 65536
         return Encoder([*plain, *rare, *begun], merges, [], [], "gpt2", False, wide)
 
-    def save(self, folder: str | PathLike[str]) -> None:
-        from fledge.tokenizer.save import save_tokenizer
-
-        save_tokenizer(self, folder)
+    def _document(self, where: str, shared: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+        return write_sentencepiece(self), self._described()
 
     def merges_all_splits(self) -> bool:
         """Whether any two tokens that make a third are a merge, as where SentencePiece itself was trained."""

@@ -12,7 +12,6 @@ import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from os import PathLike
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -20,12 +19,15 @@ import numpy as np
 from fledge.errors import FledgeError, note
 from fledge.tokenizer.base import Ids, Roles, Special, Tokenizer
 from fledge.tokenizer.checks import MOST_IDS, check_special, check_texts, check_whole, to_bytes
+from fledge.tokenizer.disk import FORMAT
 from fledge.tokenizer.stream import EncodedPart
 
 SPECIAL_TOKENS = {"<|unknown|>": 0, "<|start|>": 1, "<|end|>": 2, "<|pad|>": 3}
 FIRST_BYTE = len(SPECIAL_TOKENS)
 FIRST_PIECE = FIRST_BYTE + 256
 
+WORDS = r"[\p{L}\p{N}]+(?:\p{M}+[\p{L}\p{N}]*|['’][\p{L}\p{N}]+)*|[\s\x1c-\x1f]+|[^\p{L}\p{N}]"
+"How a word tokenizer cuts text, for engines with Unicode classes."
 _SPECIAL = re.compile("(" + "|".join(map(re.escape, SPECIAL_TOKENS)) + ")")
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
 
@@ -188,10 +190,18 @@ class SpellingTokenizer(Tokenizer):
             enough = 2 * length  # a text without a place to cut is not searched again for every part
         yield "".join([*held, last()])
 
-    def save(self, folder: str | PathLike[str]) -> None:
-        from fledge.tokenizer.save import save_tokenizer
-
-        save_tokenizer(self, folder)
+    def _document(self, where: str, shared: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+        if shared:
+            return write_spelled(self), self._described()
+        ours = {
+            "format": FORMAT,
+            "kind": self.kind,
+            "special_tokens": dict(self.special_tokens),
+            "first_byte": FIRST_BYTE,
+            "first_piece": FIRST_PIECE,
+            "pieces": list(self.pieces),
+        }
+        return ours, {}
 
 
 def readable(text: str | bytes) -> str:
@@ -203,3 +213,62 @@ def readable(text: str | bytes) -> str:
         except UnicodeEncodeError:
             pass
     return to_bytes(text).decode("utf-8", "surrogateescape")
+
+
+def names_of(tokenizer: SpellingTokenizer) -> dict[int, str]:
+    """Every id as other programs write it: characters and words as they are, other bytes as <0x80> to <0xFF>."""
+    names = {token: text for text, token in SPECIAL_TOKENS.items()}
+    names |= {FIRST_BYTE + byte: chr(byte) if byte < 128 else f"<0x{byte:02X}>" for byte in range(256)}
+    return names | dict(enumerate(tokenizer.pieces, FIRST_PIECE))
+
+
+def write_spelled(tokenizer: SpellingTokenizer) -> dict[str, Any]:
+    """The whole of Hugging Face's `tokenizer.json`, which gives every text the ids that the tokenizer gives it.
+
+    To its programs these are BPE without merges: what is cut out of a text (all of it, or a word) is one token if it is
+    in the vocabulary, else its characters, and a character without an id is its bytes.
+    """
+    words = tokenizer.kind == "word"
+    split = {"type": "Split", "pattern": {"Regex": WORDS}, "behavior": "Isolated", "invert": False}
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": token, "content": text, **plain} for text, token in SPECIAL_TOKENS.items()],
+        "normalizer": None,
+        "pre_tokenizer": split if words else None,
+        "post_processor": None,
+        "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": True,
+            "ignore_merges": words,
+            "vocab": {text: token for token, text in names_of(tokenizer).items()},
+            "merges": [],
+        },
+    }
+
+
+def read_spelled(document: Any, kind: type[SpellingTokenizer], where: str) -> SpellingTokenizer:
+    """The tokenizer out of such a file; one that differs anywhere from how it is written is refused."""
+    try:
+        vocabulary = document["model"]["vocab"]
+        tokenizer = kind(sorted((text for text in vocabulary if vocabulary[text] >= FIRST_PIECE), key=vocabulary.get))
+    except FledgeError as error:
+        raise FledgeError(f"{where}: {error}") from None
+    except (KeyError, TypeError, AttributeError):
+        raise FledgeError(f"{where} is not the {kind.kind} tokenizer that {kind.kind} models leave with.") from None
+    wanted = write_spelled(tokenizer)
+    for section in wanted.keys() - {"post_processor", "version"}:
+        if document.get(section) != wanted[section]:
+            raise FledgeError(
+                f"{where}: its section {section} is not that of a {kind.kind} tokenizer, so text would have other ids "
+                "here. Bring the file from where the model was trained."
+            )
+    return tokenizer
