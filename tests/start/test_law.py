@@ -15,24 +15,35 @@ from fledge.config import RunConfig, override_config
 from fledge.start import law
 from fledge.start.forecast import forecast
 from fledge.start.law import Text, best_decay, expected_bits, overfitting, spread
-from tools.fit_law import read_cells
+from tools.fit_law import TINY, read_cells
 
 TABLE = Path(__file__).parents[2] / "docs" / "results" / "little-text.csv"
 BOOKS = Text(500_000, 2.2, 2.05)
 
 
 def test_it_says_what_was_measured() -> None:
-    """Of prose, code and Russian, on a CPU and a GPU; nine in ten are inside the interval that is promised."""
+    """Of prose, stories, code and Russian, on a CPU and a GPU; nine in ten are inside the interval that is promised."""
     cells = read_cells(TABLE)
-    off = [
-        math.log(expected_bits(cell.counted, cell.parameters, cell.tokens, cell.decay) / cell.bits) for cell in cells
-    ]
-    assert statistics.fmean(error**2 for error in off) ** 0.5 < 0.03
-    inside = [
-        abs(error) < math.log(spread(cell.parameters, cell.tokens)) for error, cell in zip(off, cells, strict=True)
-    ]
+    assert {cell.text for cell in cells} >= {"books", "stories", "code", "ru"}
+    off = [math.log(expected_bits(cell.counted, cell.size, cell.tokens, cell.decay) / cell.bits) for cell in cells]
+    inside = []
+    for tiny, most in ((False, 0.04), (True, 0.08)):
+        pairs = zip(cells, off, strict=True)
+        here = [(cell, error) for cell, error in pairs if (cell.counted.tokens < TINY) == tiny]
+        assert statistics.fmean(error**2 for _, error in here) ** 0.5 < most
+        inside += [abs(error) < math.log(spread(cell.size, cell.tokens)) for cell, error in here]
     assert statistics.fmean(inside) >= 0.9
-    assert {cell.text for cell in cells} >= {"books", "code", "ru"}
+
+
+def test_what_changes_on_one_text_is_told_closely() -> None:
+    """Size, passes and decay, by which a recipe is chosen: runs on one text differ as the law says, within 2 %."""
+    cells = [cell for cell in read_cells(TABLE) if cell.counted.tokens >= TINY]
+    off = [math.log(expected_bits(cell.counted, cell.size, cell.tokens, cell.decay) / cell.bits) for cell in cells]
+    texts = {cell.counted for cell in cells}
+    own = {t: statistics.fmean(e for e, cell in zip(off, cells, strict=True) if cell.counted == t) for t in texts}
+    apart = [abs(error - own[cell.counted]) for error, cell in zip(off, cells, strict=True)]
+    assert max(apart) < 0.02
+    assert statistics.fmean(error**2 for error in apart) ** 0.5 < 0.008
 
 
 def test_the_table_has_what_the_law_was_fitted_to() -> None:
@@ -69,8 +80,8 @@ def test_a_text_whose_triples_are_rare_is_no_mistake() -> None:
 
 
 def test_the_interval_is_wider_where_nothing_was_measured() -> None:
-    assert spread(5e5, 5e5) == 1 + law.INTERVAL
-    assert spread(5e7, 5e7) > spread(5e6, 5e6) > spread(5e5, 5e5)
+    assert spread(5e5, 5e5) == spread(5e7, 5e7) == 1 + law.INTERVAL
+    assert spread(5e9, 5e9) > spread(5e8, 5e8) > spread(5e7, 5e7)
     config = override_config(RunConfig(), ["model.layers=2", "model.width=64", "training.steps=500"])
     found = forecast(config, 1024, BOOKS)
     assert found["low"] < found["bits_per_byte"] < found["high"]

@@ -38,6 +38,12 @@ class Parameters:
         return sum(tensor.count for tensor in self.tensors)
 
     @property
+    def inside(self) -> int:
+        """All but embeddings and head: what computes between them."""
+        around = ("token embeddings", "position embeddings", "head")
+        return sum(count for component, count in self.by_component.items() if component not in around)
+
+    @property
     def by_component(self) -> dict[str, int]:
         counts: dict[str, int] = {}
         for tensor in self.tensors:

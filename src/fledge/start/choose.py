@@ -67,6 +67,8 @@ class Size(NamedTuple):
     layers: int
     width: int
     parameters: int
+    inside: int
+    "Of these, between embeddings and head."
     tokens_per_second: float
     use: Use
 
@@ -135,10 +137,10 @@ def choose_decay(passes: float, most: float = 1.0) -> tuple[float, str]:
     return float(f"{decay:.2g}"), f"a model overfits less in {passes:.1f} passes when its weights decay faster"
 
 
-def most_decay(text: law.Text, parameters: int, tokens: float, fast: bool) -> float:
+def most_decay(text: law.Text, size: int, tokens: float, fast: bool) -> float:
     """On a CPU, what the law likes best: small models that see little text lose by a strong decay. On a GPU the rule by
     the passes stands, which was measured there."""
-    return 1.0 if fast else law.best_decay(text, parameters, tokens)
+    return 1.0 if fast else law.best_decay(text, size, tokens)
 
 
 def choose_dropout(passes: float, few: float = FEW_PASSES) -> tuple[float, str]:
@@ -165,17 +167,17 @@ def model_of(layers: int, width: int, fast: bool = False) -> ModelConfig:
     return ModelConfig(layers=layers, width=width, heads=heads, tied=fast, qk_norm=fast)
 
 
-def expected_bits(text: law.Text, parameters: int, tokens: float, fast: bool) -> float:
+def expected_bits(text: law.Text, size: int, tokens: float, fast: bool) -> float:
     """By the law, with the weight decay that would be chosen."""
-    decay, _ = choose_decay(tokens / text.tokens, most_decay(text, parameters, tokens, fast))
-    return law.expected_bits(text, parameters, tokens, decay)
+    decay, _ = choose_decay(tokens / text.tokens, most_decay(text, size, tokens, fast))
+    return law.expected_bits(text, size, tokens, decay)
 
 
-def one_model(affordable: float, text: law.Text, parameters: int, fast: bool) -> Use:
+def one_model(affordable: float, text: law.Text, size: int, fast: bool) -> Use:
     """As many tokens as there is time for, or fewer where the law expects more passes to overfit."""
     most = min(affordable, MOST_PASSES * text.tokens)
     amounts = [most * 0.9**fewer for fewer in range(20)]
-    return min((Use(n, 0, expected_bits(text, parameters, n, fast)) for n in amounts), key=lambda use: use.bits)
+    return min((Use(n, 0, expected_bits(text, size, n, fast)) for n in amounts), key=lambda use: use.bits)
 
 
 def with_teachers(use: Use, affordable: float, text: law.Text) -> Use:
@@ -210,9 +212,9 @@ def choose_size(
             near = min(speeds, key=lambda known: abs(known - place))
             flops = speeds[near] * accounts[near].flops_per_token
             speed = speeds.get(place, flops / accounts[place].flops_per_token)
-            parameters = accounts[place].parameters.total
-            use = one_model(seconds * speed, text, parameters, fast)
-            sizes.append(Size(layers, width, parameters, speed, use))
+            parameters = accounts[place].parameters
+            use = one_model(seconds * speed, text, parameters.inside, fast)
+            sizes.append(Size(layers, width, parameters.total, parameters.inside, speed, use))
         # The law was not measured where a model has far more parameters than tokens to see.
         sane = [place for place in range(len(LADDER)) if sizes[place].parameters <= 2 * sizes[place].use.tokens] or [0]
         best = min(sane, key=lambda place: sizes[place].use.bits)

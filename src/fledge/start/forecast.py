@@ -13,10 +13,10 @@ Forecast = dict[str, float]
 def forecast(config: RunConfig, vocabulary_size: int, text: law.Text) -> Forecast:
     """What a run is expected to reach on the part of the text that was counted for `text`."""
     context = config.tokens.context_length
-    parameters = Account(config.model, vocabulary_size, context).parameters.total
+    size = Account(config.model, vocabulary_size, context).parameters.inside
     tokens = config.steps * config.training.batch_size * context
-    bits = law.expected_bits(text, parameters, tokens, config.optimizer.weight_decay)
-    spread = law.spread(parameters, tokens)
+    bits = law.expected_bits(text, size, tokens, config.optimizer.weight_decay)
+    spread = law.spread(size, tokens)
     return {"bits_per_byte": round(bits, 4), "low": round(bits / spread, 4), "high": round(bits * spread, 4)}
 
 

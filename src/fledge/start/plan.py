@@ -209,7 +209,8 @@ class Planner:
         before, now = Account(chosen, vocabulary_size, context), Account(model, vocabulary_size, length)
         self.speed *= before.flops_per_token / now.flops_per_token
         self.say("set", f"{now.parameters.total:,} parameters with what was set by hand, context {length}")
-        return length, size._replace(layers=model.layers, width=model.width, parameters=now.parameters.total)
+        total, inside = now.parameters.total, now.parameters.inside
+        return length, size._replace(layers=model.layers, width=model.width, parameters=total, inside=inside)
 
     def choose_training(self, context: int, size: Size, text: law.Text, held_out: float, vocabulary_size: int) -> None:
         """Batch, steps, rate and what goes with them, so that training and report end in the time."""
@@ -220,7 +221,7 @@ class Planner:
         to_report = report_seconds(self.seconds, self.speed, held_out, unique)
         besides = to_report + looks + to_tokenize + to_count
         allowed = TRAINED * max(0.0, self.left() - besides) * self.speed
-        use = choose.one_model(allowed, text, size.parameters, self.fast)
+        use = choose.one_model(allowed, text, size.inside, self.fast)
         if self.may_teach():
             use = choose.with_teachers(use, allowed, text)
         steps = int(self.given.get("training.steps", use.tokens / (batch * context)))
@@ -234,7 +235,7 @@ class Planner:
         passes = steps * batch * context / unique
         few = choose.FEW_PASSES if self.fast else choose.FEW_FOR_SMALL
         dropout, dropout_why = choose.choose_dropout(passes, few)
-        most = choose.most_decay(text, size.parameters, steps * batch * context, self.fast)
+        most = choose.most_decay(text, size.inside, steps * batch * context, self.fast)
         decay, decay_why = choose.choose_decay(passes, most)
         schedule, schedule_why = choose.choose_schedule(passes)
         length_why = (

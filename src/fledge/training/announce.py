@@ -9,9 +9,13 @@ import torch
 from fledge import devices
 from fledge.accounting import Account, Forecast, forecast
 from fledge.accounting.devices import training_device
+from fledge.accounting.ledger import DEFAULT_MFU
 from fledge.config import RunConfig
 from fledge.training.device import used_memory
 from fledge.training.stepper import Stepper
+
+NARROW_MFU = 0.2
+"The same in bfloat16 on a CPU, whose products alone become faster: small models reached 21 % (measured)."
 
 
 def opening(stepper: Stepper, steps: int, peak: float | None, expected: Forecast | None) -> str:
@@ -55,7 +59,8 @@ def expect(stepper: Stepper) -> Forecast | None:
             shards=stepper.shards,
             positions=stepper.model.context_length,
         )
-        return forecast(account, ranks.world)
+        narrow = stepper.device.type == "cpu" and precision == "bf16"
+        return forecast(account, ranks.world, NARROW_MFU if narrow else DEFAULT_MFU)
     except KeyError:
         return None
 
