@@ -269,7 +269,9 @@ def test_another_time_goes_on_with_what_there_is(tmp_path, monkeypatch):
 def test_the_quickest_way_to_take_a_step_is_measured(monkeypatch, speeds, left, given, way):
     clock = [0.0]
 
-    def measured(model, vocabulary, context, batch, seconds, settings):
+    def measured(model, vocabulary, context, batch, seconds, settings=None):
+        if not settings:
+            return 100.0
         compiled = settings.get("training.compile") == "on"
         clock[0] += 20.0 if compiled else 1.0
         if (found := speeds["on" if compiled else "bf16"]) is None:
@@ -279,7 +281,10 @@ def test_the_quickest_way_to_take_a_step_is_measured(monkeypatch, speeds, left, 
     monkeypatch.setattr(speed, "measured_speed", measured)
     monkeypatch.setattr("fledge.training.optimizers.quick_type", lambda device: torch.bfloat16)
     monkeypatch.setattr(speed.time, "monotonic", lambda: clock[0])
-    found = speed.quickest_way(model_of(2, 64), 512, 64, 32, 1.0, speed=100.0, left=left, given=plan.given(given))
+    sizes = (model_of(2, 64), 512, 64, 32, 1.0)
+    found = speed.quick_precision(*sizes, plan.given(given))
+    if "training.compile" not in plan.given(given):
+        found = speed.compiled_way(found, *sizes, left)
     assert found.settings == way
     chosen = "on" if "training.compile" in way else "bf16"
     assert found.speed == (speeds[chosen] if way else 100.0)

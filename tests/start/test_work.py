@@ -17,6 +17,7 @@ from fledge.run import Run
 from fledge.runs.checkpoints import checkpoints
 from fledge.start import choose, law, plan, work
 from fledge.start.look import held_out_remarks
+from fledge.start.speed import Way
 from fledge.start.start import Start
 from fledge.training import TrainingResult
 from tests.small import SMALL
@@ -141,7 +142,8 @@ def test_a_time_too_short_to_train_names_one_that_is_enough(tmp_path: Path, monk
     """And steps that were set by hand are taken, however few."""
     (tmp_path / "diary.txt").write_text(DIARY)
     monkeypatch.setattr(plan, "measured_speed", lambda *_: 200.0)
-    monkeypatch.setattr(plan, "quickest_way", lambda *_, speed, **__: ({}, speed))
+    monkeypatch.setattr(plan, "quick_precision", lambda *_: Way({}, 200.0))
+    monkeypatch.setattr(plan, "compiled_way", lambda way, *_: way)
 
     def config(seconds: float, *given: str) -> RunConfig:
         text = str(tmp_path / "diary.txt")
@@ -170,7 +172,8 @@ def test_a_plan_says_what_the_time_is_for(
         return flops / Account(model, vocabulary, context).flops_per_token
 
     monkeypatch.setattr(plan, "measured_speed", speed)
-    monkeypatch.setattr(plan, "quickest_way", lambda *_, speed, **__: ({}, speed))
+    monkeypatch.setattr(plan, "quick_precision", lambda *sizes: Way({}, speed(*sizes)))
+    monkeypatch.setattr(plan, "compiled_way", lambda way, *_: way)
     said: dict[str, str] = {}
     start = Start(
         [str(tmp_path / "diary.txt")], seconds, "so long", tmp_path / "run", lambda *fact: said.update([fact])

@@ -38,7 +38,7 @@ from fledge.start.look import (
     name_of,
     require_enough,
 )
-from fledge.start.speed import machine_name, measured_speed, quickest_way
+from fledge.start.speed import Way, compiled_way, machine_name, measured_speed, quick_precision
 from fledge.start.work import cost, teacher_folders
 
 if TYPE_CHECKING:
@@ -161,8 +161,11 @@ class Planner:
         seconds = min(1.5, max(0.2, self.seconds / 200))
         first = choose.model_of(*choose.LADDER[start], fast)
         left = max(1.0, self.left() - 9 * seconds)
-        speed = measured_speed(first, vocabulary_size, 64, 32, seconds)
-        flops = speed * Account(first, vocabulary_size, 64).flops_per_token
+        if fast:
+            way = Way({}, measured_speed(first, vocabulary_size, 64, 32, seconds))
+        else:
+            way = quick_precision(first, vocabulary_size, 64, 32, seconds, self.given)
+        flops = way.speed * Account(first, vocabulary_size, 64).flops_per_token
         context, why = choose.choose_context(flops * left, document_tokens)
         self.choices.append(Choice({"tokens.context_length": context}, why))
 
@@ -170,31 +173,24 @@ class Planner:
             batch = choose.choose_batch(
                 left * flops / Account(model, vocabulary_size, context).flops_per_token, context
             )
-            return measured_speed(model, vocabulary_size, context, batch, seconds)
+            return measured_speed(model, vocabulary_size, context, batch, seconds, way.settings)
 
         most = 3 if fast else 5
         size, sizes = choose.choose_size(0.85 * left, text, vocabulary_size, context, measure, start, most, fast)
         model = choose.model_of(size.layers, size.width, fast)
-        self.batch, self.speed = choose.choose_fast_batch(
+        self.batch, speed = choose.choose_fast_batch(
             choose.choose_batch(size.use.tokens, context),
-            lambda batch: measured_speed(model, vocabulary_size, context, batch, seconds),
+            lambda batch: measured_speed(model, vocabulary_size, context, batch, seconds, way.settings),
         )
+        way = way._replace(speed=speed)
+        if not fast and "training.compile" not in self.given:
+            way = compiled_way(way, model, vocabulary_size, context, self.batch, seconds, self.left())
+        self.speed = way.speed
         shape = {f"model.{name}": getattr(model, name) for name in ("layers", "width", "heads", "tied", "qk_norm")}
-        if not fast:
-            way, self.speed = quickest_way(
-                model,
-                vocabulary_size,
-                context,
-                self.batch,
-                seconds,
-                speed=self.speed,
-                left=self.left(),
-                given=self.given,
-            )
         why = f"{size.parameters:,} parameters, which learn at {self.speed:,.0f} tokens/s here; {rivals(size, sizes)}"
         self.choices.append(Choice(shape, why))
-        if not fast and way:
-            self.choices.append(Choice(way, "measured here: the quickest way to take the same steps"))
+        if way.settings:
+            self.choices.append(Choice(way.settings, "measured here: the quickest way to take the same steps"))
         self.say("model", f"{size.layers} layers × {size.width}, {size.parameters:,} parameters, context {context}")
         return context, size
 

@@ -42,43 +42,38 @@ def measured_speed(
     return found or 1.0
 
 
-def quickest_way(
-    model: ModelConfig,
-    vocabulary_size: int,
-    context: int,
-    batch: int,
-    seconds: float,
-    *,
-    speed: float,
-    left: float,
-    given: Collection[str] = (),
+def quick_precision(
+    model: ModelConfig, vocabulary_size: int, context: int, batch: int, seconds: float, given: Collection[str]
 ) -> Way:
-    """What is quickest on this CPU in the seconds that are `left`, its own cost included, where the plain way reaches
-    `speed`. Nothing that was set by hand is tried."""
+    """What this CPU is faster in, fp32 or bfloat16; what was set by hand is not tried."""
     import torch
 
     from fledge.training.optimizers import quick_type
 
-    began = time.monotonic()
-    best = Way({}, speed)
+    plain = Way({}, measured_speed(model, vocabulary_size, context, batch, seconds))
+    if "training.precision" in given or quick_type(torch.device("cpu")) is not torch.bfloat16:
+        return plain
     narrow: dict[str, str | float] = {"training.precision": "bf16"}
-    has_unit = quick_type(torch.device("cpu")) is torch.bfloat16
-    if has_unit and "training.precision" not in given:
-        found = measured_speed(model, vocabulary_size, context, batch, seconds, narrow)
-        best = Way(narrow, found) if found > speed else best
-    left -= time.monotonic() - began
-    if left < COMPILED_FROM or "training.compile" in given:
-        return best
-    compiled, began = best.settings | {"training.compile": "on"}, time.monotonic()
+    found = measured_speed(model, vocabulary_size, context, batch, seconds, narrow)
+    return Way(narrow, found) if found > plain.speed else plain
+
+
+def compiled_way(
+    way: Way, model: ModelConfig, vocabulary_size: int, context: int, batch: int, seconds: float, left: float
+) -> Way:
+    """The same way compiled, where that is quicker in the seconds that are `left`, its own cost included."""
+    if left < COMPILED_FROM:
+        return way
+    compiled, began = way.settings | {"training.compile": "on"}, time.monotonic()
     try:
         found = measured_speed(model, vocabulary_size, context, batch, seconds, compiled)
     except RuntimeError:  # no compiler on this machine, or one that torch can't use
-        return best
+        return way
     took = time.monotonic() - began
     left -= took
-    if found * (left - took / 2) > best.speed * left:  # training compiles once more, with part of the work kept
+    if found * (left - took / 2) > way.speed * left:  # training compiles once more, with part of the work kept
         return Way(compiled, found)
-    return best
+    return way
 
 
 def machine_name() -> str:
