@@ -25,8 +25,8 @@ FEW_FOR_SMALL = 8
 "The same for dropout in the small models of a CPU: at 4 passes they were better without it, at 16 with it (measured)."
 
 TEACHERS, TAUGHT, FROM_PASSES = 3, 0.99, 8
-"""So many models teach one, which then reaches this share of the bits that each of them reaches. Measured where a text
-is seen 16 times and a larger model is no better (docs/results/little-text.md); not chosen below half as many passes."""
+"""So many models teach one, which is counted on to reach this share of the bits that each of them reaches: an estimate,
+see docs/results/little-text.md. Not chosen where a text is seen fewer times than the last number."""
 
 TWICE_THE_BATCH = 1.35
 "How much faster twice the batch must be: so many times more tokens teach as much in half as many steps (measured)."
