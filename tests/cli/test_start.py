@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -28,9 +29,13 @@ def fledge(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def stories(tmp_path: Path) -> Path:
     names, things = ("Tom", "Anna", "the little bird", "an old man"), ("a red ball", "some bread", "the moon", "a boat")
-    lines = [
+    words, chance = (
+        ("sun", "hill", "tree", "stone", "wolf", "bread", "song", "rain", "night", "cold", "road"),
+        Random(0),
+    )
+    lines = [  # with words by chance, or most of them would be near-copies and no group be left for the test part
         f"Once upon a time {names[n % 4]} found {things[n * 7 % 4]} near the river on day {n}. "
-        f"{names[n * 3 % 4].capitalize()} was {'very ' * (n % 3)}happy and went home with {things[n % 4]}."
+        f"{names[n * 3 % 4].capitalize()} was {'very ' * (n % 3)}happy: {' '.join(chance.choices(words, k=30))}."
         for n in range(2500)
     ]
     (tmp_path / "My stories.txt").write_text("<|endoftext|>".join(lines))

@@ -118,6 +118,21 @@ def test_teachers_come_when_one_model_leaves_much_of_the_time() -> None:
         assert work.cost(use(affordable / 1e5).tokens, use(affordable / 1e5).teachers) <= affordable
 
 
+def test_a_test_part_that_copies_leave_empty_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "measured_speed", lambda *_: 1e4)
+    monkeypatch.setattr(plan, "quick_precision", lambda *_: Way({}, 1e4))
+    names, things = ("Tom", "Anna", "the little bird", "an old man"), ("a red ball", "some bread", "the moon", "a boat")
+    lines = [
+        f"Once upon a time {names[n % 4]} found {things[n * 7 % 4]} near the river on day {n}. "
+        f"{names[n * 3 % 4].capitalize()} was {'very ' * (n % 3)}happy and went home with {things[n % 4]}."
+        for n in range(2500)
+    ]
+    (tmp_path / "copies.txt").write_text("<|endoftext|>".join(lines))
+    said: list[tuple[str, str]] = []
+    Start([str(tmp_path / "copies.txt")], 60.0, "1m", tmp_path / "run", lambda *fact: said.append(fact)).run()
+    assert any(word == "held out" and "nothing is left for the test part" in fact for word, fact in said)
+
+
 def test_a_text_of_copies_leaves_nothing_to_hold_out(tmp_path: Path) -> None:
     """It is refused before training, with what to do; it was found only by the report."""
     (tmp_path / "copies.txt").write_text("<|endoftext|>".join([DIARY[:900]] * 100))

@@ -125,7 +125,13 @@ class Planner:
                 "part. Remove the copies (fledge corpus clean), or add other text."
             )
         final = count_tokens(corpus, tokenizer, "test") if corpus.options.test_fraction else validation
-        final = final if final.bytes else validation
+        if corpus.options.test_fraction and not final.bytes:
+            final = validation
+            self.say(
+                "held out",
+                "nothing is left for the test part, because copies of a document stay in one part: the final figure is "
+                "on the validation part, which chooses the best step, too",
+            )
         for remark in held_out_remarks(corpus, validation.bytes, final.bytes):
             self.say("held out", remark)
         text = law.Text(unique, **validation.bits)
