@@ -4,7 +4,7 @@
 
 Rows that are in the file already are not trained again, so the same command goes on after a kill. `--limit` leaves out
 cells that need more than so many training FLOPs. `stdlib` as a path is the source of Python's own library.
-The columns are those of `fledge.start.law.Cell`; docs/results/little-text.md says what came of it.
+tools/fit_law.py reads the columns; docs/results/little-text.md says what came of it.
 """
 
 from __future__ import annotations

@@ -289,11 +289,11 @@ def training_memory(
 def _chunk(size: int, cpu: bool, kernel_memory: float) -> tuple[int, int]:
     """The fused loss works in equal chunks: at most so many logits at once, and so many bytes for each.
 
-    In place where a GPU has our kernels, with chunks by the memory of the device, and on a CPU. Elsewhere a chunk is
+    In place on a CPU, and where a GPU has our kernels, with chunks by the memory of the device. Elsewhere a chunk is
     held four times in fp32 and three times as a mask. A chunk is freed before the next is made.
     """
     if cpu:
-        return CPU_CHUNK, FP32
+        return CPU_CHUNK, size
     if kernel_memory:
         return max(1, min(KERNEL_CHUNK, int(kernel_memory // KERNEL_SHARE))), size
     return CHUNK, size + 4 * FP32 + 3

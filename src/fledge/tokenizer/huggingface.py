@@ -13,7 +13,7 @@ from typing import Any
 from fledge.errors import FledgeError, note
 from fledge.tokenizer.checks import to_bytes
 from fledge.tokenizer.disk import json_of, text_of
-from fledge.tokenizer.parts import Parts, add_token, checked, token_id, unwritten, written
+from fledge.tokenizer.parts import PLAIN_BPE, Parts, add_token, checked, token_id, unwritten, written
 from fledge.tokenizer.ranks import unreachable
 from fledge.tokenizer.sentencepiece import Pieces, read_sentencepiece
 
@@ -120,13 +120,7 @@ def write_document(parts: Parts, where: str) -> dict[str, Any]:
         "post_processor": None,
         "decoder": {**byte_level, "use_regex": True},
         "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
+            **PLAIN_BPE,
             "ignore_merges": parts.whole_words,
             "vocab": write_vocabulary(parts, where),
             "merges": write_merges(parts),

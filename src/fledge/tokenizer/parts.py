@@ -8,6 +8,17 @@ from typing import Any, NamedTuple
 from fledge.errors import FledgeError
 from fledge.tokenizer.checks import MOST_IDS, check_utf8, to_bytes
 
+PLAIN_BPE: dict[str, Any] = {
+    "type": "BPE",
+    "dropout": None,
+    "unk_token": None,
+    "continuing_subword_prefix": None,
+    "end_of_word_suffix": None,
+    "fuse_unk": False,
+    "byte_fallback": False,
+}
+"What every `model` section of a `tokenizer.json` begins with."
+
 
 class Parts(NamedTuple):
     """A vocabulary that includes the special tokens, merges in order, and how text is cut before them."""

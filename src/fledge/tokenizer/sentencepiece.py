@@ -18,7 +18,7 @@ import numpy as np
 from fledge.errors import FledgeError
 from fledge.tokenizer.base import Ids, Roles, Special, Tokenizer
 from fledge.tokenizer.checks import check_utf8, to_bytes
-from fledge.tokenizer.parts import token_id
+from fledge.tokenizer.parts import PLAIN_BPE, token_id
 from fledge.tokenizer.patterns import encode_between
 from fledge.tokenizer.specials import roles_by_name
 
@@ -182,12 +182,7 @@ def write_sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
         "post_processor": None,
         "decoder": {"type": "Sequence", "decoders": [spaces, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]},
         "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
+            **PLAIN_BPE,
             "byte_fallback": True,
             "ignore_merges": False,
             "vocab": dict(sorted(tokenizer.names.items(), key=lambda item: item[1])),

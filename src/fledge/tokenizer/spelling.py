@@ -20,6 +20,7 @@ from fledge.errors import FledgeError, note
 from fledge.tokenizer.base import Ids, Roles, Special, Tokenizer
 from fledge.tokenizer.checks import MOST_IDS, check_special, check_texts, check_whole, to_bytes
 from fledge.tokenizer.disk import FORMAT
+from fledge.tokenizer.parts import PLAIN_BPE
 from fledge.tokenizer.stream import EncodedPart
 
 SPECIAL_TOKENS = {"<|unknown|>": 0, "<|start|>": 1, "<|end|>": 2, "<|pad|>": 3}
@@ -241,12 +242,7 @@ def write_spelled(tokenizer: SpellingTokenizer) -> dict[str, Any]:
         "post_processor": None,
         "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]},
         "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
+            **PLAIN_BPE,
             "byte_fallback": True,
             "ignore_merges": words,
             "vocab": {text: token for token, text in names_of(tokenizer).items()},
