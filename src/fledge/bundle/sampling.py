@@ -44,7 +44,6 @@ def hub_sampling(config: RunConfig, context_length: int) -> dict[str, Any]:
     generate with them unless it is handed a tokenizer each time.
     """
     sampling = config.sampling
-    left = ["stop", "stop_at_end", "seed", "samples", "prompt"]
     found: dict[str, Any] = {"do_sample": sampling.temperature > 0}
     # transformers crashes past the last learned position: half of them are left to the prompt.
     room = context_length // 2 if config.model.position == "learned" else context_length - 1
@@ -52,18 +51,17 @@ def hub_sampling(config: RunConfig, context_length: int) -> dict[str, Any]:
         found["max_new_tokens"] = sampling.max_tokens
     else:
         found["max_length"] = context_length
-        left.append("max_tokens")
     if sampling.temperature > 0:
         found["temperature"] = sampling.temperature
         found["top_k"] = sampling.top_k or 0
         found["top_p"] = sampling.top_p or 1.0
         if sampling.min_p is not None:
             found["min_p"] = sampling.min_p
-    else:
-        left += ["top_k", "top_p", "min_p"]  # without effect there as here, until somebody samples
     if sampling.repetition_penalty != 1:
         found["repetition_penalty"] = sampling.repetition_penalty
-    if shown := [f"{name} = {value!r:.40}" for name in left if (value := getattr(sampling, name)) != _USUAL[name]]:
+    written = {OURS[name] for name in found.keys() & OURS.keys()}
+    left = {name: value for name, value in sampling if name not in written and value != _USUAL[name]}
+    if shown := [f"{name} = {value!r:.40}" for name, value in sorted(left.items()) if name != "temperature"]:
         note(f"Not written to {GENERATION}: sampling.{', sampling.'.join(shown)}. Give them when you generate text.")
     return found
 

@@ -464,8 +464,8 @@ class TrainingConfig(Settings):
         return self
 
 
-class SamplingConfig(Settings):
-    """How text is sampled from the model."""
+class StrategyConfig(Settings):
+    """How a token is chosen by the model's scores. Commands, page and API all take their fields from here."""
 
     temperature: NonNegativeFloat = 0.8
     "Sampling temperature: 0 always takes the most likely token, 1 leaves the model's probabilities unchanged."
@@ -477,6 +477,11 @@ class SamplingConfig(Settings):
     "Sample from tokens whose probability is at least this fraction of the highest one."
     repetition_penalty: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
     "Factor that lowers the scores of tokens that already occurred; 1 for no penalty."
+
+
+class SamplingConfig(StrategyConfig):
+    """How text is sampled from the model."""
+
     max_tokens: Annotated[int, Field(ge=1, le=1 << 24)] = 128
     "Maximum number of tokens to generate."
     stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_one_or_more)] = ()

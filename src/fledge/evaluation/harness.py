@@ -20,6 +20,7 @@ from fledge.config import SamplingConfig, parse
 from fledge.errors import FledgeError, note
 from fledge.evaluation.losses import Window, token_losses, windows_over
 from fledge.generation import generate
+from fledge.generation.sampling import FILTERS
 from fledge.progress import progress_bar
 from fledge.tokens.store import end_token
 
@@ -166,7 +167,7 @@ def sampling_of(options: Mapping[str, Any]) -> SamplingConfig:
     lengths = [given.pop(name) for name in ("max_gen_toks", "max_new_tokens") if name in given]
     values = {"max_tokens": lengths[0] if lengths else 256, "stop": stops}
     values["repetition_penalty"] = given.pop("repetition_penalty", 1.0)
-    filters = {name: given.pop(name, None) for name in ("top_k", "top_p", "min_p")}
+    filters = {name: given.pop(name, None) for name in FILTERS}
     if given.pop("do_sample", bool(temperature)):
         values |= {**filters, "temperature": 1.0 if temperature is None else temperature}
         values["top_k"] = filters["top_k"] or None  # 0 is all of them, as transformers has it

@@ -14,6 +14,7 @@ from fledge.accounting.memory import optimizer_numbers
 from fledge.accounting.parameters import Parameters
 from fledge.bundle.describe import open_manifest
 from fledge.config import ModelConfig, RunConfig, load_recipe, parse, recipe_names
+from fledge.config.sizes import OPTIMIZER_SIZES
 from fledge.errors import FledgeError, nearest
 from fledge.web.library import Library
 from fledge.web.schemas import AccountAnswer, AccountRequest, NodeFacts, PartFacts, ProductFacts, TensorFacts
@@ -94,6 +95,7 @@ def answer(found: Account) -> AccountAnswer:
         context_length=found.context_length,
         batch=found.batch,
         optimizer=found.optimizer,
+        optimizer_title=OPTIMIZER_SIZES[found.optimizer].title,
         precision=found.precision,
         parameters=found.parameters.total,
         parameters_by_component=found.parameters.by_component,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
-from fledge.config import SamplingConfig
+from fledge.config import SamplingConfig, StrategyConfig
 
 USUAL = SamplingConfig()
 TEXT_LIMIT = 2_000_000
@@ -77,18 +77,13 @@ class LibraryAnswer(Answer):
     "Folders that could not be looked into, and why."
 
 
-class SamplingAnswer(Answer):
+class SamplingAnswer(StrategyConfig, Answer):
     bundle: str
     prompt: str
     "Of its settings, or the first words of `passage`; empty where neither is known."
     passage: str
     "The beginning of the text that its run held out; empty where it is not there."
-    temperature: float
     max_tokens: int
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    repetition_penalty: float
     stop: list[str]
 
 
@@ -244,20 +239,19 @@ class SamplesAnswer(Answer):
     "Whether only the end of a long file is here."
 
 
-class GenerateRequest(Request):
+class GenerateRequest(StrategyConfig, Request):
     bundle: Name
     prompt: Annotated[str, Field(max_length=100_000)] = ""
     prefix: Annotated[list[Annotated[int, Field(ge=0, le=1 << 31), NUMBER]], Field(max_length=16_384)] = []
     "Ids that follow the prompt: what a branch keeps of an earlier text."
     temperature: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False), NUMBER] = USUAL.temperature
-    top_k: Annotated[int, Field(ge=1), NUMBER] | None = USUAL.top_k
-    top_p: Annotated[float, Field(gt=0, le=1), NUMBER] | None = USUAL.top_p
-    min_p: Annotated[float, Field(gt=0, le=1), NUMBER] | None = USUAL.min_p
     repetition_penalty: Annotated[float, Field(ge=1, le=10), NUMBER] = USUAL.repetition_penalty
     max_tokens: Annotated[int, Field(ge=1, le=8192), NUMBER] = USUAL.max_tokens
     stop: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=8)] = list(USUAL.stop)
     seed: Annotated[int, Field(ge=0, lt=1 << 53), NUMBER] = USUAL.seed
     alternatives: Annotated[int, Field(ge=0, le=20), NUMBER] = 5
+
+    _numbers = field_validator(*StrategyConfig.model_fields, mode="before")(_only_numbers)
 
 
 class AccountRequest(Request):
@@ -316,6 +310,8 @@ class AccountAnswer(Answer):
     context_length: int
     batch: int
     optimizer: str
+    optimizer_title: str
+    "As it is written in a sentence."
     precision: str
     parameters: int
     parameters_by_component: dict[str, int]

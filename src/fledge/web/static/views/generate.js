@@ -4,15 +4,22 @@ import { get, readLibrary, title } from "../api.js";
 import { field, h, memory, options, show } from "../dom.js";
 import { Take } from "../take.js";
 
-const NUMBERS = [
-  // name, words, smallest, largest, step, usual; an empty field leaves the filter out
-  ["temperature", "Temperature", 0, 10, 0.05, 0.8],
-  ["max_tokens", "Maximum tokens", 1, 8192, 1, 128],
-  ["top_k", "Top-k", 1, undefined, 1, ""],
-  ["top_p", "Top-p", 0.01, 1, 0.01, ""],
-  ["min_p", "Min-p", 0.01, 1, 0.01, ""],
-  ["repetition_penalty", "Repetition penalty", 1, 10, 0.05, 1],
-];
+const WORDS = { max_tokens: "Maximum tokens", top_k: "Top-k", top_p: "Top-p", min_p: "Min-p" };
+const words = (name) => WORDS[name] ?? (name[0].toUpperCase() + name.slice(1)).replaceAll("_", " ");
+
+/** An input for each number that the server takes with a request; an empty field leaves a filter out. */
+function makeNumbers(properties) {
+  const made = {};
+  for (const [name, property] of Object.entries(properties)) {
+    const kind = [property, ...(property.anyOf ?? [])].find(({ type }) => type === "number" || type === "integer");
+    if (!kind || name === "seed" || name === "alternatives") continue;
+    const step = kind.type === "integer" ? 1 : kind.maximum === 1 ? 0.01 : 0.05;
+    const usual = property.default ?? "";
+    made[name] = h("input", { type: "number", min: String(kind.minimum ?? step), max: kind.maximum === undefined ? null : String(kind.maximum), step: String(step), placeholder: usual === "" ? "off" : "" });
+    made[name].value = usual;
+  }
+  return made;
+}
 
 export async function open(place, query) {
   const library = await readLibrary(true);
@@ -29,11 +36,8 @@ export async function open(place, query) {
   const first = options(h("select"), choices, known(ofRun ?? asked, known(saved.first, choices[0][0])));
   const second = options(h("select"), [["", "nobody"], ...choices], known(saved.second, ""));
   const prompt = h("textarea", { rows: 4, spellcheck: "false", maxlength: "100000", placeholder: "Empty: begin a new text" });
-  const numbers = Object.fromEntries(NUMBERS.map(([name, , min, max, step, usual]) => {
-    const input = h("input", { type: "number", min: String(min), max: max === undefined ? null : String(max), step: String(step), placeholder: usual === "" ? "off" : "" });
-    input.value = usual;
-    return [name, input];
-  }));
+  const numbers = makeNumbers((await get("/openapi.json")).components.schemas.GenerateRequest.properties);
+  const { temperature, max_tokens, ...filters } = numbers;
   const seed = h("input", { type: "number", min: "0", step: "1" });
   seed.value = saved.seed ?? 0;
   const stop = h("input", { type: "text", placeholder: "texts, with | between" });
@@ -97,10 +101,10 @@ export async function open(place, query) {
   // The steps are those of the arrow keys; any value may be typed, and the server says what it does not take.
   const form = h("form", { class: "card", noValidate: true, onsubmit: submit },
     field("Bundle", first), field("Beside it", second), field("Prompt", prompt), h("div", { class: "row" }, go, halt),
-    h("div", { class: "pair" }, NUMBERS.slice(0, 2).map(([name, words]) => field(words, numbers[name])), field("Seed", seed),
+    h("div", { class: "pair" }, Object.entries({ temperature, max_tokens }).map(([name, input]) => field(words(name), input)), field("Seed", seed),
       h("button", { type: "button", class: "level", onclick: () => { seed.value = Math.floor(Math.random() * 1e6); } }, "New seed")),
     h("details", { open: innerWidth > 860 }, h("summary", {}, "Filters and stops"), h("div", { class: "stack" },
-      h("div", { class: "pair" }, NUMBERS.slice(2).map(([name, words]) => field(words, numbers[name]))), field("Stop at", stop))));
+      h("div", { class: "pair" }, Object.entries(filters).map(([name, input]) => field(words(name), input))), field("Stop at", stop))));
   prompt.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit(); });
   [first, second].forEach((select) => select.addEventListener("change", () => { panes(); remember(); if (select === first) suggest(); }));
 

@@ -13,7 +13,6 @@ const SLIDERS = {
   vocabulary_size: { words: "Vocabulary", values: [256, 512, 1024, 2048, 4096, 8192, 10000, 16384, 32768, 50257, 65536, 100277, 131072, 200019] },
   batch: { words: "Batch", values: powers(0, 12) },
 };
-const OPTIMIZERS = { adamw: "AdamW", muon: "Muon", sgd: "SGD" };
 const ARCHITECTURES = ["transformer", "bdh", "rnn", "gru", "lstm"];
 
 export async function open(place) {
@@ -90,7 +89,7 @@ export async function open(place) {
       barGroup("Parameters", Object.entries(account.parameters_by_component), billions),
       barGroup("FLOPs of a forward pass", Object.entries(account.flops_by_component), (value) => `${short(value)}FLOP`),
       barGroup("Memory of a training step", account.memory_parts.map((p) => [p.name, p.bytes]), bytes),
-      h("p", { class: "small muted" }, `${bytes(account.bytes_per_window)} for each window, and ${bytes(account.bytes_at_any_batch)} at any batch (${account.precision} activations, ${OPTIMIZERS[account.optimizer] ?? account.optimizer}).`),
+      h("p", { class: "small muted" }, `${bytes(account.bytes_per_window)} for each window, and ${bytes(account.bytes_at_any_batch)} at any batch (${account.precision} activations, ${account.optimizer_title}).`),
       h("p", { class: "small muted" }, "Largest batch: ", Object.entries(account.largest_batch).map(([size, batch], i) => `${i ? " · " : ""}${size} GB: ${batch ? count(batch) : "none"}`).join("")));
     drawDiagram(account);
     pick(state.picked, false);
@@ -133,7 +132,7 @@ export async function open(place) {
       ...tensors.map((t) => ["", h("code", {}, `${t.name}  ${t.shape.join(" × ")}${t.times > 1 ? `, ${t.times} times` : ""}`)]),
       ["Forward", flops ? `${short(flops)}FLOP${share(flops, account.forward_flops)}` : "no matrix product"],
       ...products.map((p) => ["", h("code", {}, `${p.shape}${p.times > 1 ? `, ${count(p.times)} times` : ""}`)]),
-      ["Memory", own ? `${bytes(held)}: weights, gradients, ${OPTIMIZERS[account.optimizer] ?? account.optimizer}` : "no weights"],
+      ["Memory", own ? `${bytes(held)}: weights, gradients, ${account.optimizer_title}` : "no weights"],
       ...node.memory.map((name) => account.memory_parts.find((p) => p.name === name)).filter(Boolean).map((p) => ["", `${bytes(p.bytes)}: ${p.name}, in all layers`]),
     ];
     show(part, h("h2", {}, node.title), h("p", { class: "muted small" }, node.detail), h("dl", {}, rows.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])));
