@@ -2,11 +2,12 @@
 
     python benchmarks/generation.py                 all that this machine can run
     python benchmarks/generation.py --check         the same, and fail where a bar is missed
-    python benchmarks/generation.py --only flat     some rows: tinystories, gpt2-small, flat, load, gpu
+    python benchmarks/generation.py --only flat     some rows: tinystories, gpt2-small, flat, load, gpu, sampled
 
 Both sides have the same weights and write the same number of tokens greedily from the same prompt, in turns; a claim is
 the ratio of their medians. At one token a step, all weights pass through the processor once a token: the share of the
 memory's bandwidth says how near that floor a figure is. On a GPU the steps are recorded and replayed as CUDA graphs.
+`sampled` is `run.generate` of a loaded bundle, prompts, random draws and texts included, beside transformers' generate.
 """
 
 from __future__ import annotations
@@ -18,18 +19,22 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+import fledge
 from fledge.bundle import load_bundle, save_bundle
 from fledge.config import ModelConfig, RunConfig, SamplingConfig, TokensConfig
-from fledge.generation import generate, prepare
+from fledge.generation import generate
+from fledge.generation.prepare import prepare
 from fledge.generation.step import NativeStep
 from fledge.model import Model, State, build_model
-from fledge.model.exchange import export_weights, hub_settings
+from fledge.model.exchange import export_weights
+from fledge.model.hub import hub_settings
 from fledge.tokenizer import BPETokenizer, Tokenizer
 
 GPT2 = {
@@ -45,6 +50,7 @@ SHAPES: dict[str, tuple[ModelConfig, int, int]] = {
     "gpt2-small": (ModelConfig(layers=12, width=768, heads=12, **GPT2), 50_257, 1024),
     "gpt2-xl": (ModelConfig(layers=48, width=1600, heads=25, **GPT2), 50_257, 1024),
 }
+PARTS = ["tinystories", "gpt2-small", "flat", "load", "gpu", "sampled"]
 PROMPT = "\x01\x02\x03\x04\x05\x06\x07\x08"
 
 
@@ -225,7 +231,7 @@ def decode_seconds(model: Model, tokenizer: Tokenizer, sampling: SamplingConfig)
     state = model.init_state(1)
     hidden, state = model.hidden(torch.tensor([tokenizer.encode(PROMPT)], device="cuda"), state=state)
     numbers = uniforms(0, 1, 0, sampling.max_tokens).to("cuda")
-    bursts = Bursts(model, state, sampling, numbers, tokenizer.vocab_size, compiled=False)
+    bursts = Bursts(model, state, sampling, numbers, tokenizer.vocab_size)
     bursts.start(model.head(hidden[:, -1]).argmax(-1), 1)
     bursts.burst(256)
     times = []
@@ -236,6 +242,36 @@ def decode_seconds(model: Model, tokenizer: Tokenizer, sampling: SamplingConfig)
         torch.cuda.synchronize()
         times.append((time.perf_counter() - start) / 128)
     return statistics.median(times)
+
+
+def sampled_rows(tokens: int = 256, rounds: int = 2) -> Iterator[Row]:
+    """GPT-2 small in bfloat16: `tokens` sampled tokens after each prompt, of 1 and of 64 prompts of 32 tokens."""
+    tokenizer, device = any_tokenizer(50_257), "cuda" if torch.cuda.is_available() else "cpu"
+    model = make("gpt2-small").to(torch.bfloat16)
+    config = RunConfig(model=model.config, tokens=TokensConfig(context_length=1024))
+    with tempfile.TemporaryDirectory() as folder:
+        run = fledge.load(save_bundle(Path(folder) / "bundle", config, tokenizer, model), device)
+    peer = theirs(model).to(device, torch.bfloat16)
+    for texts in (1, 64):
+        prompts = [bytes((7 * text + place) % 128 for place in range(32)) for text in range(texts)]
+        ids = torch.tensor([tokenizer.encode(prompt) for prompt in prompts], device=device)
+        start = time.perf_counter()
+        found = run.generate(prompts, temperature=0.8, max_tokens=tokens, stop_at_end=False)
+        first = time.perf_counter() - start
+        assert sum(len(one.ids) for one in found) == tokens * texts
+        ours, other = in_turns(
+            partial(run.generate, prompts, temperature=0.8, max_tokens=tokens, stop_at_end=False),
+            partial(
+                peer.generate, ids, do_sample=True, temperature=0.8, top_k=0, max_new_tokens=tokens,
+                min_new_tokens=tokens, pad_token_id=0,
+            ),
+            rounds,
+        )  # fmt: skip
+        measured = (
+            f"{tokens * texts / ours:,.0f} tokens/s, {other / ours:.1f}× transformers "
+            f"({tokens * texts / other:,.0f}); first call {first:.1f} s"
+        )
+        yield Row(f"gpt2-small, {device}, sampled, {texts} prompts", measured, "≥ 1.2×", other / ours >= 1.2)
 
 
 def cpu_rows(name: str, quick: bool) -> list[Row]:
@@ -250,11 +286,11 @@ def cpu_rows(name: str, quick: bool) -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="fail where a bar is missed")
-    parser.add_argument("--only", action="append", choices=["tinystories", "gpt2-small", "flat", "load", "gpu"])
+    parser.add_argument("--only", action="append", choices=PARTS)
     parser.add_argument("--quick", action="store_true", help="fewer rounds and tokens, and batch 1 only")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    wanted = arguments.only or ["tinystories", "gpt2-small", "flat", "load", "gpu"]
+    wanted = arguments.only or PARTS
     rows: list[Row] = []
     for part in wanted:
         found: Iterable[Row]
@@ -265,9 +301,9 @@ def main() -> None:
         elif part == "load":
             found = [load_row()]
         elif torch.cuda.is_available():
-            found = gpu_rows()
+            found = gpu_rows() if part == "gpu" else sampled_rows()
         else:
-            print("gpu: there is no CUDA device here")
+            print(f"{part}: there is no CUDA device here")
             continue
         for row in found:
             verdict = "" if row.holds is None else ("holds" if row.holds else "MISSED")

@@ -365,12 +365,10 @@ class Run:
     def generate(self, prompts: Sequence[str | bytes] | None = None, **sampling: Any) -> Generations:
         """Texts that go on from the prompts; keywords change the run's sampling settings."""
         from fledge.config import SamplingConfig
-        from fledge.generation import generate, prepare
+        from fledge.generation import generate
         from fledge.generation.results import Generations
 
         settings = parse(SamplingConfig, {**self.config.sampling.model_dump(), **sampling})
-        if not self.model.training:
-            prepare(self.model)
         prompts = [settings.prompt] if prompts is None else prompts
         return Generations(generate(self.model, self.tokenizer, prompts, settings), self.tokenizer)
 

@@ -142,7 +142,7 @@ def test_generate_takes_every_option_and_the_rest_from_the_bundle(
 
     monkeypatch.setattr("fledge.generation.Decoding", remember)
     typed = "--temperature 0.5 --top-k 7 --top-p 0.9 --min-p 0.05 --repetition-penalty 1.3 --max-tokens 9 --seed 11"
-    typed += " --stop earth --stop heaven --samples 2 --alternatives 3 --compile"
+    typed += " --stop earth --stop heaven --samples 2 --alternatives 3"
     given = {
         "temperature": 0.5,
         "top_k": 7,
@@ -157,8 +157,8 @@ def test_generate_takes_every_option_and_the_rest_from_the_bundle(
     assert fledge("generate", tmp_path / "b").code == 0
     assert fledge("generate", tmp_path / "b", *typed.split()).code == 0
     assert asked == [
-        (["And"], own, (0, False)),
-        (["And"], own.model_copy(update=given), (3, True)),
+        (["And"], own, (0,)),
+        (["And"], own.model_copy(update=given), (3,)),
     ]
 
 

@@ -140,16 +140,6 @@ def test_ids_that_are_no_token_are_never_taken(
         assert all({other.id for other in others} == vocab.keys() for others in result.alternatives)
 
 
-@pytest.mark.slow
-def test_equal_when_compiled(monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer) -> None:
-    model = small_model("rope", tokenizer)
-    sampling = SamplingConfig(temperature=0, max_tokens=10, stop_at_end=False)
-    plain = generate(model, tokenizer, ["In"], sampling)[0]
-    monkeypatch.setattr(Bursts, "fit", staticmethod(anywhere))
-    compiled = generate(model, tokenizer, ["In"], sampling, compiled=True)[0]
-    assert compiled.ids == plain.ids
-
-
 def test_on_the_cpu_the_plain_loop_is_taken(tokenizer: Tokenizer) -> None:
     model = small_model("rope", tokenizer)
     assert not Bursts.fit(model, model.init_state(1), SamplingConfig())
@@ -167,3 +157,13 @@ def test_numbers_are_refilled_on_the_way(monkeypatch: pytest.MonkeyPatch, tokeni
         monkeypatch.setattr(loop, "ON_DEVICE", 2)
         monkeypatch.setattr(loop, "LONG", 21)
         assert generate(model, tokenizer, ["In"], sampling) == whole
+
+
+def test_a_model_is_made_ready_by_whoever_writes_with_it_but_not_in_training(tokenizer: Tokenizer) -> None:
+    sampling = SamplingConfig(max_tokens=2)
+    model = small_model("rope", tokenizer).train()
+    first = generate(model, tokenizer, ["In"], sampling)
+    assert (model.training, is_prepared(model)) == (True, False)
+    again = generate(model.eval(), tokenizer, ["In"], sampling)
+    assert is_prepared(model)
+    assert [one.ids for one in again] == [one.ids for one in first]

@@ -41,12 +41,51 @@ def test_our_kernels_take_rows_at_different_places(monkeypatch: pytest.MonkeyPat
     compare_with_the_plain_formula(monkeypatch, shape, torch.float32, 1e-4, batch=2, apart=1)
 
 
+@pytest.mark.parametrize(("dtype", "bar"), [(torch.float32, 1e-4), (torch.bfloat16, 5e-2)], ids=["fp32", "bf16"])
+@pytest.mark.parametrize(
+    "shape", [*KERNEL_SHAPES[:4], {"norm_place": "post"}], ids=lambda shape: "-".join(map(str, shape.values()))
+)
+def test_our_attention_beside_products_of_torch_equals_the_plain_formula(
+    monkeypatch: pytest.MonkeyPatch, shape: dict[str, object], dtype: torch.dtype, bar: float
+) -> None:
+    """What writes many texts, here at different places, past the context where there is no end to it."""
+    torch.manual_seed(0)
+    batch, context, vocabulary = (3, 4, 30) if INTERPRETED else (20, 150, 500)
+    config = ModelConfig(**{"layers": 2, "width": 320, "heads": 10, **shape})
+    if INTERPRETED:
+        config = config.model_copy(update={"layers": 1, "width": 24, "heads": 4, "hidden": 40})
+    model = build_model(config, vocabulary, context).to(DEVICE, dtype).eval()
+    tokens = context - 2 * batch if config.position == "learned" and not INTERPRETED else context
+    if INTERPRETED:
+        monkeypatch.setattr(burst, "capability", lambda _: (9, 0))
+        monkeypatch.setattr(burst, "_has_triton", lambda: True)
+        monkeypatch.setattr(burst, "MOST_ROWS", 0)
+        monkeypatch.setattr(decode_step, "TILE", 2)
+        tokens = 2 if config.position == "learned" else tokens
+    numbers = torch.zeros(batch, 2, device=DEVICE)
+    ids, places_B = torch.randint(vocabulary, (tokens, batch), device=DEVICE), torch.arange(batch, device=DEVICE)
+    with torch.inference_mode():
+        states = model.init_state(batch), model.init_state(batch)
+        for state in states:
+            state.even = False
+        ours = Bursts(model, states[0], SamplingConfig(), numbers, vocabulary)
+        monkeypatch.setattr(burst, "has_attention_kernel", lambda *_: False)
+        plain = Bursts(model, states[1], SamplingConfig(), numbers, vocabulary)
+        assert ours.attention is not None
+        assert (ours.kernels, plain.kernels, plain.attention) == (None, None, None)
+        for place, tokens_B in enumerate(ids):
+            for one in (ours, plain):
+                one.tokens_B.copy_(tokens_B)
+                one.place_B.copy_(place + places_B)
+            assert distance(ours._scores(), plain._scores()) < bar, place
+
+
 def test_an_activation_without_a_kernel_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build_model(ModelConfig(layers=1, width=24, heads=4, hidden=40, feed_forward="silu"), 30, 4).to(DEVICE)
     monkeypatch.setattr(burst, "has_decode_kernels", lambda *_: True)
     numbers = torch.zeros(1, 2, device=DEVICE)
     with torch.inference_mode():
-        steps = Bursts(model, model.init_state(1), SamplingConfig(temperature=0), numbers, 30, compiled=False)
+        steps = Bursts(model, model.init_state(1), SamplingConfig(temperature=0), numbers, 30)
         assert steps.kernels is not None
         steps.kernels.activation = "mish"
         with pytest.raises(Exception, match="an activation without a kernel"):
@@ -84,9 +123,9 @@ def compare_with_the_plain_formula(
         states = model.init_state(batch), model.init_state(batch)
         for state in states:
             state.even = not apart
-        ours = Bursts(model, states[0], sampling, numbers, vocabulary - 10, compiled=False)
+        ours = Bursts(model, states[0], sampling, numbers, vocabulary - 10)
         monkeypatch.setattr(burst, "has_decode_kernels", lambda *_: False)
-        plain = Bursts(model, states[1], sampling, numbers, vocabulary - 10, compiled=False)
+        plain = Bursts(model, states[1], sampling, numbers, vocabulary - 10)
         assert ours.kernels is not None
         assert plain.kernels is None
         for place, tokens_B in enumerate(ids):

@@ -28,9 +28,7 @@ def small(config: ModelConfig) -> Transformer:
 
 
 def bursts(model: Transformer) -> burst.Bursts:
-    return burst.Bursts(
-        model, model.init_state(2), SamplingConfig(temperature=0), torch.zeros(2, 4), 50, compiled=False
-    )
+    return burst.Bursts(model, model.init_state(2), SamplingConfig(temperature=0), torch.zeros(2, 4), 50)
 
 
 def test_an_unknown_activation_is_refused_by_every_form() -> None:
@@ -58,12 +56,14 @@ def test_an_unknown_norm_or_position_is_refused(setting: str, kind: str) -> None
 def test_a_new_activation_is_the_same_in_every_form_and_none_of_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Our kernels leave it to the plain formula, which has it from the table."""
     monkeypatch.setitem(ACTIVATIONS, "mish", functional.mish)
-    monkeypatch.setattr(burst, "capability", lambda _: (9, 0))
-    monkeypatch.setattr(burst, "_has_triton", lambda: True)
     with torch.inference_mode():
         model, known = small(MISH), small(MISH.model_copy(update={"feed_forward": "silu"}))
-        assert burst.has_decode_kernels(known, known.init_state(1))
-        assert not burst.has_decode_kernels(model, model.init_state(1))
+        with monkeypatch.context() as on_gpu:
+            on_gpu.setattr(burst, "capability", lambda _: (9, 0))
+            on_gpu.setattr(burst, "_has_triton", lambda: True)
+            assert burst.has_decode_kernels(known, known.init_state(1))
+            assert not burst.has_decode_kernels(model, model.init_state(1))
+            assert burst.has_attention_kernel(model, model.init_state(1))
         native, ids = NativeStep.make(model), torch.tensor([3, 4])
         assert native is not None
         expected = model(ids[:, None])[:, 0]

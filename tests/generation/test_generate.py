@@ -371,9 +371,7 @@ def test_a_stop_text_that_the_end_completes_is_one(rope: Model, tokenizer: Token
     assert (session.results[0].ids, session.results[0].text, session.results[0].stopped) == ([half], "", "stop")
 
 
-def test_what_is_asked_in_vain_is_said(rope: Model, tokenizer: Tokenizer) -> None:
-    with pytest.warns(UserWarning, match="compiled .--compile. has no effect here: it is for Transformers on a GPU"):
-        generate(rope, tokenizer, ["In"], SamplingConfig(max_tokens=1), compiled=True)
+def test_a_number_of_alternatives_that_is_none_is_refused(rope: Model, tokenizer: Tokenizer) -> None:
     for wrong in (-1, 1.5, True):
         with pytest.raises(FledgeError, match=f"alternatives = {wrong} is not allowed"):
             generate(rope, tokenizer, ["In"], alternatives=wrong)  # type: ignore[arg-type]

@@ -49,19 +49,11 @@ def generate(
         Path | None, typer.Option(help="For --sources: the training tokens, if the run's own are missing.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, xpu or mps; default: the fastest.")] = None,
-    compiled: Annotated[
-        bool,
-        typer.Option(
-            "--compile",
-            help="On a GPU, for cases without a kernel of ours (more than 8 texts, post-norm): compile the steps "
-            "with torch.",
-        ),
-    ] = False,
 ) -> None:
     """Generate text with a model. Options that are not given come from the bundle's sampling settings."""
     from fledge.bundle import load_bundle
     from fledge.config import RunConfig, SamplingConfig, parse, say_useless
-    from fledge.generation import prepare, widen
+    from fledge.generation import widen
     from fledge.runs import find_bundle
 
     parse(SamplingConfig, given)  # a wrong option is refused before anything is loaded
@@ -76,7 +68,6 @@ def generate(
         "--alternatives": alternatives,
         "--json": json_,
         "--sources": sources,
-        "--compile": compiled,
     }
     if store is not None and not sources:
         raise FledgeError("--store goes with --sources: it names the tokens in which they are looked for.")
@@ -86,7 +77,7 @@ def generate(
         )
     loaded = load_bundle(find_bundle(bundle, at), device=device_named(device))
     index = passage_index(loaded, store) if sources else None  # refused before anything is written
-    prepare(widen(loaded.model))
+    widen(loaded.model)
     settings = parse(SamplingConfig, {**loaded.config.sampling.model_dump(), **given})
     say_useless((f"sampling.{name}" for name in given), RunConfig(sampling=settings))
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
@@ -95,7 +86,7 @@ def generate(
 
         converse(loaded.model, loaded.tokenizer, settings)
         return
-    write(loaded, read_prompts(prompt, file, lines, settings), settings, alternatives, json_, compiled, index)
+    write(loaded, read_prompts(prompt, file, lines, settings), settings, alternatives, json_, index)
 
 
 def passage_index(loaded: Bundle, store: Path | None) -> PassageIndex:
@@ -157,14 +148,13 @@ def write(
     settings: SamplingConfig,
     alternatives: int,
     as_json: bool,
-    compiled: bool,
     index: PassageIndex | None,
 ) -> None:
     from fledge.generation import Decoding
     from fledge.generation.results import as_text
     from fledge.progress import streaming
 
-    decoding = Decoding(loaded.model, loaded.tokenizer, prompts, settings, alternatives, compiled)
+    decoding = Decoding(loaded.model, loaded.tokenizer, prompts, settings, alternatives)
     if len(prompts) * settings.samples == 1 and not as_json and not alternatives and index is None:
         with streaming() as show:
             show(as_text(prompts[0]))

@@ -1,10 +1,8 @@
-"""One block of a Transformer for one token a row, as plain tensors and formulas: what torch.compile can fuse, and what
-our own kernels read."""
+"""One block of a Transformer for one token a row, as plain tensors and formulas, which our own kernels read too."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +16,7 @@ from fledge.model.transformer import Block
 
 
 class BlockShape(NamedTuple):
-    """What of the settings a block's mathematics depends on, as plain values that a compiler can take for constants."""
+    """What of the settings a block's mathematics depends on."""
 
     heads: int
     kv_heads: int
@@ -58,8 +56,7 @@ class Linear(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """One block as plain tensors, which all fast forms read: equal for all blocks but for their values, so that one
-    compilation serves all."""
+    """One block as plain tensors, which all fast forms read."""
 
     norm1: Norm
     qkv: Linear
@@ -80,14 +77,8 @@ class Place(NamedTuple):
     rotation: tuple[Tensor, Tensor] | None
 
 
-@cache
-def compiled_parts() -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
-    """A block and the head, fused. So tuned, a product with one vector becomes a kernel that streams the matrix."""
-    options: dict[str, Any] = {"coordinate_descent_tuning": True}
-    return (
-        torch.compile(block_step, dynamic=False, options=options),
-        torch.compile(head_step, dynamic=False, options=options),
-    )
+Mix = Callable[[Tensor], Tensor]
+"The attention of one block: from the queries, keys and values of the new tokens to what its heads find."
 
 
 def block_weights(block: Block) -> Weights:
@@ -112,13 +103,13 @@ def _detached(module: Any) -> tuple[Tensor, Tensor | None]:
     return module.weight.detach(), None if module.bias is None else module.bias.detach()
 
 
-def block_step(x_BD: Tensor, w: Weights, keys: Tensor, values: Tensor, place: Place, shape: BlockShape) -> Tensor:
+def block_step(x_BD: Tensor, w: Weights, mix: Mix, shape: BlockShape) -> Tensor:
     """One block for one token a row: see `Block` in the model, whose mathematics this is."""
     if shape.pre_norm:
-        x_BD = x_BD + _attend(_norm(x_BD, w.norm1, shape), w, keys, values, place, shape)
-        return x_BD + _feed_forward(_norm(x_BD, w.norm2, shape), w, shape)
-    x_BD = _norm(x_BD + _attend(x_BD, w, keys, values, place, shape), w.norm1, shape)
-    return _norm(x_BD + _feed_forward(x_BD, w, shape), w.norm2, shape)
+        x_BD = _add_product(x_BD, mix(functional.linear(_norm(x_BD, w.norm1, shape), *w.qkv)), w.output)
+        return _add_product(x_BD, _inner(_norm(x_BD, w.norm2, shape), w, shape), w.outer)
+    x_BD = _norm(_add_product(x_BD, mix(functional.linear(x_BD, *w.qkv)), w.output), w.norm1, shape)
+    return _norm(_add_product(x_BD, _inner(x_BD, w, shape), w.outer), w.norm2, shape)
 
 
 def head_step(x_BD: Tensor, norm: Norm, head: Tensor, shape: BlockShape) -> Tensor:
@@ -127,18 +118,11 @@ def head_step(x_BD: Tensor, norm: Norm, head: Tensor, shape: BlockShape) -> Tens
     return functional.linear(x_BD, head)
 
 
-def _norm(x: Tensor, norm: Norm, shape: BlockShape) -> Tensor:
-    if norm.weight is None:
-        return x
-    bias = None if norm.bias is None else norm.bias.float()
-    return form(NORMS, "norm", norm.kind)(x.float(), norm.weight.float(), bias, shape.epsilon).to(x.dtype)
-
-
-def _attend(x_BD: Tensor, w: Weights, keys: Tensor, values: Tensor, place: Place, shape: BlockShape) -> Tensor:
+def attend(qkv_BE: Tensor, w: Weights, keys: Tensor, values: Tensor, place: Place, shape: BlockShape) -> Tensor:
+    """The plain formula of a `Mix`; the new keys and values are stored."""
     heads, kv_heads, size = shape.heads, shape.kv_heads, shape.head_size
-    batch, groups, capacity = x_BD.shape[0], heads // kv_heads, place.held.shape[-1]
-    heads_BHK = functional.linear(x_BD, *w.qkv).view(batch, -1, size)
-    q, k, v = torch.split(heads_BHK, [heads, kv_heads, kv_heads], dim=1)
+    batch, groups, capacity = qkv_BE.shape[0], heads // kv_heads, place.held.shape[-1]
+    q, k, v = torch.split(qkv_BE.view(batch, -1, size), [heads, kv_heads, kv_heads], dim=1)
     q, k = _norm(q, w.query_norm, shape), _norm(k, w.key_norm, shape)
     if place.rotation is not None:
         q, k = rotate(q, *place.rotation), rotate(k, *place.rotation)
@@ -149,19 +133,22 @@ def _attend(x_BD: Tensor, w: Weights, keys: Tensor, values: Tensor, place: Place
         else:
             ring.scatter_(2, place.slot[:, None, None, None].expand_as(new), new)
     q = q.reshape(batch, kv_heads, groups, size) * size**-0.5
-    if torch.compiler.is_compiling():
-        # Sums of products become one pass over the keys each, spread over the whole GPU.
-        scores = (q[:, :, :, None].float() * keys[:, :, None, :capacity].float()).sum(-1)
-        scores = scores.masked_fill(~place.held, -torch.inf)
-        weights = torch.softmax(scores, dim=-1)
-        mixed = (weights[..., None] * values[:, :, None, :capacity].float()).sum(-2)
-    else:
-        scores = torch.matmul(q, keys[:, :, :capacity].transpose(-1, -2).to(q.dtype)).float()
-        weights = torch.softmax(scores.masked_fill(~place.held, -torch.inf), dim=-1)
-        mixed = torch.matmul(weights.to(q.dtype), values[:, :, :capacity].to(q.dtype))
-    return functional.linear(mixed.to(x_BD.dtype).reshape(batch, -1), *w.output)
+    scores = torch.matmul(q, keys[:, :, :capacity].transpose(-1, -2).to(q.dtype)).float()
+    weights = torch.softmax(scores.masked_fill(~place.held, -torch.inf), dim=-1)
+    mixed = torch.matmul(weights.to(q.dtype), values[:, :, :capacity].to(q.dtype))
+    return mixed.to(qkv_BE.dtype).reshape(batch, -1)
 
 
-def _feed_forward(x_BD: Tensor, w: Weights, shape: BlockShape) -> Tensor:
-    activation = form(ACTIVATIONS, "feed_forward", shape.feed_forward)
-    return functional.linear(activation(functional.linear(x_BD, *w.inner)), *w.outer)
+def _norm(x: Tensor, norm: Norm, shape: BlockShape) -> Tensor:
+    if norm.weight is None:
+        return x
+    return form(NORMS, "norm", norm.kind)(x, norm.weight, norm.bias, shape.epsilon)
+
+
+def _add_product(x_BD: Tensor, y_BE: Tensor, linear: Linear) -> Tensor:
+    """x + weight · y + bias, of which a product adds one sum for nothing."""
+    return torch.addmm(x_BD if linear.bias is None else x_BD + linear.bias, y_BE, linear.weight.t())
+
+
+def _inner(x_BD: Tensor, w: Weights, shape: BlockShape) -> Tensor:
+    return form(ACTIVATIONS, "feed_forward", shape.feed_forward)(functional.linear(x_BD, *w.inner))

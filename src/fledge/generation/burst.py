@@ -3,31 +3,23 @@
 At one token a step a GPU spends most of its time waiting for the next launch. Here the whole step, the draw included,
 is a CUDA graph whose inputs (token, place, count) advance on the device, so that the processor only says "again", and
 reads a burst of tokens at once. For a few rows the step is made of our own kernels (`decode_step.py`); else it is the
-plain formula of `block.py`, which `compiled` fuses by torch.compile: the first use then takes longer.
+plain formula of `block.py`, whose products are torch's and whose attention is our kernel too where the GPU has it.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
-from functools import cache
-from typing import TYPE_CHECKING, NamedTuple, cast
+from collections.abc import Iterator
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from fledge.config import SamplingConfig
-from fledge.generation.block import (
-    BlockShape,
-    Place,
-    block_step,
-    block_weights,
-    compiled_parts,
-    head_step,
-    norm_weights,
-)
-from fledge.generation.decode_step import ACTIVATIONS, NORMS, DecodeStep
+from fledge.generation.block import BlockShape, Mix, Place, attend, block_step, block_weights, head_step, norm_weights
+from fledge.generation.decode_step import ACTIVATIONS, NORMS, Attention, DecodeStep
 from fledge.generation.sampling import choose
 from fledge.model.base import capability
 from fledge.model.layers import rotation
@@ -39,17 +31,23 @@ if TYPE_CHECKING:
 WARM_UPS = 3
 STEPS = 4  # in a graph, for long texts: starting one costs a large model 60 µs, recording a step some milliseconds
 LONG = 512  # tokens
-MOST_ROWS = 8  # for our own kernels; beyond, matrix units pay
+MOST_ROWS = 8  # for products by our own kernels; beyond, matrix units pay
+MOST_LINES = 65_535  # programs along the second side of a CUDA grid
 LARGEST_HEAD, LARGEST_MATRIX = 256, 16_384  # what they hold in registers: entries of a head, columns of a matrix
 
 
 class Written(NamedTuple):
-    """What a burst found, on the processor: tokens and their log-probabilities, and the likeliest ones beside them."""
+    """What a burst finds, on its way to the processor: the tokens, their log-probabilities, and the likeliest tokens
+    with theirs."""
 
-    tokens_BN: Tensor
-    logprobs_BN: Tensor
-    others_BNA: Tensor
-    other_logprobs_BNA: Tensor
+    found: tuple[Tensor, ...]
+    ready: torch.cuda.Event | None
+
+    def columns(self) -> Iterator[tuple[list[Any], ...]]:
+        """The values of all rows, token by token, once they are there."""
+        if self.ready is not None:
+            self.ready.synchronize()
+        return zip(*(tensor.transpose(0, 1).tolist() for tensor in self.found), strict=True)
 
 
 class Bursts:
@@ -62,7 +60,6 @@ class Bursts:
         sampling: SamplingConfig,
         numbers_BN: Tensor,
         vocabulary_size: int,
-        compiled: bool,
         holes: Tensor | None = None,
         alternatives: int = 0,
     ) -> None:
@@ -88,14 +85,13 @@ class Bursts:
         self.others_BNA = torch.zeros(shape, dtype=torch.long, device=self.device)
         self.other_logprobs_BNA = torch.zeros(shape, device=self.device)
         self.slots = torch.arange(self.capacity, device=self.device)
-        self.block: Callable[..., Tensor] = block_step
-        self.finish: Callable[..., Tensor] = head_step
         self.kernels: DecodeStep | None = None
+        self.attention: Attention | None = None
         if has_decode_kernels(model, state):
             early = capability(self.device) >= (9, 0)
             self.kernels = DecodeStep(model, state, self.shape, self.weights, self.final, vocabulary_size, early)
-        elif compiled:
-            self.block, self.finish = compiled_parts()
+        elif has_attention_kernel(model, state):
+            self.attention = Attention(model, state, self.shape, dtype=model.head_weight.dtype)
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     @staticmethod
@@ -123,13 +119,13 @@ class Bursts:
         return self.ready - self.done
 
     def refill(self, numbers_BN: Tensor) -> None:
-        """Go on with the next numbers, at most as many as the first were: what was found by those has been fetched."""
+        """Go on with the next numbers, at most as many as the first were: what was found by those is on its way."""
         self.ready, self.done = numbers_BN.shape[1], 0
         self.numbers_BN[:, : self.ready].copy_(numbers_BN)
         self.count_B.fill_(0)
 
     def burst(self, length: int) -> Written:
-        """The next `length` tokens of each row."""
+        """The next `length` tokens of each row; on a GPU they are asked for, and nothing waits until they are read."""
         first, left = self.done, length
         for steps, graph in self.graphs.items():
             for _ in range(left // steps):
@@ -141,7 +137,9 @@ class Bursts:
         self.state.advance(length)
         part = slice(first, self.done)
         found = self.found_BN, self.logprobs_BN, self.others_BNA, self.other_logprobs_BNA
-        return Written(*(tensor[:, part].cpu() for tensor in found))
+        copies = tuple(tensor[:, part].to("cpu", non_blocking=True, copy=True) for tensor in found)
+        on_gpu = self.device.type == "cuda"
+        return Written(copies, torch.cuda.current_stream(self.device).record_event() if on_gpu else None)
 
     def _reset(self, tokens_B: Tensor, count: int) -> None:
         self.done = count
@@ -195,12 +193,21 @@ class Bursts:
         """The plain formula of `DecodeStep.scores`."""
         model = self.model
         x_BD = model.add_places(functional.embedding(self.tokens_B, model.token_embeddings.weight), self.place)
-        place = self._where()
-        for number, weights in enumerate(self.weights):
-            keys, values = self.state.tensors[f"layers.{number}.keys"], self.state.tensors[f"layers.{number}.values"]
-            x_BD = self.block(x_BD, weights, keys, values, place, self.shape)
-        logits_BV = self.finish(x_BD, self.final, model.head_weight.detach(), self.shape)
+        for weights, mix in zip(self.weights, self._mixes(), strict=True):
+            x_BD = block_step(x_BD, weights, mix, self.shape)
+        logits_BV = head_step(x_BD, self.final, model.head_weight.detach(), self.shape)
         return logits_BV[:, : self.vocabulary_size].float()
+
+    def _mixes(self) -> Iterator[Mix]:
+        """The attention of each block, at the place of the next tokens."""
+        if self.attention is not None:
+            for number, weights in enumerate(self.weights):
+                yield partial(self.attention, number, weights, self.place_B)
+            return
+        place, tensors = self._where(), self.state.tensors
+        for number, weights in enumerate(self.weights):
+            keys, values = tensors[f"layers.{number}.keys"], tensors[f"layers.{number}.values"]
+            yield partial(attend, w=weights, keys=keys, values=values, place=place, shape=self.shape)
 
     def _where(self) -> Place:
         held = (self.slots < (self.place + 1).clamp(max=self.capacity)[:, None])[:, None, None]
@@ -211,18 +218,27 @@ class Bursts:
 
 def has_decode_kernels(model: Transformer, state: State) -> bool:
     """Whether our own kernels decode this: a few rows of a pre-norm Transformer, on a GPU with a recent Triton."""
-    weight, config = model.token_embeddings.weight, model.config
+    config = model.config
     return (
-        capability(weight.device) >= (8, 0)
-        and _has_triton()
-        and weight.dtype in (torch.bfloat16, torch.float16, torch.float32)
+        has_attention_kernel(model, state)
         and config.norm_place == "pre"
         and config.norm in NORMS
         and config.feed_forward in ACTIVATIONS
         and state.batch_size <= MOST_ROWS
-        and config.head_width <= LARGEST_HEAD
         and max(config.width, config.attention_width, config.inner_size) <= LARGEST_MATRIX
-        and all(tensor.is_contiguous() for tensor in (*state.tensors.values(), *model.parameters()))
+        and all(parameter.is_contiguous() for parameter in model.parameters())
+    )
+
+
+def has_attention_kernel(model: Transformer, state: State) -> bool:
+    weight = model.token_embeddings.weight
+    return (
+        capability(weight.device) >= (8, 0)
+        and _has_triton()
+        and weight.dtype in (torch.bfloat16, torch.float16, torch.float32)
+        and model.config.head_width <= LARGEST_HEAD
+        and state.batch_size <= MOST_LINES
+        and all(tensor.is_contiguous() for tensor in state.tensors.values())
         and state.tensors["layers.0.keys"].dtype == weight.dtype
     )
 

@@ -295,7 +295,10 @@ def attention(
     last = tl.minimum(first + share, held)
     d = tl.arange(0, WIDE)
     inside = d < SIZE
-    base = line * batch_stride + shared * head_stride
+    row_start = line.to(tl.int64) * batch_stride  # of thousands of rows, beyond 32 bits
+    keys += row_start
+    values += row_start
+    base = shared * head_stride
     k, v, present = _held(keys, values, base, first, last, slot, d, SIZE, TILE)
     cosine, sine = 1.0, 0.0
     if ROPE:

@@ -2,7 +2,7 @@
 five a layer.
 
 This holds what they work on (the residual stream, queries, parts of the attention, scores) and says how each matrix is
-cut into programs. `burst.py` records it, and has the plain formula.
+cut into programs. `burst.py` records it, and has the plain formula, for which the attention kernel alone serves too.
 """
 
 from __future__ import annotations
@@ -75,6 +75,48 @@ def on_matrix_units(weight: Tensor, batch: int, early: bool) -> bool:
     )
 
 
+class Attention:
+    """What the heads find, for one new token a row: in so many parts of the keys held, with the weight of each."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        state: State,
+        shape: BlockShape,
+        splits: int = 1,
+        early: bool = False,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """`dtype` is that of the parts: of one alone, which is the result, it may be the weights' own."""
+        from fledge.generation import decode_kernels  # needs Triton
+
+        assert state.capacity is not None
+        self.kernel = decode_kernels.attention
+        self.state, self.shape, self.splits, self.early = state, shape, splits, early
+        self.options: dict[str, Any] = {"launch_pdl": True} if early else {}
+        self.capacity, batch, weight = state.capacity, state.batch_size, model.head_weight
+        self.frequencies = model.rotary_frequencies if model.config.position == "rope" else None
+        self.mixed_BSE = torch.zeros(batch, splits, shape.heads * shape.head_size, device=weight.device, dtype=dtype)
+        self.part_weights_BSH = torch.zeros(batch, splits, shape.heads, device=weight.device)
+        # Four warps take a fifth fewer registers than eight: of a large model, that leaves room for the kernels around.
+        self.light = model.config.width > 1024 and batch == 1 and weight.element_size() == 2
+
+    def __call__(self, number: int, w: Weights, place_B: Tensor, qkv_BE: Tensor) -> Tensor:
+        """In the layer of this number; with one part, what the heads find."""
+        shape = self.shape
+        keys, values = self.state.tensors[f"layers.{number}.keys"], self.state.tensors[f"layers.{number}.values"]
+        tile = max(16, min(TILE, _power(-(-self.capacity // self.splits))) * 64 // max(64, _power(shape.head_size)))
+        self.kernel[(shape.heads * self.splits, self.state.batch_size)](
+            qkv_BE, keys, values, w.query_norm.weight, w.key_norm.weight, self.frequencies, place_B, self.mixed_BSE,
+            self.part_weights_BSH,
+            self.capacity, keys.stride(0), keys.stride(1), LOG2E * shape.head_size**-0.5, shape.epsilon,
+            HEADS=shape.heads, KV_HEADS=shape.kv_heads, SIZE=shape.head_size, WIDE=_power(shape.head_size),
+            SPLITS=self.splits, TILE=tile, NORM=shape.qk_norm, ROPE=self.frequencies is not None, EARLY=self.early,
+            num_warps=4 if self.light else 8, **self.options,
+        )  # fmt: skip
+        return self.mixed_BSE[:, 0]
+
+
 class DecodeStep:
     """The scores of every row's next token, from fixed tensors into fixed tensors."""
 
@@ -98,16 +140,15 @@ class DecodeStep:
         self.vocabulary_size, self.early = vocabulary_size, early
         self.options: dict[str, Any] = {"launch_pdl": True} if early else {}
         self.head = model.head_weight.detach()
-        self.batch, self.capacity = state.batch_size, state.capacity
+        self.batch = state.batch_size
         self.splits = min(MOST_SPLITS, -(-state.capacity // KEYS))
+        self.attention = Attention(model, state, shape, self.splits, early)
 
         def room(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(self.batch, *sizes, device=self.head.device, dtype=dtype)
 
-        heads, size, splits = shape.heads, shape.head_size, self.splits
         self.x_BD = room(model.config.width)
-        self.qkv_BE = room((heads + 2 * shape.kv_heads) * size)
-        self.mixed_BSD, self.part_weights_BSH = room(splits, heads * size), room(splits, heads)
+        self.qkv_BE = room((shape.heads + 2 * shape.kv_heads) * shape.head_size)
         self.inner_BF = room(model.config.inner_size, dtype=self.head.dtype)
         self.logits_BV = room(self.head.shape[0])
         programs = -(-self.head.shape[0] // self._cut(self.head).rows)
@@ -119,8 +160,8 @@ class DecodeStep:
         self._enter(tokens_B, place_B)
         for number, w in enumerate(self.weights):
             self._product(self.x_BD, w.qkv, self.qkv_BE, norm=w.norm1)
-            self._attend(number, w, place_B)
-            self._product(self.mixed_BSD, w.output, self.x_BD, parts=True, output="add")
+            self.attention(number, w, place_B, self.qkv_BE)
+            self._product(self.attention.mixed_BSE, w.output, self.x_BD, parts=True, output="add")
             self._product(self.x_BD, w.inner, self.inner_BF, norm=w.norm2, output=self.activation)
             if on_matrix_units(w.outer.weight, self.batch, self.early):
                 self.add_product(self.x_BD, self.inner_BF, *w.outer, self.early)
@@ -180,27 +221,12 @@ class DecodeStep:
         if output == "gated":  # a program holds the rows of two matrices
             rows, how = rows // 2, how._replace(rows=max(1, how.rows // 2))
         self.kernels.product[(-(-rows // how.rows),)](
-            x, self.part_weights_BSH, weight, bias, gain, shift, out, self.best_BP, self.best_row_BP,
+            x, self.attention.part_weights_BSH, weight, bias, gain, shift, out, self.best_BP, self.best_row_BP,
             self.best_mass_BP, self.batch, shape.epsilon,
             N=rows, REAL=self.vocabulary_size if output == "scores" else rows, K=columns, ROWS=how.rows,
             BLOCK=how.block, INPUT=taken, SIZE=size,
             SPLITS=self.splits, OUTPUT=output, BIAS=bias is not None, SHIFT=shift is not None, PAIRS=pairs,
             EARLY=self.early, num_warps=how.warps, **self.options,
-        )  # fmt: skip
-
-    def _attend(self, number: int, w: Weights, place_B: Tensor) -> None:
-        shape, rope = self.shape, self.model.config.position == "rope"
-        keys, values = self.state.tensors[f"layers.{number}.keys"], self.state.tensors[f"layers.{number}.values"]
-        tile = max(16, min(TILE, _power(-(-self.capacity // self.splits))) * 64 // max(64, _power(shape.head_size)))
-        # Four warps take a fifth fewer registers than eight: of a large model, that leaves room for the kernels around.
-        light = self.model.config.width > 1024 and self.batch == 1 and keys.element_size() == 2
-        self.kernels.attention[(shape.heads * self.splits, self.batch)](
-            self.qkv_BE, keys, values, w.query_norm.weight, w.key_norm.weight,
-            self.model.rotary_frequencies if rope else None, place_B, self.mixed_BSD, self.part_weights_BSH,
-            self.capacity, keys.stride(0), keys.stride(1), LOG2E * shape.head_size**-0.5, shape.epsilon,
-            HEADS=shape.heads, KV_HEADS=shape.kv_heads, SIZE=shape.head_size, WIDE=_power(shape.head_size),
-            SPLITS=self.splits, TILE=tile, NORM=shape.qk_norm, ROPE=rope, EARLY=self.early,
-            num_warps=4 if light else 8, **self.options,
         )  # fmt: skip
 
 

@@ -16,8 +16,8 @@ from fledge import devices
 from fledge.bundle.fit import NOT_FINITE, require_fit
 from fledge.config import SamplingConfig
 from fledge.errors import FledgeError, note
-from fledge.generation.burst import LONG, Bursts
-from fledge.generation.prepare import is_prepared
+from fledge.generation.burst import LONG, Bursts, Written
+from fledge.generation.prepare import is_prepared, prepare
 from fledge.generation.results import Alternative, Generation, Piece, TextStream, as_text
 from fledge.generation.sampling import choose, row_by_row, uniforms
 from fledge.generation.step import NativeStep
@@ -44,17 +44,15 @@ def generate(
     stream: Callable[[Piece], None] | None = None,
     *,
     alternatives: int = 0,
-    compiled: bool = False,
 ) -> list[Generation]:
     """Go on from each prompt: `sampling.samples` texts per prompt, those of the first prompt first.
 
     `stream` is called with every piece of text as soon as it is certain: whole characters, and never a part of a stop
     text. Prompts are plain text, or its bytes, which need not be UTF-8: the text of a special token in one does not
-    become that token. Or they are ids, which the model meets as they are. `compiled` lets torch.compile fuse those
-    steps on a GPU that our own kernels do not take (more than eight texts, post-norm): half a minute at first, which
-    pays for long texts.
+    become that token. Or they are ids, which the model meets as they are. A model that is not in training mode is made
+    ready for it once, as `prepare` says.
     """
-    decoding = Decoding(model, tokenizer, prompts, sampling or SamplingConfig(), alternatives, compiled)
+    decoding = Decoding(model, tokenizer, prompts, sampling or SamplingConfig(), alternatives)
     for piece in decoding.pieces():
         if stream is not None:
             stream(piece)
@@ -71,7 +69,6 @@ class Decoding:
         prompts: Sequence[Prompt],
         sampling: SamplingConfig,
         alternatives: int = 0,
-        compiled: bool = False,
     ) -> None:
         if isinstance(prompts, str | bytes):
             raise FledgeError("The prompts are a single text. Give a list of texts, such as ['Once upon a time'].")
@@ -91,7 +88,6 @@ class Decoding:
         self.device = next(model.parameters()).device
         holes = holes_of(tokenizer)
         self.holes = torch.tensor(holes, device=self.device) if holes else None
-        self.compiled = compiled
         self.finished = 0
         self.said: set[str] = set()
         if not model.decodes:
@@ -138,6 +134,8 @@ class Decoding:
     def pieces(self) -> Iterator[Piece]:
         """Decode until every row has ended, giving out text as it becomes certain."""
         was_training = self.model.training
+        if not was_training:
+            prepare(self.model)
         self.model.eval()
         try:
             for rows, share in self._groups():
@@ -173,14 +171,9 @@ class Decoding:
 
     def _decode(self, rows: list[int], share: int) -> Iterator[Piece]:
         state, logits = self._read(rows, share)
-        if (self.compiled or is_prepared(self.model)) and Bursts.fit(self.model, state, self.sampling):
+        if is_prepared(self.model) and Bursts.fit(self.model, state, self.sampling):
             yield from self._decode_in_bursts(rows, state, logits)
         else:
-            if self.compiled:
-                self._say(
-                    "compiled (--compile) has no effect here: it is for Transformers on a GPU, without a repetition "
-                    "penalty, and with learned positions only as far as these go."
-                )
             yield from self._decode_singly(rows, state, logits)
         for row in rows:
             result, stream = self.results[row], self.streams[row]
@@ -209,31 +202,34 @@ class Decoding:
         chosen = choose(usable, sampling, numbers[:, 0])
         self._note(rows, usable, chosen)
         yield from self._take_all(rows, chosen.tolist())
-        bursts: Bursts | None = None
-        done = 1
-        while True:
-            running = [row for row in rows if self.results[row].stopped == "length"]
-            if done == sampling.max_tokens or not running:
-                return
+        if sampling.max_tokens == 1 or all(self.results[row].stopped != "length" for row in rows):
+            return
+        try:
+            size, transformer = self.tokenizer.vocab_size, cast("Transformer", self.model)
+            bursts = Bursts(transformer, state, sampling, numbers, size, self.holes, wanted)
+            bursts.start(chosen, 1)
+        except Exception as error:  # of the driver, of a compiler, of memory: the same text comes without it
+            reason = "".join(str(error).splitlines()[:1]) or type(error).__name__
+            self._say(f"Fast decoding failed, and the text is written more slowly: {reason:.200}")
+            yield from self._decode_singly(rows, *self._step(rows, chosen, state), 1)
+            return
+        asked = 1
+        coming: Written | None = None
+        while running := [row for row in rows if self.results[row].stopped == "length"]:
             self._say_outgrown([row for row in running if len(self.histories[row]) > self.model.context_length])
-            if bursts is None:
-                size, transformer = self.tokenizer.vocab_size, cast("Transformer", self.model)
-                try:
-                    bursts = Bursts(transformer, state, sampling, numbers, size, self.compiled, self.holes, wanted)
-                    bursts.start(chosen, 1)
-                except Exception as error:  # of the driver, of a compiler, of memory: the same text comes without it
-                    reason = "".join(str(error).splitlines()[:1]) or type(error).__name__
-                    self._say(f"Fast decoding failed, and the text is written more slowly: {reason:.200}")
-                    yield from self._decode_singly(rows, *self._step(rows, chosen, state), done)
-                    return
-            if not bursts.left:
-                bursts.refill(self._numbers(rows, done, min(ahead, sampling.max_tokens - done)))
-            length = min(BURST, bursts.left)
-            written = bursts.burst(length)
-            done += length
-            for tokens, *scores in zip(*(tensor.transpose(0, 1).tolist() for tensor in written), strict=True):
-                self._keep(rows, *scores)
-                yield from self._take_all(rows, tokens)
+            written, coming = coming, None
+            if asked < sampling.max_tokens:  # before the last ones are read: the GPU goes on while the text is made
+                if not bursts.left:
+                    bursts.refill(self._numbers(rows, asked, min(ahead, sampling.max_tokens - asked)))
+                length = min(BURST, bursts.left)
+                coming = bursts.burst(length)
+                asked += length
+            elif written is None:
+                return
+            if written is not None:
+                for tokens, *scores in written.columns():
+                    self._keep(rows, *scores)
+                    yield from self._take_all(rows, tokens)
 
     def _take_all(self, rows: list[int], tokens: list[int]) -> Iterator[Piece]:
         for row, token in zip(rows, tokens, strict=True):
@@ -278,8 +274,7 @@ class Decoding:
         limit = self.model.context_length
         if not self.model.decodes:
             return self._read_whole(rows)
-        # A compiled step is made for one capacity: then it is always the whole context.
-        capacity = limit if self.compiled else max(map(len, histories)) + self.sampling.max_tokens
+        capacity = max(map(len, histories)) + self.sampling.max_tokens
         state = self.model.init_state(len(histories), device=self.device, capacity=min(capacity, limit))
         if state.capacity is not None:
             if any(len(ids) > limit for ids in histories):

@@ -186,7 +186,6 @@ class Chores:
             return
         from fledge.generation import generate
 
-        model.eval()
         sampling = self.config.sampling
         try:
             with self.clock.busy("sample"):
@@ -195,8 +194,6 @@ class Chores:
             records.samples.steps.add(step)
             self.view.warn(f"No sample at step {step}. {error}")
             return
-        finally:
-            model.train()
         texts = [each.prompt + each.text for each in found]
         records.samples.add(step, texts)
         self.view.sample(step, texts[0].strip()[:300])

@@ -101,10 +101,10 @@ class Shelf:
     def read_bundle(self, path: Path) -> Bundle:
         """The bundle at a path of the library, read anew and not kept: for one that is needed once."""
         from fledge.bundle import load_bundle
-        from fledge.generation import prepare, widen
+        from fledge.generation import widen
 
         bundle = load_bundle(path, device=self.device)
-        prepare(widen(bundle.model))
+        widen(bundle.model)
         return bundle
 
     def _read_tokenizer(self, path: Path) -> Tokenizer:
