@@ -12,12 +12,12 @@ from fledge.config import (
     ELSEWHERE,
     ModelConfig,
     RunConfig,
-    changed,
     load_recipe,
     override_config,
     parse,
     parse_value,
     recipe_names,
+    setting_changes,
     setting_paths,
 )
 from fledge.errors import FledgeError
@@ -198,13 +198,13 @@ def test_a_switch_may_be_on_where_none_is_allowed_too() -> None:
 def test_what_changed_is_named_down_to_the_leaf() -> None:
     """Also in a group that one side lacks, and whether a side is settings or the values that a file holds."""
     first, second = RunConfig(), load_recipe("akjv-demo", ["name=run"])
-    found = changed(first, second)
+    found = setting_changes(first, second)
     assert found["model.width"] == (first.model.width, second.model.width)
     assert "name" not in found
-    assert changed(first.model_dump(mode="json"), second) == found
-    assert changed(first, first.model_dump(mode="json")) == {}
-    assert changed({"corpus": {"field": "text"}}, {}, absent="–") == {"corpus.field": ("text", "–")}
-    assert changed({"a": None}, {}, absent="–") == {"a": (None, "–")}
+    assert setting_changes(first.model_dump(mode="json"), second) == found
+    assert setting_changes(first, first.model_dump(mode="json")) == {}
+    assert setting_changes({"corpus": {"field": "text"}}, {}, absent="–") == {"corpus.field": ("text", "–")}
+    assert setting_changes({"a": None}, {}, absent="–") == {"a": (None, "–")}
 
 
 def test_a_value_is_read_as_the_type_of_its_setting_is() -> None:

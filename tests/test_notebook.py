@@ -20,7 +20,7 @@ import fledge
 from fledge import notebook
 from fledge.config import ModelConfig
 from fledge.errors import FledgeError
-from fledge.evaluation.look import Look, look
+from fledge.evaluation.look import ReadText, look
 from fledge.model import Model, build_model
 from fledge.progress import progress_bar
 from fledge.reports.page import Page, cell
@@ -176,7 +176,7 @@ def test_a_chart_is_updated_once_a_second_and_takes_little_time_for_curves(monke
     monkeypatch.setattr(chart.time, "monotonic", lambda: now)
     monkeypatch.setattr(chart, "draw", draw)
     cell, rows = Shown(), []
-    shown = chart.Chart("run", 1000, cell)
+    shown = chart.LossChart("run", 1000, cell)
     shown.rows = lambda: rows
     for step in range(1000):  # a hundred seconds
         rows.append({**dict.fromkeys(chart.NUMBERS, ""), "step": str(step + 1), "loss": "3.0"})
@@ -215,11 +215,11 @@ def model_of(tokenizer: fledge.CharacterTokenizer, **settings: object) -> Model:
 
 
 @pytest.fixture(scope="module")
-def seen(tokenizer: fledge.CharacterTokenizer) -> Look:
+def seen(tokenizer: fledge.CharacterTokenizer) -> ReadText:
     return look(model_of(tokenizer), tokenizer, "the hen <b>sat</b> on the egg")
 
 
-def test_the_pictures_of_attention_are_its_weights(seen: Look) -> None:
+def test_the_pictures_of_attention_are_its_weights(seen: ReadText) -> None:
     body = seen.attention(layer=1, head=2, token=5).body
     assert is_plain(body)
     weights = seen.inside.attention[0](1).numpy()
@@ -233,7 +233,7 @@ def test_the_pictures_of_attention_are_its_weights(seen: Look) -> None:
     np.testing.assert_allclose(grounds, 0.7 * shares, atol=0.01)
 
 
-def test_shades_and_tips_tell_the_loss(seen: Look) -> None:
+def test_shades_and_tips_tell_the_loss(seen: ReadText) -> None:
     body = seen.losses().body
     assert is_plain(body)
     with torch.inference_mode():
@@ -262,7 +262,7 @@ def test_every_architecture_is_a_cell(tokenizer: fledge.CharacterTokenizer, arch
             found.attention()
 
 
-def test_a_wrong_place_is_refused(seen: Look) -> None:
+def test_a_wrong_place_is_refused(seen: ReadText) -> None:
     for chosen in ({"layer": 3}, {"head": 0}, {"token": 99}):
         with pytest.raises(FledgeError, match="is not there: there are"):
             seen.attention(**chosen)

@@ -64,6 +64,22 @@ def atomic_write(path: Path | str) -> Iterator[IO[bytes]]:
     sync_folder(path.parent)
 
 
+def to_bytes(text: str | bytes) -> bytes:
+    """UTF-8 of a text; lone surrogates, which UTF-8 forbids, keep their three-byte form, so that nothing is lost.
+
+    >>> to_bytes("a\\ud800")
+    b'a\\xed\\xa0\\x80'
+    """
+    if isinstance(text, bytes):
+        return text
+    if not isinstance(text, str):
+        raise FledgeError(f"a text is a {type(text).__name__}; texts are str or bytes.")
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+
+
 def require_utf8(path: Path, what: str) -> None:
     """Refuse a place that safetensors could not read from, before anything is written there."""
     try:

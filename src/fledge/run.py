@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fledge.bundle import Bundle
     from fledge.corpus import Corpus
     from fledge.evaluation import Evaluation
-    from fledge.evaluation.look import Look
+    from fledge.evaluation.look import ReadText
     from fledge.generation.results import Generations
     from fledge.model import Model
     from fledge.notebook import Html
@@ -393,7 +393,7 @@ class Run:
 
         return overfit_one_batch(self.config, self.tokenizer.vocab_size, self.windows("train"), tell)
 
-    def inside(self, text: str, *, paragraphs: bool = False) -> Look:
+    def inside(self, text: str, *, paragraphs: bool = False) -> ReadText:
         """What happens in the model as it reads a text; in a notebook, the last line of a cell shows it.
 
         With `paragraphs`, each paragraph is a document of its own, which sees no other.

@@ -16,7 +16,7 @@ from fledge.bundle.exchange import export_bundle
 from fledge.bundle.hub import local_bundle, push_bundle
 from fledge.cli import main
 from fledge.corpus import fetch
-from fledge.corpus.hub import address_of, is_hub, parse
+from fledge.corpus.hub import address_of, is_hub, parse_address
 from fledge.errors import FledgeError
 from fledge.runs import find_bundle
 from fledge.tokenizer import Tokenizer
@@ -209,7 +209,7 @@ def test_a_file_that_is_not_what_the_hub_said_is_thrown_away(
 def test_what_is_no_address_is_refused(place: str) -> None:
     assert is_hub(place)
     with pytest.raises(FledgeError, match="Write hf://owner/name"):
-        parse(place)
+        parse_address(place)
 
 
 def cli(monkeypatch: pytest.MonkeyPatch, *words: object) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import fledge.corpus.fetch
 from fledge.corpus import Corpus
-from fledge.corpus.fetch import Named, Remote, download, fetch
+from fledge.corpus.fetch import Named, Remote, download, fetch_corpus
 from fledge.errors import FledgeError
 
 DATA = os.urandom(300_000)
@@ -137,22 +137,22 @@ def test_wrong_content_is_refused(server, tmp_path):
 
 def test_what_is_not_there_and_nobody_who_answers(server, tmp_path):
     with pytest.raises(FledgeError, match="answers 404"):
-        fetch(server.address.replace("text", "missing"), tmp_path, progress=False)
+        fetch_corpus(server.address.replace("text", "missing"), tmp_path, progress=False)
     with pytest.raises(FledgeError, match="can't be fetched now"):
-        fetch("http://127.0.0.1:9/text.txt", tmp_path, progress=False)
+        fetch_corpus("http://127.0.0.1:9/text.txt", tmp_path, progress=False)
     with pytest.raises(FledgeError, match="Did you mean tinystories"):
-        fetch("tinystory", tmp_path)
+        fetch_corpus("tinystory", tmp_path)
 
 
 def test_nobody_who_answers_is_known_at_once(tmp_path, monkeypatch):
     """Without a network the sentence comes before any pause, and does not promise that nothing was kept."""
     monkeypatch.setattr(fledge.corpus.fetch, "PAUSE", 60.0)
     with pytest.raises(FledgeError, match=r"can't be fetched now: Connection refused\.$"):
-        fetch("http://127.0.0.1:9/text.txt", tmp_path, progress=False)
+        fetch_corpus("http://127.0.0.1:9/text.txt", tmp_path, progress=False)
 
 
 def test_a_name_in_any_letters_is_fetched_under_it(server, tmp_path):
-    (path,) = fetch(server.address.replace("text", "a café"), tmp_path, progress=False)
+    (path,) = fetch_corpus(server.address.replace("text", "a café"), tmp_path, progress=False)
     assert path == tmp_path / "a café.txt"
     assert path.read_bytes() == DATA
     assert server.paths == ["/a%20caf%C3%A9.txt"]
@@ -170,7 +170,7 @@ def test_a_name_in_any_letters_is_fetched_under_it(server, tmp_path):
 )
 def test_addresses_that_name_no_file(tmp_path, address, sentence):
     with pytest.raises(FledgeError, match=sentence):
-        fetch(address, tmp_path, progress=False)
+        fetch_corpus(address, tmp_path, progress=False)
 
 
 def test_no_room_on_the_disk_is_known_before(server, tmp_path, monkeypatch):
@@ -192,7 +192,7 @@ def test_a_named_corpus_is_used_by_its_name(server, tmp_path, monkeypatch):
     monkeypatch.setenv("FLEDGE_CORPORA", str(tmp_path))
     with pytest.raises(FledgeError, match="Fetch it: fledge corpus fetch stories"):
         Corpus.open("stories")
-    fetch("stories", progress=False)
+    fetch_corpus("stories", progress=False)
     corpus = Corpus.open("stories")
     assert len(list(corpus.documents("train"))) == 50
     assert len(list(corpus.documents("validation"))) == 50
@@ -210,21 +210,21 @@ def unknown(server, tmp_path, monkeypatch):
 def test_what_the_server_publishes_is_compared_and_kept(server, unknown):
     server.published = hashlib.sha256(b"other bytes").hexdigest()
     with pytest.raises(FledgeError, match="does not match its checksum"):
-        fetch("unknown", progress=False)
+        fetch_corpus("unknown", progress=False)
     assert not unknown.exists()
     server.published = DIGEST
-    assert fetch("unknown", progress=False) == [unknown]
+    assert fetch_corpus("unknown", progress=False) == [unknown]
     assert unknown.with_name("text.txt.sha256").read_text() == f"{DIGEST}  text.txt\n"
     unknown.write_bytes(DATA[::-1])
     with pytest.raises(FledgeError, match="text.txt does not match its checksum.*changed or damaged"):
-        fetch("unknown", progress=False)
+        fetch_corpus("unknown", progress=False)
 
 
 def test_where_nothing_is_published_the_first_copy_is_the_measure(server, unknown):
-    fetch("unknown", progress=False)
+    fetch_corpus("unknown", progress=False)
     server.data, server.tag = DATA[::-1], '"two"'
     unknown.unlink()
     with pytest.raises(FledgeError, match=r"stored in .*text.txt.sha256; remove it to accept the new file"):
-        fetch("unknown", progress=False)
+        fetch_corpus("unknown", progress=False)
     unknown.with_name("text.txt.sha256").unlink()
-    assert fetch("unknown", progress=False)[0].read_bytes() == DATA[::-1]
+    assert fetch_corpus("unknown", progress=False)[0].read_bytes() == DATA[::-1]

@@ -17,7 +17,7 @@ from fledge.corpus import Corpus
 from fledge.errors import FledgeError
 from fledge.evaluation.memorised import continued, memorised, training_store, without_leaks
 from fledge.model import build_model
-from fledge.reports.memorised import add_memorised, add_memorised_arms, measured
+from fledge.reports.memorised import add_memorised, add_memorised_arms, measure_memorised
 from fledge.reports.page import Page
 from fledge.run import Run
 from fledge.tokens import write_store
@@ -81,7 +81,7 @@ def test_a_text_too_long_for_an_index_in_a_report_is_said(store, monkeypatch):
     assert "Not measured" in page.markdown()
     PassageIndex.of(store)
     monkeypatch.setattr("fledge.evaluation.memorised.memorised", lambda *_: "measured")
-    assert measured(MagicMock(tokens=store)) == "measured"
+    assert measure_memorised(MagicMock(tokens=store)) == "measured"
 
 
 def test_the_training_tokens_are_found_beside_a_checkpoint_or_asked_for(store, tmp_path):
@@ -119,7 +119,7 @@ def test_a_model_that_learned_its_text_by_heart_is_called_that_and_shows_its_sou
     }
     run = Run(parse(RunConfig, given), tmp_path / "run", quiet=True)
     run.train()
-    assert measured(run).by_heart
+    assert measure_memorised(run).by_heart
     (result,) = run.generate(["And God said, Let the waters"], temperature=0, max_tokens=60)
     index = PassageIndex.of(training_store(tmp_path / "run", run.config))
     found = max(index.sources(result.ids, run.tokenizer), key=lambda one: one.length)

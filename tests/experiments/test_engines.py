@@ -22,7 +22,7 @@ from fledge.experiments.largest import Largest, largest_batch
 from fledge.experiments.plan import Arm, Pace, check_corpus
 from fledge.experiments.space import parse_axis
 from fledge.experiments.sweep import sweep
-from fledge.experiments.timing import Cost, fit
+from fledge.experiments.timing import Cost, steps_that_fit
 from fledge.experiments.trials import Outcome, by_arm
 from fledge.experiments.watch import GivenUp, Watch, level
 from fledge.files import write_json
@@ -236,10 +236,10 @@ def test_rates_and_batches_up_to_the_largest_see_the_same_windows(config, tmp_pa
 
 
 def test_a_budget_is_shared_by_what_the_trials_cost() -> None:
-    steps, windows = fit([Cost(0.1, 0.001), Cost(0.3, 0.003)], 400, "400s", 512)
+    steps, windows = steps_that_fit([Cost(0.1, 0.001), Cost(0.3, 0.003)], 400, "400s", 512)
     assert steps * 0.4 + 10 * windows * 0.004 <= 0.7 * 400
     with pytest.raises(FledgeError, match="--budget 1s is too short for 2 trials"):
-        fit([Cost(0.1, 0.001)] * 2, 1, "1s", 512)
+        steps_that_fit([Cost(0.1, 0.001)] * 2, 1, "1s", 512)
 
 
 def test_a_budget_that_cannot_be_met_is_refused_in_its_first_tenth_with_one_that_can(config, monkeypatch) -> None:

@@ -10,12 +10,12 @@ import pytest
 from fledge.accounting import Account
 from fledge.config import ModelConfig, RunConfig, load_recipe, override_config, recipe_names
 from fledge.errors import FledgeError
-from fledge.experiments.compare import ARCHITECTURES, Work, arm_config, compare, moved
+from fledge.experiments.compare import ARCHITECTURES, ArmCosts, arm_config, compare, moved
 from fledge.experiments.findings import without_budget
 from fledge.experiments.match import TOLERANCE, same_parameters, same_work, spread
 from fledge.experiments.plan import Arm, ExperimentPlan, Pace, make_plan, warm_up
 from fledge.experiments.ranking import how_matched
-from fledge.experiments.timing import Clock, Cost
+from fledge.experiments.timing import Cost, CostClock
 from fledge.experiments.trials import Outcome
 
 TEXT = Path(__file__).parents[2] / "CONTRIBUTING.md"
@@ -135,9 +135,9 @@ def test_steps_of_matched_flops_are_kept_with_the_plan_and_nothing_is_left_where
 def test_matched_time_is_by_measured_steps_and_says_their_ratio(
     config: RunConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(Clock, "cost", lambda self, config: Cost(0.01 * config.model.width, 0.001))
+    monkeypatch.setattr(CostClock, "cost", lambda self, config: Cost(0.01 * config.model.width, 0.001))
     arms = [Arm("a"), Arm("b", ("model.width=40",))]
-    facts = Work(["a", "b"], [config, config], arms, "time", 300, tmp_path).facts(config, 200, longer=True)
+    facts = ArmCosts(["a", "b"], [config, config], arms, "time", 300, tmp_path).facts(config, 200, longer=True)
     assert spread(facts["step_costs"][name] * facts["arm_steps"][name] for name in "ab") <= TOLERANCE
     plan = ExperimentPlan("compare", "?", {}, tuple(arms), (0,), facts)
     assert "2.5 times that for b" in how_matched(plan, [], "time")

@@ -18,13 +18,13 @@ from fledge.config import load_recipe, override_config
 from fledge.errors import FledgeError
 from fledge.evaluation import KneserNey
 from fledge.experiments import engines, findings, landscape, trials
-from fledge.experiments.ablate import BASE, ablate, answer, group_arms, parse_arm
+from fledge.experiments.ablate import BASE, ablate, ablation_answer, group_arms, parse_arm
 from fledge.experiments.compare import compare
 from fledge.experiments.engines import Engine, Job, alone_in
 from fledge.experiments.plan import Arm, ExperimentPlan, with_shared_data, with_windows
 from fledge.experiments.space import Axis, grid, parse_axis
 from fledge.experiments.sweep import changes_of, equal_windows, matrix_rates, samples_sentence, sweep
-from fledge.experiments.timing import Clock, Cost, fit, gain
+from fledge.experiments.timing import Cost, CostClock, gain, steps_that_fit
 from fledge.experiments.trials import Outcome, Trial, check_arms, run_trial, trial_folder
 from fledge.files import write_json
 from fledge.reports.page import Page
@@ -205,17 +205,17 @@ def test_what_is_no_better_than_counting_is_not_compared() -> None:
     runs = [
         outcome(arm, seed, loss + seed / 100) for arm, loss in ((BASE, 2.0), ("a", 1.5), ("b", 2.5)) for seed in (0, 1)
     ]
-    said = answer(plan([BASE, "a", "b"], 2), runs, "validation_loss", {BASE: 3.0, "a": 1.2, "b": 3.0})
+    said = ablation_answer(plan([BASE, "a", "b"], 2), runs, "validation_loss", {BASE: 3.0, "a": 1.2, "b": 3.0})
     assert "No better than counting tokens, so nothing was learned to compare: a." in said
     assert "Better" not in said
     assert "b +0.5" in said
-    weak = answer(plan([BASE, "a", "b"], 2), runs, "validation_loss", {BASE: 1.9, "a": 1.2, "b": 3.0})
+    weak = ablation_answer(plan([BASE, "a", "b"], 2), runs, "validation_loss", {BASE: 1.9, "a": 1.2, "b": 3.0})
     assert weak.startswith("No conclusion: the recipe itself did not get below the 1.900 nats of counting tokens")
 
 
 def test_a_base_that_diverged_in_part_is_told() -> None:
     outcomes = [outcome(BASE, 0, 2.0), outcome(BASE, 1, None, "diverged"), outcome("a", 0, 2.5), outcome("a", 1, 2.6)]
-    said = answer(plan([BASE, "a"], 2), outcomes, "validation_loss")
+    said = ablation_answer(plan([BASE, "a"], 2), outcomes, "validation_loss")
     assert said.startswith("The recipe itself diverged with 1 of 2 seeds")
 
 
@@ -321,7 +321,7 @@ def test_a_plan_of_fixed_steps_is_taken_up_where_tokens_are_the_same_for_all(con
 def test_unequal_tokens_are_said_with_what_would_make_them_equal(config, tmp_path: Path) -> None:
     runs, axes = [outcome("a", tokens=128), outcome("b", tokens=256)], [Axis("tokens.context_length", (8, 16))]
     points = {"a": {"tokens.context_length": 8}, "b": {"tokens.context_length": 16}}
-    given = landscape.answer(runs, axes, points, "validation_loss", whole=True, equal_samples=True)
+    given = landscape.sweep_answer(runs, axes, points, "validation_loss", whole=True, equal_samples=True)
     assert "on 128 to 256: --equal-samples gives them equally many windows, and these differ in length" in given
     assert "with --equal-samples" not in given
     batches = findings.unequal_tokens([outcome("a", tokens=64), outcome("b", tokens=640)], [BATCH, RATE])
@@ -349,13 +349,13 @@ def points_of(rates: list[float], batches: list[int], losses: list[float], seeds
 
 def test_rates_at_the_end_of_the_grid_are_no_law_of_batches() -> None:
     runs, axes, points = points_of([1e-3, 1e-2], [1, 256], [5.2, 6.7, 4.9, 6.6])
-    said = landscape.answer(runs, axes, points, "validation_loss", whole=True)
+    said = landscape.sweep_answer(runs, axes, points, "validation_loss", whole=True)
     assert "One seed shows no uncertainty" in said
     assert "The best learning_rate is the largest tried: a better one may lie beyond" in said
     assert "an end of the rates tried" in said
     assert "times the batch took" not in said
     runs, axes, points = points_of([1e-3, 3e-3, 1e-2, 1e-1], [1, 8], [3, 4, 2, 3, 3, 2, 4, 4], seeds=2)
-    said = landscape.answer(runs, axes, points, "validation_loss", whole=True)
+    said = landscape.sweep_answer(runs, axes, points, "validation_loss", whole=True)
     assert "8 times the batch took 3.33 times the rate" in said
     assert "One seed" not in said
 
@@ -365,15 +365,17 @@ def test_an_ablation_claims_only_what_stands_out() -> None:
     losses = {BASE: [2.0, 2.1], "no norm": [2.5, 2.6], "wide": [1.8, 2.6], "odd": [1.9, 2.0]}
     runs = [outcome(arm, seed, loss) for arm, found in losses.items() for seed, loss in enumerate(found)]
     runs.append(outcome("hot", 0, None, "diverged"))
-    said = answer(plan(arms, 2), runs, "validation_loss")
+    said = ablation_answer(plan(arms, 2), runs, "validation_loss")
     assert re.search(r"Worse than the recipe as it is: no norm \+0\.5000 ± 0\.0\d+\.", said)
     assert re.search(r"Better: odd -0\.1000 ± 0\.0\d+\.", said)
     assert re.search(r"No difference shown: wide \+0\.1500 ± \d", said)
     assert "Training diverged: hot." in said
-    alone = answer(plan(arms), [run for run in runs if run.seed == 0], "validation_loss")
+    alone = ablation_answer(plan(arms), [run for run in runs if run.seed == 0], "validation_loss")
     assert "One seed shows no uncertainty, so no difference is shown yet" in alone
     assert "Worse" not in alone
-    assert answer(plan([BASE]), [outcome(BASE, 0, None, "diverged")], "validation_loss").startswith("No conclusion")
+    assert ablation_answer(plan([BASE]), [outcome(BASE, 0, None, "diverged")], "validation_loss").startswith(
+        "No conclusion"
+    )
 
 
 def test_the_windows_are_all_ways_that_a_transformer_can_use(config) -> None:
@@ -557,7 +559,7 @@ def test_counting_tokens_is_a_unigram_model_without_its_memory(config, tmp_path:
 
 
 def test_a_look_at_a_machine_is_short_when_there_are_hundreds(tmp_path: Path, monkeypatch) -> None:
-    clock = Clock(tmp_path, budget=2000.0)
+    clock = CostClock(tmp_path, budget=2000.0)
     assert clock.least() == 10.0
     monkeypatch.setattr(clock, "began", clock.began - 101.0)
     assert clock.least() == 1.0
@@ -565,11 +567,13 @@ def test_a_look_at_a_machine_is_short_when_there_are_hundreds(tmp_path: Path, mo
 
 def test_several_at_once_make_a_budget_longer_and_the_advice_shorter() -> None:
     costs = [Cost(step=0.1, window=0.001)] * 2
-    assert fit(costs, 60, "1m", 32, gain=2.0).steps == pytest.approx(2 * fit(costs, 60, "1m", 32).steps, rel=0.1)
+    assert steps_that_fit(costs, 60, "1m", 32, gain=2.0).steps == pytest.approx(
+        2 * steps_that_fit(costs, 60, "1m", 32).steps, rel=0.1
+    )
     needs = []
     for gain_ in (1.0, 4.0):
         with pytest.raises(FledgeError, match=r"Give about (\d+)m") as error:
-            fit([Cost(step=60.0, window=0.1)] * 2, 60, "1m", 32, gain_)
+            steps_that_fit([Cost(step=60.0, window=0.1)] * 2, 60, "1m", 32, gain_)
         needs.append(int(re.search(r"about (\d+)m", str(error.value))[1]))  # type: ignore[index]
     assert needs[1] < needs[0] / 3
 
@@ -638,9 +642,9 @@ def test_a_signal_at_the_end_of_a_trial_stops_those_that_follow(config, tmp_path
         Stops.last_signal = time.monotonic()
         return real(place)
 
-    real = trials.measured
+    real = trials.last_metrics
     monkeypatch.setattr(Stops, "last_signal", -1.0)
-    monkeypatch.setattr(trials, "measured", measured)
+    monkeypatch.setattr(trials, "last_metrics", measured)
     with pytest.raises(KeyboardInterrupt):
         run_trial(Trial("a", override_config(config, ["schedule.warmup_steps=9"])), tmp_path)
     assert (tmp_path / "trials" / "a-seed0" / "outcome.json").is_file(), "what was done is kept"
@@ -665,6 +669,6 @@ def test_the_lowest_of_several_names_those_it_is_not_told_apart_from() -> None:
     runs = [outcome(arm, seed, loss) for arm, found in losses.items() for seed, loss in enumerate(found)]
     arms = tuple(Arm(name, (f"tokens.policy={name}",) if name != BASE else ()) for name in losses)
     asked = ExperimentPlan("ablate", "Which way of laying windows?", {}, arms, (0, 1), {})
-    said = answer(asked, runs, "validation_loss")
+    said = ablation_answer(asked, runs, "validation_loss")
     assert re.match(r"Lowest: full, with 2\.0400 ± [\d.]+, not told apart from .*packed", said)
     assert "after training on 64 tokens, padding included" in said

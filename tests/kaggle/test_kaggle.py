@@ -18,8 +18,8 @@ import pytest
 from fledge.config import ModelConfig, load_recipe, override_config
 from fledge.errors import FledgeError
 from fledge.kaggle import distribution, kernel
-from fledge.kaggle.kernel import changed, lengths, take_up, tokenize
-from fledge.kaggle.pack import pack, slug_of
+from fledge.kaggle.kernel import changed_settings, lengths, take_up, tokenize
+from fledge.kaggle.pack import pack_for_kaggle, slug_of
 from fledge.runs.metrics import Metrics
 
 TEXT = Path(__file__).parents[2] / "CONTRIBUTING.md"
@@ -90,7 +90,7 @@ def execute(notebook: Path, python: Path, environment: dict[str, str]) -> tuple[
 @pytest.mark.slow
 def test_the_notebook_installs_offline_trains_and_goes_on_in_the_next_version(text, tmp_path, elsewhere) -> None:
     """Run twice with a kernel that has no fledge: the second version takes up the first one's output and trains on."""
-    packed = pack(recipe(text), tmp_path / "first")
+    packed = pack_for_kaggle(recipe(text), tmp_path / "first")
     first, second = tmp_path / "input-1", tmp_path / "input-2"
     shutil.copytree(packed.folder / "dataset", first / "small-data")
     environment = {
@@ -110,7 +110,7 @@ def test_the_notebook_installs_offline_trains_and_goes_on_in_the_next_version(te
     assert {"small.zip", "metrics.csv", "report.html"} <= {path.name for path in results.iterdir()}
     assert "a new run" in printed
 
-    packed = pack(recipe(text, steps=6), tmp_path / "first")  # made again, longer
+    packed = pack_for_kaggle(recipe(text, steps=6), tmp_path / "first")  # made again, longer
     shutil.copytree(packed.folder / "dataset", second / "small-data")
     shutil.copytree(results, second / "small" / "output")
     environment |= {"FLEDGE_INPUT": str(second), "FLEDGE_WORKING": str(tmp_path / "working-2")}
@@ -216,7 +216,7 @@ def test_files_that_a_recipe_names_go_along(text: Path, tmp_path: Path) -> None:
         (folder / name).write_text("word " * 100)
     changes = [f'corpus.source=["{text}", "{folder}"]', f'corpus.validation_source="{text}"']
     config = load_recipe("akjv-demo", changes)
-    packed = pack(config, tmp_path / "out", user="someone")
+    packed = pack_for_kaggle(config, tmp_path / "out", user="someone")
     dataset = packed.folder / "dataset"
     kept = json.loads((dataset / "recipe.json").read_text())
     assert kept["corpus"]["source"] == ["./files/words.txt", "./files/texts"]
@@ -230,13 +230,13 @@ def test_files_that_a_recipe_names_go_along(text: Path, tmp_path: Path) -> None:
 
 def test_text_that_must_be_fetched_asks_for_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLEDGE_CORPORA", str(tmp_path / "none"))
-    packed = pack(load_recipe("tinystories"), tmp_path / "out")
+    packed = pack_for_kaggle(load_recipe("tinystories"), tmp_path / "out")
     assert json.loads((packed.folder / "notebook/kernel-metadata.json").read_text())["enable_internet"] is True
     assert "tinystories is fetched" in (packed.folder / "README.md").read_text()
     cell = json.loads((packed.folder / "notebook/fledge-tinystories.ipynb").read_text())["cells"][0]
     assert "A network is needed, for the text tinystories" in "".join(cell["source"])
     fetched = []
-    monkeypatch.setattr("fledge.corpus.fetch.fetch", fetched.append)
+    monkeypatch.setattr("fledge.corpus.fetch.fetch_corpus", fetched.append)
     with pytest.raises(FledgeError, match="not on this machine yet"):  # for nothing was really fetched
         tokenize(packed.folder / "dataset" / "recipe.json", tmp_path / "working")
     assert fetched == ["tinystories"]
@@ -245,7 +245,7 @@ def test_text_that_must_be_fetched_asks_for_the_network(tmp_path: Path, monkeypa
 def test_packing_again_keeps_what_is_a_persons_own(text: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     config = override_config(recipe(text), ["corpus.source=~/words.txt"])
-    pack(config, tmp_path / "out", user="someone")
+    pack_for_kaggle(config, tmp_path / "out", user="someone")
     kept = json.loads((tmp_path / "out/dataset/recipe.json").read_text())
     assert kept["corpus"]["source"] == ["./files/words.txt"]
     metadata = tmp_path / "out/notebook/kernel-metadata.json"
@@ -253,30 +253,30 @@ def test_packing_again_keeps_what_is_a_persons_own(text: Path, tmp_path: Path, m
     (tmp_path / "out/results").mkdir()
     (tmp_path / "out/results/model.zip").write_bytes(b"a model")
     monkeypatch.chdir(tmp_path / "out")
-    pack(override_config(config, ["training.steps=8"]), Path())
+    pack_for_kaggle(override_config(config, ["training.steps=8"]), Path())
     assert (tmp_path / "out/results/model.zip").read_bytes() == b"a model"
     kernel = json.loads(metadata.read_text())
     assert (kernel["id"], kernel["kernel_sources"]) == ("someone/fledge-small", ["someone/fledge-small"])
     assert json.loads((tmp_path / "out/dataset/recipe.json").read_text())["training"]["steps"] == 8
     (tmp_path / "out/notebook/results").mkdir()
     with pytest.raises(FledgeError, match=r"notebook/results would be lost"):
-        pack(config, tmp_path / "out")
+        pack_for_kaggle(config, tmp_path / "out")
     (tmp_path / "out/notebook/results").rmdir()
     for mine in ("notebook/mine.ipynb", "dataset/files/mine.txt"):
         (tmp_path / "out" / mine).touch()
         with pytest.raises(FledgeError, match=f"{mine} would be lost"):
-            pack(config, tmp_path / "out")
+            pack_for_kaggle(config, tmp_path / "out")
         (tmp_path / "out" / mine).unlink()
     for mine in (f"notebook/{kernel['code_file']}", "dataset/recipe.json"):
         written = (tmp_path / "out" / mine).read_bytes()
         (tmp_path / "out" / mine).write_bytes(written + b" ")
         with pytest.raises(FledgeError, match=f"{mine} would be lost"):
-            pack(config, tmp_path / "out")
+            pack_for_kaggle(config, tmp_path / "out")
         (tmp_path / "out" / mine).write_bytes(written)
     own = {"is_private": False, "dataset_sources": [*kernel["dataset_sources"], "another/texts"]}
     metadata.write_text(json.dumps({**kernel, **own}))
     (tmp_path / "out/notebook.old").mkdir()
-    pack(config, tmp_path / "out", user="else")
+    pack_for_kaggle(config, tmp_path / "out", user="else")
     again = json.loads(metadata.read_text())
     assert (again["id"], again["is_private"]) == ("else/fledge-small", False)
     assert again["dataset_sources"] == ["else/fledge-small-data", "another/texts"]
@@ -285,25 +285,25 @@ def test_packing_again_keeps_what_is_a_persons_own(text: Path, tmp_path: Path, m
 
 def test_mistakes_are_answered_with_a_sentence(text: Path, tmp_path: Path) -> None:
     with pytest.raises(FledgeError, match="less than a minute"):
-        pack(recipe(text), tmp_path / "out", time="10s")
+        pack_for_kaggle(recipe(text), tmp_path / "out", time="10s")
     with pytest.raises(FledgeError, match="not a duration"):
-        pack(recipe(text), tmp_path / "out", time="soon")
+        pack_for_kaggle(recipe(text), tmp_path / "out", time="soon")
     with pytest.raises(FledgeError, match="standard input"):
-        pack(load_recipe("akjv-demo", ["corpus.source=-"]), tmp_path / "out")
+        pack_for_kaggle(load_recipe("akjv-demo", ["corpus.source=-"]), tmp_path / "out")
     with pytest.raises(FledgeError, match=r"nowhere\.txt"):
-        pack(load_recipe("akjv-demo", ["corpus.source=./nowhere.txt"]), tmp_path / "out")
+        pack_for_kaggle(load_recipe("akjv-demo", ["corpus.source=./nowhere.txt"]), tmp_path / "out")
     with pytest.raises(FledgeError, match=r"model\.architecture = ''\. Known: bdh"):
-        pack(recipe(text).model_copy(update={"model": ModelConfig(architecture="")}), tmp_path / "out")
+        pack_for_kaggle(recipe(text).model_copy(update={"model": ModelConfig(architecture="")}), tmp_path / "out")
     assert not (tmp_path / "out").exists()
     with pytest.raises(FledgeError, match="was not made by fledge kaggle"):
-        pack(recipe(text), tmp_path)
+        pack_for_kaggle(recipe(text), tmp_path)
 
 
 def test_an_installed_wheel_of_another_system_is_refused(text, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(distribution, "clone", lambda: None)
     monkeypatch.setattr(distribution, "tags", lambda found: ["cp312-abi3-macosx_11_0_arm64"])
     with pytest.raises(FledgeError, match="from a clone"):
-        pack(recipe(text), tmp_path / "out")
+        pack_for_kaggle(recipe(text), tmp_path / "out")
 
 
 def test_the_furthest_run_is_taken_up(tmp_path: Path) -> None:
@@ -325,11 +325,11 @@ def test_the_furthest_run_is_taken_up(tmp_path: Path) -> None:
 
 def test_a_resumed_run_takes_the_length_of_the_new_recipe_and_says_what_it_does_not(text, tmp_path) -> None:
     (tmp_path / "recipe.json").write_text(recipe(text, steps=9).model_dump_json())
-    assert changed(tmp_path / "recipe.json", tmp_path / "run") == []
+    assert changed_settings(tmp_path / "recipe.json", tmp_path / "run") == []
     (tmp_path / "run").mkdir()
     before = override_config(recipe(text), ["model.layers=2"])
     (tmp_path / "run" / "config.json").write_text(before.model_dump_json())
-    assert changed(tmp_path / "recipe.json", tmp_path / "run") == ["model.layers = 2 there, 1 here"]
+    assert changed_settings(tmp_path / "recipe.json", tmp_path / "run") == ["model.layers = 2 there, 1 here"]
     assert lengths(tmp_path / "recipe.json") == ["--set=training.steps=9", "--set=training.tokens=none"]
 
 
@@ -346,18 +346,18 @@ def test_what_other_pythons_compile_with_goes_along(text: Path, tmp_path: Path, 
     if distribution.clone() is None:
         pytest.skip("fledge runs from a wheel here")
     monkeypatch.setattr(distribution, "fits_every_python", lambda found: False)
-    assert any("no network here" in note for note in pack(recipe(text), tmp_path / "without").notes)
+    assert any("no network here" in note for note in pack_for_kaggle(recipe(text), tmp_path / "without").notes)
     monkeypatch.setattr(distribution, "fetch_tools", fetched)
-    packed = pack(recipe(text), tmp_path / "with")
+    packed = pack_for_kaggle(recipe(text), tmp_path / "with")
     assert "cmake-4-py3-none-manylinux2014_x86_64.whl" in packed.wheels
     assert not any("no network" in note or "To compile" in note for note in packed.notes)
     monkeypatch.setattr(distribution, "fits_every_python", lambda found: True)
-    assert pack(recipe(text), tmp_path / "abi3").wheels == [name for name in packed.wheels if "cmake" not in name] or (
-        distribution.compiled_core() is None
-    )
+    assert pack_for_kaggle(recipe(text), tmp_path / "abi3").wheels == [
+        name for name in packed.wheels if "cmake" not in name
+    ] or (distribution.compiled_core() is None)
     monkeypatch.setattr(distribution, "fits_every_python", lambda found: False)
     monkeypatch.setattr(distribution, "needed", lambda roots, extras: ([], ["torch", "scikit-build-core"]))
-    said = pack(recipe(text), tmp_path / "fetched").notes
+    said = pack_for_kaggle(recipe(text), tmp_path / "fetched").notes
     assert [note for note in said if "Not carried" in note] == [
         "Not carried, as Kaggle and Colab have them or they are compiled: torch."
     ], "what was fetched is carried"

@@ -9,8 +9,8 @@ import pytest
 
 from fledge import Corpus, FledgeError, train_bpe
 from fledge.tokenizer import CharacterTokenizer, WordTokenizer
-from fledge.tokenizer import compare as module
-from fledge.tokenizer.compare import Measurement, compare, fastest, limited
+from fledge.tokenizer import compare_tokenizers as module
+from fledge.tokenizer.compare import Measurement, clearly_fastest, compare_tokenizers, limited
 
 STORIES = ["the little dog ran to the little cat"] * 40
 LAWS = ["notwithstanding the foregoing provisions hereof"] * 40
@@ -22,7 +22,7 @@ def test_a_tokenizer_compresses_best_at_home() -> None:
         "stories": Corpus.from_documents(STORIES, validation_fraction=0),
         "laws": Corpus.from_documents(LAWS, validation_fraction=0),
     }
-    ratio = {(one.tokenizer, one.corpus): one.bytes_per_token for one in compare(tokenizers, corpora)}
+    ratio = {(one.tokenizer, one.corpus): one.bytes_per_token for one in compare_tokenizers(tokenizers, corpora)}
     assert len(ratio) == 4
     assert ratio["stories", "stories"] > ratio["laws", "stories"]
     assert ratio["laws", "laws"] > ratio["stories", "laws"]
@@ -32,7 +32,7 @@ def test_the_ratio_is_bytes_by_tokens_of_each_document() -> None:
     documents = ["wörter", "und Wörter"]
     corpus = Corpus.from_documents(documents, validation_fraction=0)
     words = WordTokenizer.train(documents)
-    (measured,) = compare({"words": words}, {"documents": corpus})
+    (measured,) = compare_tokenizers({"words": words}, {"documents": corpus})
     assert measured.source_bytes == sum(len(text.encode()) for text in documents)
     assert measured.tokens == sum(len(words.encode(text)) for text in documents)
     assert measured.width == 16
@@ -62,14 +62,14 @@ def test_a_limit_keeps_documents_whole() -> None:
 def test_nothing_to_compare_on_is_told() -> None:
     corpus = Corpus.from_documents([], validation_fraction=0)
     with pytest.raises(FledgeError, match=r"no text|no documents"):
-        compare({"characters": CharacterTokenizer([])}, {"nothing": corpus})
+        compare_tokenizers({"characters": CharacterTokenizer([])}, {"nothing": corpus})
 
 
 def test_files_are_compared_with_their_special_tokens(tmp_path: Path) -> None:
     path = tmp_path / "stories.txt"
     path.write_text("<|endoftext|>".join(STORIES))
     tokenizer = train_bpe(path, 270, ["<|endoftext|>"])
-    (measured,) = compare({"own": tokenizer}, {"file": Corpus.open(path, validation_fraction=0)})
+    (measured,) = compare_tokenizers({"own": tokenizer}, {"file": Corpus.open(path, validation_fraction=0)})
     assert measured.source_bytes == sum(map(len, STORIES))
 
 
@@ -92,7 +92,7 @@ def test_speed_is_the_best_of_short_passes(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(module.time, "perf_counter", lambda: Timed.clock)
     monkeypatch.setattr(module, "TIMED", 4)
     corpus = Corpus.from_documents(["aaaa", "bbbb", "cccc"], validation_fraction=0)
-    (slow, quick) = compare({"slow": Timed([9, 3, 4, 5]), "quick": Timed([9, 2, 7, 1])}, {"letters": corpus})
+    (slow, quick) = compare_tokenizers({"slow": Timed([9, 3, 4, 5]), "quick": Timed([9, 2, 7, 1])}, {"letters": corpus})
     assert (slow.source_bytes, slow.tokens, slow.seconds, slow.spread) == (12, 12, 9.0, 6.0)
     assert (quick.seconds, quick.spread) == (3.0, 18.0)
     assert slow.record()["spread"] == 6.0
@@ -103,5 +103,5 @@ def test_no_fastest_is_named_within_the_spread() -> None:
     for seconds, spread, named in ((1.3, 0.1, True), (1.3, 0.4, False), (1.05, 0.0, False), (1.0, 0.0, False)):
         other = Measurement("other", "x", 100, 50, seconds, 16, spread)
         for measured in ([one, other], [other, one]):
-            assert fastest(measured) == (one if named else None)
-    assert fastest([one]) == one
+            assert clearly_fastest(measured) == (one if named else None)
+    assert clearly_fastest([one]) == one

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from fledge import FledgeError
-from fledge.tokenizer import fetch as fetching
-from fledge.tokenizer.fetch import cached, fetch, place_of
+from fledge.tokenizer import fetch_tokenizer as fetching
+from fledge.tokenizer.fetch import cached, fetch_tokenizer, place_of
 from fledge.tokenizer.ranks import ENCODINGS, Encoding
 
 CONTENT = b"".join(b"line %d of a file to fetch\n" % number for number in range(20_000))
@@ -75,16 +75,16 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Server]:
 def test_a_file_is_fetched_once(server: Server) -> None:
     with pytest.raises(FledgeError, match="fledge tokenizer fetch gpt2"):
         cached("gpt2")
-    place = fetch("gpt2")
+    place = fetch_tokenizer("gpt2")
     assert place.read_bytes() == CONTENT
-    assert fetch("gpt2") == place == cached("gpt2") == place_of("gpt2")
+    assert fetch_tokenizer("gpt2") == place == cached("gpt2") == place_of("gpt2")
     assert server.requests == [None]
     assert [path.name for path in place.parent.iterdir()] == ["gpt2.tiktoken"]
 
 
 def test_a_broken_connection_is_resumed(server: Server) -> None:
     server.cut = 200_000
-    fetch("gpt2")
+    fetch_tokenizer("gpt2")
     assert server.requests[0] is None
     assert server.requests[1:] == ["bytes=200000-", "bytes=400000-"]
 
@@ -93,7 +93,7 @@ def test_what_an_earlier_command_left_is_used(server: Server) -> None:
     place = place_of("gpt2")
     place.parent.mkdir(parents=True)
     place.with_name("gpt2.tiktoken.partial").write_bytes(CONTENT[:1000])
-    assert fetch("gpt2").read_bytes() == CONTENT
+    assert fetch_tokenizer("gpt2").read_bytes() == CONTENT
     assert server.requests == ["bytes=1000-"]
 
 
@@ -102,35 +102,35 @@ def test_a_server_that_can_not_resume_sends_all_again(server: Server) -> None:
     place = place_of("gpt2")
     place.parent.mkdir(parents=True)
     place.with_name("gpt2.tiktoken.partial").write_bytes(b"other")
-    assert fetch("gpt2").read_bytes() == CONTENT
+    assert fetch_tokenizer("gpt2").read_bytes() == CONTENT
 
 
 def test_the_wrong_content_is_thrown_away(server: Server) -> None:
     server.content = CONTENT.replace(b"1", b"2")
     with pytest.raises(FledgeError, match="does not match its checksum"):
-        fetch("gpt2")
+        fetch_tokenizer("gpt2")
     assert list(place_of("gpt2").parent.iterdir()) == []
 
 
 def test_a_file_changed_in_the_cache_is_noticed(server: Server) -> None:
-    fetch("gpt2").write_bytes(b"changed")
+    fetch_tokenizer("gpt2").write_bytes(b"changed")
     with pytest.raises(FledgeError, match="checksum"):
         cached("gpt2")
-    assert fetch("gpt2").read_bytes() == CONTENT
+    assert fetch_tokenizer("gpt2").read_bytes() == CONTENT
 
 
 def test_an_answer_without_the_file_is_told(server: Server) -> None:
     server.status = 404
     with pytest.raises(FledgeError, match="answers 404"):
-        fetch("gpt2")
+        fetch_tokenizer("gpt2")
 
 
 def test_a_connection_that_keeps_breaking_keeps_what_came(server: Server) -> None:
     server.cut = 1000
     with pytest.raises(FledgeError, match="the same command goes on from there"):
-        fetch("gpt2")
+        fetch_tokenizer("gpt2")
     server.cut = None
-    assert fetch("gpt2").read_bytes() == CONTENT
+    assert fetch_tokenizer("gpt2").read_bytes() == CONTENT
 
 
 def test_no_network_is_one_sentence(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,12 +139,12 @@ def test_no_network_is_one_sentence(server: Server, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(socket, "create_connection", nowhere)
     with pytest.raises(FledgeError, match=r"name resolution.*Without a network, copy gpt2.tiktoken"):
-        fetch("gpt2")
+        fetch_tokenizer("gpt2")
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:
     with pytest.raises(FledgeError, match="Did you mean gpt2"):
-        fetch("gpt-2")
+        fetch_tokenizer("gpt-2")
     assert cached("elsewhere") is None
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fledge.tokenizer.unicode import WINDOW, code_points, flaws, text_facts, why_invisible
+from fledge.tokenizer.unicode import WINDOW, code_points, flaws, string_sizes, why_invisible
 
 # Bytes near the borders of the rules: leads, continuations, and the second bytes that some leads forbid.
 BORDERS = bytes.fromhex("00 41 7F 80 8F 90 9F A0 BF C0 C1 C2 DF E0 E1 ED EF F0 F3 F4 F5 F7 F8 FB FC FD FE FF")
@@ -95,7 +95,7 @@ def test_the_visible_is_left_alone(character: str) -> None:
 
 
 def test_facts_of_a_string() -> None:
-    facts = text_facts("e\u0301\u200b😀")
+    facts = string_sizes("e\u0301\u200b😀")
     assert (facts.code_points, facts.utf8_bytes, facts.utf16_bytes, facts.utf32_bytes) == (4, 10, 10, 16)
     assert facts.invisible == 1
     assert not facts.composed

@@ -28,7 +28,7 @@ import fledge.tokens.scratch
 import fledge.tokens.work
 from fledge.cli.tokens import _summary
 from fledge.config import TokensConfig
-from fledge.corpus import Batch, Corpus, Cursor, Text
+from fledge.corpus import Corpus, Cursor, DocumentBatch, Text
 from fledge.errors import FledgeError
 from fledge.tokens import Loader, TokenStore, make_windows, store_on_the_fly, write_store
 from fledge.tokens.adopt import import_tokens
@@ -76,7 +76,7 @@ def test_encoding_in_place_equals_encoding_one_by_one(documents, between, ended,
     text = Text.between(data, b"<|endoftext|>")
     parts = np.array(flags[: len(text)], np.uint8)
     tokenizer = ByteTokenizer(ROLES[layout])
-    found = encode_batch(Batch(text, parts, Cursor(), 0, 0), tokenizer, special, 1)
+    found = encode_batch(DocumentBatch(text, parts, Cursor(), 0, 0), tokenizer, special, 1)
     for number, name in enumerate(("train", "validation", "test")):
         wanted = parts == number
         chosen = [document for document, keep in zip(text.documents(), wanted, strict=True) if keep]

@@ -12,9 +12,10 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
+from fledge.devices import synchronize
 from fledge.errors import FledgeError
 from fledge.training import bench, read_metrics
-from fledge.training.device import choose_device, choose_precision, largest_micro_batch, reseed, synchronize
+from fledge.training.device import choose_device, choose_precision, largest_micro_batch, reseed
 
 from .support import run, settings
 from .test_loop import poison
@@ -106,7 +107,7 @@ def test_randomness_follows_from_its_purpose_alone() -> None:
 def test_a_tracker_that_is_not_installed_is_an_error(tmp_path: Path, monkeypatch: Any) -> None:
     import fledge.training.records as module
 
-    monkeypatch.setattr(module, "installed", lambda package: False)
+    monkeypatch.setattr(module, "is_installed", lambda package: False)
     with pytest.raises(FledgeError, match="asks for wandb, which is not installed here"):
         run(settings(training={"trackers": "wandb"}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -118,7 +119,7 @@ def test_a_tracker_that_does_not_start_says_what_to_do(tmp_path: Path, monkeypat
     def refuse(**_: Any) -> None:
         raise RuntimeError("api_key not configured (no-tty).\n  call wandb.login(key=...)")
 
-    monkeypatch.setattr(module, "installed", lambda package: True)
+    monkeypatch.setattr(module, "is_installed", lambda package: True)
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=refuse))  # type: ignore[arg-type]
     sentence = r"wandb, .* did not start \(api_key not configured \(no-tty\)\. call .*\)\. Log in with: wandb login"
     with pytest.raises(FledgeError, match=sentence):
@@ -140,7 +141,7 @@ def test_trackers_go_back_with_the_run(tmp_path: Path, monkeypatch: Any) -> None
         def close(self) -> None: ...
 
     logged: list[float] = []
-    monkeypatch.setattr(module, "installed", lambda package: True)
+    monkeypatch.setattr(module, "is_installed", lambda package: True)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer))  # type: ignore[arg-type]
     hosted = SimpleNamespace(
         init=lambda **_: None,
@@ -169,7 +170,7 @@ def test_trackers_get_what_the_file_gets(tmp_path: Path, monkeypatch: Any) -> No
         log=lambda values, step: calls.append((step, sorted(values))),
         finish=lambda: calls.append("finished"),
     )
-    monkeypatch.setattr(module, "installed", lambda package: True)
+    monkeypatch.setattr(module, "is_installed", lambda package: True)
     monkeypatch.setitem(sys.modules, "trackio", library)  # type: ignore[arg-type]
     run(settings(training={"trackers": ["trackio"]}), tmp_path / "run")
     assert calls[0] == "fledge"

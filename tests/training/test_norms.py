@@ -11,7 +11,7 @@ from fledge.bundle import load_bundle
 from fledge.runs.metrics import COLUMNS
 from fledge.tokens import Batch
 from fledge.training import read_metrics
-from fledge.web.runs import read_metrics as metrics_of_the_page
+from fledge.web.runs import metrics_since as metrics_of_the_page
 
 from .support import TextWindows, run, settings, weights
 

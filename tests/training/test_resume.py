@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from fledge.errors import FledgeError
-from fledge.runs.checkpoints import find_bundle, sweep
+from fledge.runs.checkpoints import clear_remains, find_bundle
 from fledge.runs.metrics import TIME_COLUMNS
 from fledge.training import find_checkpoint, load_checkpoint, read_metrics
 from fledge.training.continuity import notable_changes
@@ -394,7 +394,7 @@ def test_a_checkpoint_that_a_kill_left_beside_its_name_gets_it_back(unbroken: Pa
     whole = sorted(folder.iterdir())[-1]
     whole.rename(folder / f"{whole.name}.partial")
     shutil.copytree(sorted(folder.iterdir())[0], folder / f"{whole.name}.old.partial")
-    sweep(tmp_path / "run")
+    clear_remains(tmp_path / "run")
     assert sorted(path.name for path in folder.iterdir()) == sorted(
         path.name for path in (unbroken / "checkpoints").iterdir()
     )

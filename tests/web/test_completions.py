@@ -15,7 +15,7 @@ from fledge.corpus import Corpus
 from fledge.generation.burst import Bursts
 from fledge.tokenizer import WordTokenizer, train_bpe
 from fledge.tokens import TokenStore, write_store
-from fledge.tokens.index import PassageIndex, Source
+from fledge.tokens.index import CopiedPassage, PassageIndex
 from fledge.web.app import create_app
 from tests.documentation import examples
 from tests.web.conftest import serving
@@ -231,7 +231,7 @@ def test_a_completion_names_its_sources_where_it_is_asked_to(learned: Path) -> N
     """At the end of a stream the same as at once; a text that is not asked about has none."""
     store = TokenStore.open(learned / "tokens")
     whole = sources_of(learned.parent, n=2).json()["choices"]
-    again = [Source(**source) for source in whole[0]["sources"]]
+    again = [CopiedPassage(**source) for source in whole[0]["sources"]]
     assert again
     tokens, starts = store.split("train").tokens, store.split("train").documents
     for source in again:

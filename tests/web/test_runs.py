@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from fledge.files import read_json
 from fledge.runs.metrics import Metrics
 from fledge.web import runs
-from fledge.web.runs import flatten, read_metrics, read_settings, summarise
+from fledge.web.runs import flatten, metrics_since, read_settings, summarise
 from tests.web.world import write_metrics
 
 
@@ -62,7 +62,7 @@ def test_no_damage_to_a_run_is_an_error_of_the_list(tmp_path: Path, damage: obje
     (run / "config.json").write_text("{}")
     damage(run)  # type: ignore[operator]
     assert summarise("run", run).name == "run"
-    assert read_metrics("run", run).run == "run"
+    assert metrics_since("run", run).run == "run"
 
 
 def test_curves_grow_by_what_is_new(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_curves_grow_by_what_is_new(tmp_path: Path) -> None:
         metrics.add(step=step, loss=5.0 - step / 10)
         with open(tmp_path / "metrics.csv", "ab") as torn:
             torn.write(b"99,12,1")  # as if a writer were in the middle of a line
-        answer = read_metrics("run", tmp_path, cursor)
+        answer = metrics_since("run", tmp_path, cursor)
         steps += answer.columns["step"]
         cursor = answer.cursor
         size = (tmp_path / "metrics.csv").stat().st_size
@@ -85,10 +85,10 @@ def test_curves_grow_by_what_is_new(tmp_path: Path) -> None:
 
 def test_a_file_that_was_replaced_is_read_from_the_beginning(tmp_path: Path) -> None:
     write_metrics(tmp_path, range(50), seed=1)
-    cursor = read_metrics("run", tmp_path).cursor
-    assert read_metrics("run", tmp_path, cursor).columns["step"] == []
+    cursor = metrics_since("run", tmp_path).cursor
+    assert metrics_since("run", tmp_path, cursor).columns["step"] == []
     write_metrics(tmp_path, range(20), seed=2)  # a run that went back to an earlier step
-    again = read_metrics("run", tmp_path, cursor)
+    again = metrics_since("run", tmp_path, cursor)
     assert again.reset
     assert again.columns["step"] == list(range(20))
 
@@ -96,26 +96,26 @@ def test_a_file_that_was_replaced_is_read_from_the_beginning(tmp_path: Path) -> 
 @pytest.mark.parametrize("cursor", ["", "x", "5", "-", "99999999999999999999999-0", "10-zzzz", "٣-00000000"])
 def test_a_cursor_that_is_none_means_the_beginning(tmp_path: Path, cursor: str) -> None:
     write_metrics(tmp_path, range(5), seed=1)
-    answer = read_metrics("run", tmp_path, cursor)
+    answer = metrics_since("run", tmp_path, cursor)
     assert answer.reset
     assert len(answer.columns["step"]) == 5
 
 
 def test_what_is_not_a_number_is_left_out_and_counted(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_text("step,loss\n1,nan\n2,inf\n3\n4,2.5\n")
-    answer = read_metrics("run", tmp_path)
+    answer = metrics_since("run", tmp_path)
     assert answer.columns == {"step": [1, 2, 4], "loss": [None, None, 2.5]}
     assert answer.unreadable == 1
 
 
 def test_a_field_or_a_line_without_end_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_text(f"step,loss\n1,2\n2,{'9' * 140_000}\n3,4\n")
-    answer = read_metrics("run", tmp_path)
+    answer = metrics_since("run", tmp_path)
     assert answer.columns == {"step": [1, 3], "loss": [2, 4]}
     assert answer.unreadable == 1
     with open(tmp_path / "metrics.csv", "ab") as file:
         file.write(b"5" * (9 << 20))
-    assert not read_metrics("run", tmp_path, answer.cursor).more  # asking again would give the same, for ever
+    assert not metrics_since("run", tmp_path, answer.cursor).more  # asking again would give the same, for ever
 
 
 def test_the_best_validation_loss_is_that_of_the_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def test_flops_follow_from_the_settings(client: TestClient) -> None:
 def test_a_model_beyond_all_numbers_has_curves_without_flops(world: Path, tmp_path: Path) -> None:
     run = shutil.copytree(world / "runs" / "alpha", tmp_path / "run")
     (run / "config.json").write_text(json.dumps({"model": {"width": 2 * 10**400, "heads": 1}}))
-    answer = read_metrics("run", run)
+    answer = metrics_since("run", run)
     assert answer.flops_per_token is None
     assert len(answer.columns["loss"]) == 41
 
@@ -188,7 +188,7 @@ def test_settings_beyond_all_reason_are_not_read_and_others_once(
     summary = summarise("run", tmp_path)
     assert "config.json has 40 MB" in (summary.problem or "")
     assert summary.step == 9
-    assert read_metrics("run", tmp_path).columns["step"] == list(range(10))
+    assert metrics_since("run", tmp_path).columns["step"] == list(range(10))
     assert reads == ["config.json"]
 
 

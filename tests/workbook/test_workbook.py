@@ -15,7 +15,7 @@ from fledge.experiments.timing import Cost
 from fledge.reports.page import Page
 from fledge.workbook import costs, plan, sweeps, texts, variants, write_workbook
 from fledge.workbook.book import ASKED, SECTIONS, Book
-from fledge.workbook.plan import BookPlan, batch_sizes, paces_of, settle
+from fledge.workbook.plan import BookPlan, batch_sizes_around, paces_of, settle
 from tests.documentation import run_page
 
 PAGE = Path(__file__).parents[2] / "docs" / "workbook.md"
@@ -140,7 +140,7 @@ def test_the_budget_becomes_steps_that_fit_it(tmp_path, monkeypatch) -> None:
         def cost(self, config, base_batch=None) -> Cost:
             return Cost(step=0.1, window=0.001)
 
-    monkeypatch.setattr(plan, "Clock", Clock)
+    monkeypatch.setattr(plan, "CostClock", Clock)
     config = load_recipe("akjv-demo")
     asked = BookPlan({"a": ["a"], "b": ["b"]}, "5m", "akjv-demo", [], 300.0, {}, 0, 1, {})
     paces = paces_of(config, asked, tmp_path)
@@ -163,7 +163,7 @@ def test_what_a_budget_has_no_time_for_is_left_out_and_the_rest_is_done(tmp_path
         def cost(self, config, base_batch=None) -> Cost:
             return Cost(step=5.0 if config.model.architecture == "bdh" else 0.1, window=0.001)
 
-    monkeypatch.setattr(plan, "Clock", Clock)
+    monkeypatch.setattr(plan, "CostClock", Clock)
     asked = BookPlan({"a": ["a"]}, "5m", "akjv-demo", [], 300.0, {}, 0, 1, {})
     paces = paces_of(load_recipe("akjv-demo"), asked, tmp_path)
     assert paces["comparison"].steps == 0
@@ -249,8 +249,8 @@ def test_what_is_said_of_rates_and_batches_follows_from_them(chosen, words) -> N
 
 
 def test_sizes_are_whole_and_rise() -> None:
-    assert batch_sizes(32) == [4, 32, 128]
-    assert batch_sizes(1) == [1, 4]
+    assert batch_sizes_around(32) == [4, 32, 128]
+    assert batch_sizes_around(1) == [1, 4]
     sizes = [texts.vocabulary_for(10**power) for power in range(3, 11)]
     assert sizes == sorted(sizes)
 

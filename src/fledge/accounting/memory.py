@@ -82,7 +82,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class BatchRange:
     """Neighbouring batches, `first` to `last`, for which training keeps and chunks alike: the same moments."""
 
     first: int
@@ -119,7 +119,7 @@ class Memory:
     just the memory that is asked for.
     """
 
-    stretch_of: Callable[[int, float], Stretch]
+    stretch_of: Callable[[int, float], BatchRange]
     batch: int
     device_memory: float | None = None
 
@@ -185,7 +185,7 @@ class Memory:
         return 0
 
     @property
-    def _stretch(self) -> Stretch:
+    def _stretch(self) -> BatchRange:
         return self.stretch_of(self.batch, self.device_memory or ASSUMED_MEMORY)
 
 
@@ -256,7 +256,7 @@ def training_memory(
     gradient = Part("gradient of the hidden states", context_length * config.width * size)
     neurons = kept_neurons(config, context_length, size) if kernels and not recompute else 0.0
 
-    def stretch(batch: int, device: float) -> Stretch:
+    def stretch(batch: int, device: float) -> BatchRange:
         most = int(device / KEPT_SHARE // neurons) if neurons else 0  # windows whose neurons are kept
         keep = 0 < batch <= most
         kept = [*copies, *saved, *([Part("neurons", neurons, shrinks=True)] if keep else [])]
@@ -281,7 +281,7 @@ def training_memory(
         )
         first = (chunks - 1) * chunk // (context_length * rows) + 1
         last = chunks * chunk // (context_length * rows)
-        return Stretch(max(first, most + 1) if batch > most else first, min(last, most) if keep else last, moments)
+        return BatchRange(max(first, most + 1) if batch > most else first, min(last, most) if keep else last, moments)
 
     return Memory(stretch, batch, device_memory)
 

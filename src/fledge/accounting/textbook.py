@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fledge.accounting.activations import FP32
-from fledge.accounting.memory import MOST, Memory, Moment, Part, Stretch
+from fledge.accounting.memory import MOST, BatchRange, Memory, Moment, Part
 from fledge.config import ModelConfig
 from fledge.errors import FledgeError
 
@@ -91,7 +91,7 @@ class Textbook:
             Part("activations of the blocks", per_window=FP32 * block),
             Part("final norm, logits, loss", per_window=FP32 * (self.activations - block)),
         )
-        stretch = Stretch(1, MOST, (Moment("in a step", parts),))
+        stretch = BatchRange(1, MOST, (Moment("in a step", parts),))
         return Memory(lambda *_: stretch, batch)
 
     @property

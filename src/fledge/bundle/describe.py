@@ -18,7 +18,7 @@ from fledge.bundle.card import (
 )
 from fledge.bundle.hub import place_of
 from fledge.bundle.manifest import MODEL, TRAINING, Manifest, read_manifest, verify_files
-from fledge.config import RunConfig, changed, parse
+from fledge.config import RunConfig, parse, setting_changes
 from fledge.errors import FledgeError
 from fledge.files import readable_bytes
 
@@ -132,7 +132,7 @@ def differences(first: Path | str, second: Path | str) -> list[Difference]:
     pairs = (
         Difference(prefix + name, *_told_apart(*values))
         for prefix in one
-        for name, values in changed(one[prefix], two[prefix], absent=ABSENT).items()
+        for name, values in setting_changes(one[prefix], two[prefix], absent=ABSENT).items()
     )
     return [pair for pair in pairs if pair.first != pair.second]  # a metric that is NaN twice is none
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fledge.bundle.save import without_places
-from fledge.config import RunConfig, changed
+from fledge.config import RunConfig, setting_changes
 from fledge.errors import FledgeError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def require_fit(
 
 def require_same_model(config: RunConfig, bundle: Bundle) -> None:
     """Refuse a bundle of another model or tokenizer than the settings say: what it then wrote could not be loaded."""
-    differing = changed(without_places(bundle.config), without_places(config))
+    differing = setting_changes(without_places(bundle.config), without_places(config))
     fixed = [
         f"{name} is {old!r} there and {new!r} here"
         for name, (old, new) in differing.items()

@@ -20,7 +20,7 @@ from fledge.model.layers import rotary_frequencies, stretch
 from fledge.tokenizer.huggingface import DIGITS, QWEN, write_merges, write_vocabulary
 from fledge.tokenizer.patterns import PATTERNS
 from fledge.tokenizer.sentencepiece import BYTE, SentencePieceTokenizer
-from fledge.tokenizer.spelling import FIRST_BYTE, FIRST_PIECE, SpellingTokenizer, names_of
+from fledge.tokenizer.spelling import FIRST_BYTE, FIRST_PIECE, SpellingTokenizer, written_names
 
 if TYPE_CHECKING:
     from fledge.bundle.load import Bundle
@@ -257,7 +257,7 @@ def _write_sentencepiece(
 
 def _write_characters(writer: Any, tokenizer: SpellingTokenizer, types: Any) -> tuple[dict[int, str], dict[int, Any]]:
     """As a SentencePiece model that joins nothing: a character is a token, or its bytes are."""
-    names = names_of(tokenizer)
+    names = written_names(tokenizer)
     if SPACE in tokenizer.pieces:
         note(f"GGUF writes a space as {SPACE} (U+2581), and the tokenizer knows that, too: it becomes a space there.")
     kinds = {token: types.BYTE if FIRST_BYTE + 128 <= token < FIRST_PIECE else types.NORMAL for token in names}

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING
 
 from fledge.bundle.card import CARD, HubCard, model_card
 from fledge.bundle.manifest import MANIFEST
-from fledge.corpus.hub import Snapshot, fetch_files, hub_api, hub_sentences, is_hub, look_up, parse
+from fledge.corpus.hub import (
+    RepositoryFiles,
+    fetch_files,
+    find_repository,
+    hub_api,
+    hub_sentences,
+    is_hub,
+    parse_address,
+)
 from fledge.errors import FledgeError
 from fledge.files import require_space, temporary_folder, write_json
 
@@ -48,10 +56,10 @@ def local_bundle(place: str | PathLike[str], progress: bool = True) -> Path:
     """The bundle that an address of the hub names, on this machine: fetched once, and imported where it is none."""
     from fledge.bundle.exchange import import_bundle
 
-    address = parse(place)
+    address = parse_address(place)
     if address.kind != "model" or address.path:
         raise FledgeError(f"{address} is no model: a model's address is hf://owner/name, with @REVISION where asked.")
-    snapshot = look_up(address)
+    snapshot = find_repository(address)
     if not any(WEIGHTS.fullmatch(name) and name.endswith(".safetensors") for name in snapshot.files):
         raise FledgeError(f"{address} can't be used: {_what_instead(snapshot)}")
     folder = fetch_files(address, [n for n in sorted(snapshot.files) if n in TEXTS or WEIGHTS.fullmatch(n)], progress)
@@ -64,7 +72,7 @@ def local_bundle(place: str | PathLike[str], progress: bool = True) -> Path:
     return imported
 
 
-def _what_instead(snapshot: Snapshot) -> str:
+def _what_instead(snapshot: RepositoryFiles) -> str:
     pickled = next((name for name in sorted(snapshot.files) if name.endswith(PICKLED)), None)
     if pickled is not None:
         return f"{pickled[:80]} is a pickled file, which may run code when it is read. Only safetensors are taken."
@@ -88,7 +96,7 @@ def push_bundle(
     from fledge.bundle.exchange import export_bundle
     from fledge.bundle.save import save_bundle, without_places
 
-    address = parse(place if place.startswith("hf:") else f"hf://{place}")
+    address = parse_address(place if place.startswith("hf:") else f"hf://{place}")
     if address.kind != "model" or address.path:
         raise FledgeError(f"{place} is not a name for a model. Push to owner/name.")
     with temporary_folder("fledge-push-") as home:

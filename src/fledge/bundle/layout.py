@@ -37,12 +37,12 @@ def lay_out_for(
             "tokens: more than its weights are worth. Do not trust it."
         )
     try:
-        return lay_out(config, vocabulary_size, context_length)
+        return lay_out_model(config, vocabulary_size, context_length)
     except (RuntimeError, OverflowError, TypeError) as error:
         raise FledgeError(f"{where} describes a model that can't be built ({error}).") from None
 
 
-def lay_out(config: ModelConfig, vocabulary_size: int, context_length: int) -> Model:
+def lay_out_model(config: ModelConfig, vocabulary_size: int, context_length: int) -> Model:
     """A model without memory: its names and shapes, to hold a file against before anything is allocated."""
     from fledge.model import build_model
 

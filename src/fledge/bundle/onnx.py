@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fledge.bundle.layout import fill, lay_out
+from fledge.bundle.layout import fill, lay_out_model
 from fledge.errors import FledgeError
 from fledge.extras import missing
 from fledge.files import atomic_write, readable_bytes, temporary_folder
@@ -62,7 +62,7 @@ def write_onnx(path: Path, bundle: Bundle, weights: Mapping[str, Tensor], dtype:
             proto.metadata_props.add(key=key, value=value)
     else:
         with _quiet():
-            model = lay_out(config.model, facts.vocabulary_size, facts.context_length)
+            model = lay_out_model(config.model, facts.vocabulary_size, facts.context_length)
         fill(model, narrow)
         program = _graph(model.eval())
         program.model.metadata_props.update(about)

@@ -179,9 +179,9 @@ def _print_cost(loaded: Bundle, place: Path, kind: str, text: Path | None) -> No
     """The loss on held-out text as the weights are, and as the file has them."""
     from fledge.bundle.gguf import rounded
     from fledge.evaluation import Evaluation, evaluate, evaluate_texts
-    from fledge.runs.folder import held_out
+    from fledge.runs.folder import held_out_split
 
-    split = None if text is not None else held_out(place)
+    split = None if text is not None else held_out_split(place)
     if text is None and split is None:
         print("There is no held-out text to measure the loss on. Give a text with --text FILE.")
         return

@@ -39,7 +39,7 @@ def fetch(
     `list` shows the corpora whose SHA-256 is known. For others, only the size that the server states is compared.
     """
     from fledge.corpus.fetch import NAMED
-    from fledge.corpus.fetch import fetch as fetch_corpus
+    from fledge.corpus.fetch import fetch_corpus as fetch_corpus
     from fledge.files import readable_bytes
 
     if name == "list" and as_json:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fledge.bundle import Bundle
     from fledge.config import SamplingConfig
     from fledge.generation import Generation
-    from fledge.tokens.index import PassageIndex, Source
+    from fledge.tokens.index import CopiedPassage, PassageIndex
 
 
 def generate(
@@ -185,7 +185,7 @@ def write_result(
         write_sources(sources, len(result.ids))
 
 
-def write_sources(sources: list[Source], size: int) -> None:
+def write_sources(sources: list[CopiedPassage], size: int) -> None:
     """A line for each stretch that stands in the training text, with its place there."""
     from fledge.errors import harmless
 
@@ -198,7 +198,7 @@ def write_sources(sources: list[Source], size: int) -> None:
         )
 
 
-def write_json_line(result: Generation, sources: list[Source] | None) -> None:
+def write_json_line(result: Generation, sources: list[CopiedPassage] | None) -> None:
     import dataclasses
     import json
 

@@ -23,10 +23,10 @@ def kaggle(
     """Write a dataset and a notebook to upload. The notebook installs fledge without a network, trains, and resumes."""
     from fledge.config import load_recipe
     from fledge.files import readable_bytes
-    from fledge.kaggle.pack import pack
+    from fledge.kaggle.pack import pack_for_kaggle
 
     config = load_recipe(recipe, set_ or [])
-    packed = pack(config, out or Path("kaggle") / config.name, time, user)
+    packed = pack_for_kaggle(config, out or Path("kaggle") / config.name, time, user)
     size = sum(path.stat().st_size for path in packed.folder.rglob("*") if path.is_file())
     forms = " and as ".join([*(["a wheel"] if packed.wheel else []), *(["source"] if packed.source else [])])
     print(f"{packed.folder}: {readable_bytes(size)}; fledge as {forms}, and {len(packed.wheels)} wheels that it needs")

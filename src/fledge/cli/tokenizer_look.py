@@ -120,8 +120,8 @@ def compare(
     """Measure bytes per token and speed of each tokenizer on each source, and estimate the time for 825 GB."""
     from rich.console import Console
 
-    from fledge.tokenizer.compare import compare as measure
     from fledge.tokenizer.compare import compare_documents
+    from fledge.tokenizer.compare import compare_tokenizers as measure
 
     if not tokenizer:
         raise FledgeError("name the tokenizers to compare: fledge tokenizer compare SOURCE -t FOLDER -t FOLDER")
@@ -192,13 +192,13 @@ def unicode(
     from rich.console import Console
 
     from fledge.cli.tokenizer_tables import print_code_points, print_flaws, spaced
-    from fledge.tokenizer.unicode import code_points, flaws, text_facts
+    from fledge.tokenizer.unicode import code_points, flaws, string_sizes
 
     data = _bytes_to_look_at(text, hexadecimal, file)
     limit = min(limit, len(data))
     found = list(islice(flaws(data), limit + 1))
     clean = data.decode("utf-8", "ignore")
-    points, facts = list(code_points(clean[:limit])), text_facts(clean)
+    points, facts = list(code_points(clean[:limit])), string_sizes(clean)
     if as_json:
 
         def in_hexadecimal(record: Any) -> dict[str, Any]:

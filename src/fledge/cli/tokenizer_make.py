@@ -139,7 +139,7 @@ def fetch(
 ) -> None:
     """Download a published vocabulary. Its name can then be given wherever a tokenizer is expected."""
     from fledge.tokenizer import load_tokenizer
-    from fledge.tokenizer.fetch import fetch as download
+    from fledge.tokenizer.fetch import fetch_tokenizer as download
 
     if out is not None:
         require_new(out)

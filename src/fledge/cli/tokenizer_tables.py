@@ -16,7 +16,7 @@ from fledge.tokenizer.compare import Measurement, Sample
 from fledge.tokenizer.display import visible
 from fledge.tokenizer.inspect import KINDS, Contrast, Token, Usage, VocabularyFacts, longest_tokens
 from fledge.tokenizer.train import TrainingProfile
-from fledge.tokenizer.unicode import CATEGORIES, CodePoint, Flaw, TextFacts
+from fledge.tokenizer.unicode import CATEGORIES, CodePoint, Flaw, StringSizes
 
 SHOWN = 80  # characters of a token
 
@@ -159,7 +159,7 @@ def print_contrast(console: Console, names: Sequence[str], found: Contrast, limi
         console.print(Text(" ").join(quoted(token) for token in side[:limit]))
 
 
-def print_code_points(console: Console, points: Sequence[CodePoint], facts: TextFacts) -> None:
+def print_code_points(console: Console, points: Sequence[CodePoint], facts: StringSizes) -> None:
     """Each character, and the sizes of the whole."""
     made = Table(box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False)
     categories = [f"{point.category} {CATEGORIES[point.category]}" for point in points]

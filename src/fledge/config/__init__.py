@@ -7,7 +7,6 @@ command line and its entry in the handbook. A recipe is a TOML file of these nam
 from fledge.config.reading import (
     allow_code,
     allowed_code,
-    changed,
     load_recipe,
     override_config,
     parse,
@@ -15,6 +14,7 @@ from fledge.config.reading import (
     recipe_names,
     recipe_values,
     say_useless,
+    setting_changes,
     unmet,
 )
 from fledge.config.refusals import ELSEWHERE, nearest_setting, setting_fields, settings_like
@@ -49,7 +49,6 @@ __all__ = [
     "TrainingConfig",
     "allow_code",
     "allowed_code",
-    "changed",
     "documentation",
     "load_recipe",
     "nearest_setting",
@@ -59,6 +58,7 @@ __all__ = [
     "recipe_names",
     "recipe_values",
     "say_useless",
+    "setting_changes",
     "setting_fields",
     "setting_paths",
     "settings_like",

@@ -45,7 +45,7 @@ def load_recipe(recipe: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
     """
     values = recipe_values(str(recipe))
     own = str(recipe) not in recipe_names() and not str(recipe).endswith(".json")  # which a run wrote, whole
-    written = [*changed({}, values)] if own else []
+    written = [*setting_changes({}, values)] if own else []
     overrides = list(overrides)
     for override in overrides:
         _apply(values, override)
@@ -211,13 +211,13 @@ def parse_value(text: str, name: str, kind: type[Settings] = RunConfig) -> Any:
     return text if str in kinds or isinstance(value, date | time) else value
 
 
-def changed(old: Any, new: Any, absent: Any = None, name: str = "") -> dict[str, tuple[Any, Any]]:
+def setting_changes(old: Any, new: Any, absent: Any = None, name: str = "") -> dict[str, tuple[Any, Any]]:
     """The values in which two configurations differ, by their dotted names: before and after.
 
     Either is a group of settings, or the plain values of one; what it lacks is `absent`.
 
-    >>> changed({"name": "a", "model": {"layers": 4, "width": 8}}, {"name": "a", "model": {"layers": 6, "width": 8}})
-    {'model.layers': (4, 6)}
+    >>> setting_changes({"name": "a", "model": {"layers": 4, "bias": True}}, {"name": "a", "model": {"layers": 6}})
+    {'model.layers': (4, 6), 'model.bias': (True, None)}
     """
     old, new = (side.model_dump(mode="json") if isinstance(side, Settings) else side for side in (old, new))
     before, after = ({} if side is absent else side for side in (old, new))
@@ -226,5 +226,5 @@ def changed(old: Any, new: Any, absent: Any = None, name: str = "") -> dict[str,
     found: dict[str, tuple[Any, Any]] = {}
     for key in {**before, **after}:
         path = f"{name}.{key}" if name else key
-        found |= changed(before.get(key, absent), after.get(key, absent), absent, path)
+        found |= setting_changes(before.get(key, absent), after.get(key, absent), absent, path)
     return found

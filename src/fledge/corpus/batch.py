@@ -13,7 +13,7 @@ from fledge.corpus.split import Parts
 from fledge.corpus.text import Text
 
 
-class Block(NamedTuple):
+class TextBlock(NamedTuple):
     """Documents side by side: number i is `buffer[offsets[i]:offsets[i + 1]]`."""
 
     buffer: bytes
@@ -28,7 +28,7 @@ class Cursor(NamedTuple):
     position: tuple[int, ...] = ()
 
 
-class Batch(NamedTuple):
+class DocumentBatch(NamedTuple):
     """Some documents, the part of each, and the cursor from which reading would go on."""
 
     text: Text
@@ -61,11 +61,11 @@ class Gathered:
         self.size += text.size
         self.skipped += skipped
 
-    def batch(self, cursor: Cursor, consumed: int) -> Batch:
+    def batch(self, cursor: Cursor, consumed: int) -> DocumentBatch:
         """All of it, with the cursor after it."""
         sums = np.concatenate([text.checksums for text in self.texts])
         parts = np.concatenate(self.parts)
-        return Batch(_one(self.texts), parts, cursor, consumed, self.skipped, sums, self.special)
+        return DocumentBatch(_one(self.texts), parts, cursor, consumed, self.skipped, sums, self.special)
 
 
 def _one(texts: list[Text]) -> Text:

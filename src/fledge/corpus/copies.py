@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fledge.corpus.batch import Batch
+from fledge.corpus.batch import DocumentBatch
 from fledge.corpus.native import native
 from fledge.corpus.text import Text
 from fledge.errors import FledgeError
@@ -61,7 +61,7 @@ class Copies:
 
 
 def find_copies(
-    batches: Iterable[Batch], alike: float = ALIKE, shingle: int = SHINGLE, threads: int | None = None
+    batches: Iterable[DocumentBatch], alike: float = ALIKE, shingle: int = SHINGLE, threads: int | None = None
 ) -> Copies:
     """Read documents once, and group those that are copies of each other."""
     kind = native("NearCopies")
@@ -84,10 +84,10 @@ class Sides:
     are added at the end move no document, unless they join two groups.
     """
 
-    def __init__(self, batches: Iterable[Batch]) -> None:
+    def __init__(self, batches: Iterable[DocumentBatch]) -> None:
         sums: list[npt.NDArray[np.uint32]] = []
 
-        def listed() -> Iterable[Batch]:
+        def listed() -> Iterable[DocumentBatch]:
             for batch in batches:
                 sums.append(batch.text.checksums)
                 yield batch

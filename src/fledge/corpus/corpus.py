@@ -19,15 +19,16 @@ import numpy.typing as npt
 
 from fledge.config import CorpusConfig, RunConfig, parse, say_useless
 from fledge.corpus import akjv
-from fledge.corpus.batch import Batch, Block, Cursor, Gathered
+from fledge.corpus.batch import Cursor, DocumentBatch, Gathered, TextBlock
 from fledge.corpus.copies import Sides
 from fledge.corpus.native import crc32
-from fledge.corpus.readers import BLOCK, Options, Read, read, to_bytes
+from fledge.corpus.readers import BLOCK, Options, Read, read
 from fledge.corpus.sources import Source, Special, find_sources
 from fledge.corpus.split import ENOUGH, PARTS, VALIDATION, Parts, held_out
 from fledge.corpus.streams import BUFFER
 from fledge.corpus.text import Text
 from fledge.errors import FledgeError, note
+from fledge.files import to_bytes
 from fledge.progress import progress_bar
 
 Split = Literal["train", "validation", "test"]
@@ -232,7 +233,7 @@ class Corpus:
             digest.update(repr((address, source.format, source.size, stamp, source.held_out)).encode())
         return digest.hexdigest()
 
-    def blocks(self, split: Split | None = None) -> Iterator[Block]:
+    def blocks(self, split: Split | None = None) -> Iterator[TextBlock]:
         """The documents, some megabytes at a time; of one split, or of all."""
         for batch in self.batches():
             text, parts = batch.text, batch.parts
@@ -243,7 +244,7 @@ class Corpus:
             if len(text):
                 joined = text.joined()
                 offsets = np.append(joined.starts, joined.ends[-1:]).astype(np.uint64)
-                yield Block(bytes(joined.buffer), offsets, parts)
+                yield TextBlock(bytes(joined.buffer), offsets, parts)
 
     def documents(self, split: Split | None = None) -> Iterator[bytes]:
         """The documents one by one."""
@@ -252,7 +253,7 @@ class Corpus:
                 if split is None or PARTS[part] == split:
                     yield document
 
-    def watched(self, title: str, shown: bool = True) -> Iterator[Batch]:
+    def watched(self, title: str, shown: bool = True) -> Iterator[DocumentBatch]:
         """The documents as `batches` gives them, with a progress bar of that title."""
         if self.options.split == "group":
             _ = self._sides  # its reading has a bar of its own, which is to end before this one begins
@@ -261,7 +262,7 @@ class Corpus:
                 yield batch
                 bar.advance(batch.consumed - bar.done)
 
-    def batches(self, start: Cursor | None = None) -> Iterator[Batch]:
+    def batches(self, start: Cursor | None = None) -> Iterator[DocumentBatch]:
         """The documents from a cursor on, in pieces of some megabytes, and the cursor after each piece."""
         start = start or Cursor()
         contiguous = self._announce() if self.contiguous else False

@@ -131,7 +131,7 @@ def located(name: str) -> list[tuple[str, bool]]:
     return found
 
 
-def fetch(name: str, folder: Path | str | None = None, progress: bool = True) -> list[Path]:
+def fetch_corpus(name: str, folder: Path | str | None = None, progress: bool = True) -> list[Path]:
     """Fetch a named corpus, or the file at an http(s) address; what is already there and whole is left alone."""
     if name.startswith(("http://", "https://")):
         return [download(Remote(name), Path(folder or "."), progress)]

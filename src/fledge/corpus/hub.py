@@ -44,7 +44,7 @@ class Address(NamedTuple):
         return f"{SCHEME}{prefix}{self.repository}{at}{self.path and '/'}{self.path}"
 
 
-class Snapshot(NamedTuple):
+class RepositoryFiles(NamedTuple):
     """The files of a repository at one commit: their sizes, and a checksum that the hub states."""
 
     commit: str
@@ -60,9 +60,9 @@ def is_hub(place: object) -> bool:
     return isinstance(place, str | os.PathLike) and os.fspath(place)[:4] in ("hf:/", b"hf:/")
 
 
-def parse(place: object) -> Address:
+def parse_address(place: object) -> Address:
     """
-    >>> parse("hf://datasets/owner/name@main/part/a.txt")
+    >>> parse_address("hf://datasets/owner/name@main/part/a.txt")
     Address(kind='dataset', repository='owner/name', revision='main', path='part/a.txt')
     """
     found = _ADDRESS.fullmatch(str(place))
@@ -74,12 +74,12 @@ def parse(place: object) -> Address:
     return Address("dataset" if found[1] else "model", found[2], found[3], found[4] or "")
 
 
-def pinned(address: Address) -> Address:
+def pin_address(address: Address) -> Address:
     """The address with the commit that its revision stands for now."""
-    return address._replace(revision=look_up(address).commit)
+    return address._replace(revision=find_repository(address).commit)
 
 
-def look_up(address: Address) -> Snapshot:
+def find_repository(address: Address) -> RepositoryFiles:
     """What the repository holds. A commit that was looked at before is remembered; of a branch, the last answer serves
     where the hub can't be reached, and that is said."""
     place, name = _place(address), address.revision or "main"
@@ -103,7 +103,7 @@ def look_up(address: Address) -> Snapshot:
             files[file.rfilename] = (file.size, str(large or file.blob_id or ""))
     if not COMMIT.fullmatch(info.sha or ""):
         raise FledgeError(f"The hub's answer about {address} names no commit. Try again later.")
-    snapshot = Snapshot(info.sha, files)
+    snapshot = RepositoryFiles(info.sha, files)
     write_json(place / f"{info.sha}.json", files)
     if not COMMIT.fullmatch(name):
         write_json(place / f"{name}.branch.json", info.sha)
@@ -112,7 +112,7 @@ def look_up(address: Address) -> Snapshot:
 
 def fetch_files(address: Address, names: Iterable[str], progress: bool = True) -> Path:
     """The folder with these files of a repository at its commit; what is there already is not fetched again."""
-    snapshot = look_up(address)
+    snapshot = find_repository(address)
     folder = _place(address) / snapshot.commit / address.repository.partition("/")[2]
     pin = address._replace(revision=snapshot.commit)
     for name in names:
@@ -212,11 +212,11 @@ def _place(address: Address) -> Path:
     return cache_folder() / "hub" / f"{address.kind}s" / address.repository
 
 
-def _remembered(place: Path, commit: str) -> Snapshot | None:
+def _remembered(place: Path, commit: str) -> RepositoryFiles | None:
     kept = place / f"{commit}.json"
     if not COMMIT.fullmatch(commit) or not kept.is_file():
         return None
-    return Snapshot(commit, {name: (size, checksum) for name, (size, checksum) in read_json(kept).items()})
+    return RepositoryFiles(commit, {name: (size, checksum) for name, (size, checksum) in read_json(kept).items()})
 
 
 def _branch(place: Path, name: str) -> str | None:

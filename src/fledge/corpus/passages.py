@@ -49,7 +49,7 @@ class Passages:
     def covered(self, at_least: int) -> int:
         """How many bytes belong to a stretch of that length or more."""
         chosen = self.lengths >= at_least
-        return int(merged(self.starts[chosen], self.starts[chosen] + self.lengths[chosen]).sum())
+        return int(added_bytes(self.starts[chosen], self.starts[chosen] + self.lengths[chosen]).sum())
 
     def document(self, place: int) -> int:
         """The number of the document that a byte belongs to."""
@@ -65,7 +65,7 @@ class Passages:
         places = np.where(into, self.sources, self.starts)[apart]
         owners, lengths = np.where(into, other, one)[apart], self.lengths[apart]
         order = np.argsort(places, kind="stable")
-        added = merged(places[order], places[order] + lengths[order])
+        added = added_bytes(places[order], places[order] + lengths[order])
         found = np.bincount(owners[order], weights=added, minlength=len(sizes))
         shares: npt.NDArray[np.float64] = found / np.maximum(1, sizes)
         return shares
@@ -82,7 +82,7 @@ class Passages:
         return [(opening.decode("utf-8", "replace"), times[opening] + 1, longest[opening]) for opening in ranked]
 
 
-def merged(starts: Numbers, ends: Numbers) -> Numbers:
+def added_bytes(starts: Numbers, ends: Numbers) -> Numbers:
     """Of stretches by their starts, how many bytes each adds to those before it."""
     if not len(starts):
         return starts

@@ -19,7 +19,7 @@ from fledge.corpus.streams import BUFFER
 from fledge.corpus.text import Text
 from fledge.errors import FledgeError, nearest
 from fledge.extras import missing
-from fledge.files import readable_bytes
+from fledge.files import readable_bytes, to_bytes
 
 BLOCK = 16 << 20  # bytes of text per step: large enough to keep every core busy, small enough to forget
 ROWS = 4096  # rows of a Parquet file per step, at most
@@ -195,14 +195,6 @@ def _field(line: bytes, field: str) -> bytes:
     if not isinstance(text, str):
         raise ValueError(f"the field {field!r} holds {_kind(text)}, not text")
     return to_bytes(text)
-
-
-def to_bytes(text: str) -> bytes:
-    """UTF-8; lone surrogates, which JSON can write and UTF-8 forbids, keep their three-byte form."""
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogatepass")
 
 
 def _kind(value: Any) -> str:

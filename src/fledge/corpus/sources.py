@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from fledge.corpus.folder import text_files
-from fledge.corpus.hub import is_hub, parse, pinned
+from fledge.corpus.hub import is_hub, parse_address, pin_address
 from fledge.corpus.streams import BUFFER, StandardInput, Stream, damaged, decompressed
 from fledge.errors import FledgeError, changed
 from fledge.extras import missing
@@ -187,7 +187,9 @@ def _stat(name: str) -> tuple[str, int, str]:
 
 def _remote(address: str) -> tuple[list[tuple[str, int, str]], bool]:
     if is_hub(address):
-        address = str(pinned(parse(address)))  # so that all files, and those of a resumed run, are of one commit
+        address = str(
+            pin_address(parse_address(address))
+        )  # so that all files, and those of a resumed run, are of one commit
     system, path = filesystem(address)
     single = False
     found = []

@@ -32,7 +32,7 @@ WORDS = 4
 
 
 @dataclass
-class Look:
+class ReadText:
     """What was seen of one text. Leave it, or one of its parts, as the last line of a notebook's cell."""
 
     model: Model
@@ -168,18 +168,18 @@ class Look:
         return f"<a {self.model.config.architecture} of {layers} layers reads {len(self.ids):,} tokens>"
 
 
-def look(model: Model, tokenizer: Tokenizer, text: str, paragraphs: bool = False) -> Look:
+def look(model: Model, tokenizer: Tokenizer, text: str, paragraphs: bool = False) -> ReadText:
     """Let the model read a text; with `paragraphs`, each is a document of its own, which sees no other."""
     documents, note = read(model, tokenizer, text, paragraphs)
     return see(model, tokenizer, documents, note)
 
 
-def see(model: Model, tokenizer: Tokenizer, documents: list[list[int]], note: str | None = None) -> Look:
+def see(model: Model, tokenizer: Tokenizer, documents: list[list[int]], note: str | None = None) -> ReadText:
     """Let the model read documents."""
     from fledge.model.inside import Text, look_inside
 
     seen = Text.of(documents, next(model.parameters()).device)
-    return Look(model, tokenizer, seen, look_inside(model, seen), note)
+    return ReadText(model, tokenizer, seen, look_inside(model, seen), note)
 
 
 def read(model: Model, tokenizer: Tokenizer, text: str, paragraphs: bool) -> tuple[list[list[int]], str | None]:
@@ -210,7 +210,7 @@ def ids_of(tokenizer: Tokenizer, text: str, several: bool) -> list[int]:
     return [*ids, end] if several and end is not None else ids
 
 
-def small(look: Look, layer: int) -> list[NDArray[np.uint8]]:
+def small(look: ReadText, layer: int) -> list[NDArray[np.uint8]]:
     """Every head of a layer as a small picture: rows look, columns are looked at."""
     weights = look.inside.attention[layer]
     heads = map(weights, range(look.inside.heads))
@@ -267,24 +267,24 @@ def percent(logprob: float) -> str:
     return f"{chance:.0f} %" if chance >= 10 else f"{chance:.1f} %" if chance >= 0.1 else "< 0.1 %"
 
 
-def _spoken(look: Look, likeliest: int) -> Spoken:
+def _spoken(look: ReadText, likeliest: int) -> Spoken:
     from fledge.model.inside import speak
 
     return speak(look.model, look.inside.hidden[-1], look.text, look.tokenizer.vocab_size, likeliest)
 
 
-def _surprised(look: Look) -> int:
+def _surprised(look: ReadText) -> int:
     """The token, counted from 1, after which the least likely one came."""
     logprobs = _spoken(look, 0).next_logprob_T.nan_to_num(0)
     return int(logprobs.argmin()) + 1
 
 
-def _likely(look: Look, said: Spoken, place: int) -> list[str]:
+def _likely(look: ReadText, said: Spoken, place: int) -> list[str]:
     found = zip(said.ids_TK[place].tolist(), said.logprobs_TK[place].tolist(), strict=True)
     return [f"“{_word(look, token)}” {percent(logprob)}" for token, logprob in found]
 
 
-def _word(look: Look, token: int) -> str:
+def _word(look: ReadText, token: int) -> str:
     return visible(look.tokenizer.vocab.get(token, b""))
 
 

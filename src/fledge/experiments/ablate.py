@@ -23,7 +23,7 @@ from fledge.experiments.plan import (
     with_windows,
 )
 from fledge.experiments.statistics import Estimate, apart, estimate
-from fledge.experiments.timing import Clock, Cost, pacer
+from fledge.experiments.timing import Cost, CostClock, pacer
 from fledge.experiments.trials import (
     Measure,
     Metric,
@@ -146,7 +146,7 @@ def ablate(
     question = QUESTIONS.get(tuple(groups) if not arms else (), "What is each part of {name} worth?")
     question = question.format(name=config.name)
 
-    def costs(settings: RunConfig, clock: Clock) -> list[Cost]:
+    def costs(settings: RunConfig, clock: CostClock) -> list[Cost]:
         return [clock.cost(override_config(settings, arm.changes)) for arm in every] * seeds
 
     check_folder(folder)
@@ -161,7 +161,7 @@ def ablate(
         measure = Measure.of(keys)
         metric = measure.metric
         outcomes = list(run_trials(plan_trials(plan, measure.alone), folder, engine))
-        found = answer(plan, outcomes, metric, unigrams(plan, folder))
+        found = ablation_answer(plan, outcomes, metric, unigrams(plan, folder))
         page = Page(plan.question, f"{found} {findings.unequal_tokens(outcomes, keys)}".strip())
         findings.add_arms(page, plan, outcomes, metric, BASE)
         for sentence in left_out:
@@ -204,7 +204,7 @@ def unigrams(plan: ExperimentPlan, folder: Path) -> dict[str, float]:
     return {name: found[config.tokens.store] for name, config in stores.items()}
 
 
-def answer(
+def ablation_answer(
     plan: ExperimentPlan, outcomes: Sequence[Outcome], metric: Metric, counted: Mapping[str, float] | None = None
 ) -> str:
     """The finding in a few sentences: what hurts, what helps, what diverges, and of what no difference is shown.

@@ -30,7 +30,7 @@ from fledge.experiments.plan import (
     make_plan,
     with_shared_data,
 )
-from fledge.experiments.timing import Clock, Cost, pacer
+from fledge.experiments.timing import Cost, CostClock, pacer
 from fledge.experiments.trials import Outcome, Trial, check_arms, unigram_loss
 
 RATES = (0.3, 1.0, 3.0)
@@ -110,9 +110,9 @@ def compare(
         check_arms(base, arms)
         question = f"Which predicts {', '.join(base.corpus.source)} best at equal {match}: {', '.join(names)}?"
 
-        work = Work(names, configs, arms[:: len(RATES)], match, vocabulary_size, folder)
+        work = ArmCosts(names, configs, arms[:: len(RATES)], match, vocabulary_size, folder)
 
-        def costs(settings: RunConfig, clock: Clock) -> list[Cost]:
+        def costs(settings: RunConfig, clock: CostClock) -> list[Cost]:
             each = work.measure(settings, clock)
             of_step = work.costs(settings)
             scaled = [cost._replace(step=cost.step * of_step[0] / own) for cost, own in zip(each, of_step, strict=True)]
@@ -137,7 +137,7 @@ def compare(
             print(notes[-1], flush=True)
         outcomes = run_arms(plan, names, steps, folder, engine)
         unigram = unigram_loss(with_shared_data(base, folder))
-        page = ranking.report(plan, outcomes, names, match, unigram, folder)
+        page = ranking.comparison_page(plan, outcomes, names, match, unigram, folder)
         chosen = ranking.best_rates(outcomes, names, plan.seeds[0])
         finals = [outcome for outcome in outcomes if outcome.arm in chosen.values()]
         findings.add_samples(page, plan, finals, folder, prompt)
@@ -145,7 +145,7 @@ def compare(
         varied = {*differing, "model.architecture", "model.layers", "model.width"}
         if len(set(steps.values())) > 1:
             varied.add("training.steps")
-        ranking.add_arms(page, plan, chosen, steps, notes)
+        ranking.add_matching(page, plan, chosen, steps, notes)
         findings.add_setup(page, plan, command, outcomes, engine.parallel, folder, varied)
         return Experiment(plan, outcomes, findings.write(page, outcomes, folder))
 
@@ -191,7 +191,7 @@ def changes(base: RunConfig, config: RunConfig, rate: float) -> tuple[str, ...]:
     return tuple(found)
 
 
-class Work:
+class ArmCosts:
     """What a step of each arm costs in FLOPs (by accounting) or in seconds (measured), and the steps that follow."""
 
     def __init__(
@@ -207,14 +207,14 @@ class Work:
         self.vocabulary_size, self.folder = vocabulary_size, folder
         self.measured: list[Cost] = []
 
-    def measure(self, settings: RunConfig, clock: Clock) -> list[Cost]:
+    def measure(self, settings: RunConfig, clock: CostClock) -> list[Cost]:
         self.measured = [clock.cost(override_config(settings, arm.changes)) for arm in self.arms]
         return self.measured
 
     def costs(self, settings: RunConfig) -> list[float]:
         """Of a step of each arm, in what is matched; the same for all where that is tokens or parameters."""
         if self.match == "time":
-            return [cost.step for cost in self.measured or self.measure(settings, Clock(self.folder))]
+            return [cost.step for cost in self.measured or self.measure(settings, CostClock(self.folder))]
         if self.match == "flops":
             windows = settings.training.batch_size * settings.tokens.context_length
             return [

@@ -24,7 +24,7 @@ from fledge.config import RunConfig
 from fledge.config.reading import CODE
 from fledge.errors import FledgeError, note, notes_kept
 from fledge.experiments.plan import with_shared_data
-from fledge.experiments.trials import Outcome, Trial, describe, run_trial
+from fledge.experiments.trials import Outcome, Trial, outcome_line, run_trial
 from fledge.experiments.watch import OUTCOME, STOPPING
 from fledge.extras import missing
 from fledge.files import locked
@@ -59,7 +59,7 @@ def run_trials(
         ran += trial.name not in before
         after = f"; about {clock_time((total - number) * (time.monotonic() - began) / ran)} left" if ran else ""
         known = " (already done)" if trial.name in before else after * (number < total)
-        print(f"{number}/{total} {describe(outcome)}{known}", flush=True)
+        print(f"{number}/{total} {outcome_line(outcome)}{known}", flush=True)
         yield outcome
 
 

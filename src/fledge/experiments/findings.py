@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fledge.config import RunConfig, changed, load_recipe, parse, recipe_names
+from fledge.config import RunConfig, load_recipe, parse, recipe_names, setting_changes
 from fledge.config.writing import settings_text
 from fledge.errors import FledgeError
 from fledge.experiments.plan import NOTES, OF_STEP, TIMING, ExperimentPlan, key_of, with_shared_data
@@ -20,7 +20,7 @@ from fledge.experiments.statistics import Estimate, apart, estimate, paired_diff
 from fledge.experiments.trials import LENGTH, Outcome, by_arm, without_context_notes
 from fledge.files import atomic_write, readable_bytes
 from fledge.plot import COLOURS, Curve, curves
-from fledge.reports.memorised import add_memorised_arms, measured
+from fledge.reports.memorised import add_memorised_arms, measure_memorised
 from fledge.reports.page import Page, cell
 from fledge.reports.quality import FINAL as NAMES
 
@@ -70,7 +70,7 @@ def add_setup(
     own_data = any(key.startswith(("corpus.", "tokenizer.", "tokens.")) for key in keys)
     same_order = "; all arms see the same data in the same order" * (not own_data and not keys & {BATCH, *LENGTH})
     page.paragraph(
-        f"Recipe {config['name']} on {', '.join(map(named, config['corpus']['source']))}: "
+        f"Recipe {config['name']} on {', '.join(map(source_title, config['corpus']['source']))}: "
         f"{', '.join(text for key, text in told.items() if key not in shared)}. {sizes_sentence(outcomes)}"
         f"Seeds: {', '.join(map(str, plan.seeds))}{same_order}."
     )
@@ -128,12 +128,12 @@ def recipe_changes(config: RunConfig) -> str:
     if config.name not in recipe_names():
         return ""
     planned = ("training.", "schedule.warmup_steps")
-    found = changed(load_recipe(config.name), config)
+    found = setting_changes(load_recipe(config.name), config)
     own = {key: pair for key, pair in found.items() if not key.startswith(planned) or key == BATCH}
     return ", ".join(f"{key} = {new} ({old} there)" for key, (old, new) in own.items())
 
 
-def named(source: str) -> str:
+def source_title(source: str) -> str:
     return "akjv (the Bible)" if source == "akjv" else source
 
 
@@ -401,7 +401,7 @@ def add_samples(page: Page, plan: ExperimentPlan, outcomes: Sequence[Outcome], f
                 run = load(folder / outcome.folder)
                 text = run.generate([prompt], temperature=0.7, max_tokens=SAMPLE, seed=0)[0].text
             with suppress(FledgeError):  # its tokens may have been removed since
-                memorised[outcome.arm] = measured(run)
+                memorised[outcome.arm] = measure_memorised(run)
         except FledgeError as error:  # a report is worth having without what was since removed
             text = f" (no sample: {error})"
         page.quote(

@@ -15,7 +15,7 @@ from fledge.plot import curves
 from fledge.reports.page import Page
 
 
-def report(
+def sweep_page(
     plan: ExperimentPlan,
     outcomes: Sequence[Outcome],
     axes: Sequence[Axis],
@@ -28,7 +28,7 @@ def report(
     """The page of a sweep, all but its set-up; `points` are the settings behind each arm's name, of the `whole` grid or
     of some that were drawn."""
     metric = measure.metric
-    page = Page(plan.question, answer(outcomes, axes, points, metric, whole, equal_samples))
+    page = Page(plan.question, sweep_answer(outcomes, axes, points, metric, whole, equal_samples))
     add_points(page, outcomes, metric)
     add_landscape(page, outcomes, axes, points, metric)
     findings.add_curves(page, plan, outcomes, folder, measure.note)
@@ -53,7 +53,7 @@ def best_arm(losses: Mapping[str, Sequence[float]]) -> str:
     return min(losses, key=lambda name: sum(losses[name]) / len(losses[name]))
 
 
-def answer(
+def sweep_answer(
     outcomes: Sequence[Outcome],
     axes: Sequence[Axis],
     points: Mapping[str, Point],

@@ -39,7 +39,7 @@ class Option(NamedTuple):
     settings: dict[str, int | None]
 
 
-class Family:
+class SizeFamily:
     """The sizes that one arm can have. One that `stays` would rather keep its own width."""
 
     def __init__(self, config: RunConfig, vocabulary_size: int, stays: bool = False) -> None:
@@ -140,7 +140,7 @@ class Family:
 
 def same_parameters(names: Sequence[str], configs: Sequence[RunConfig], vocabulary_size: int) -> list[RunConfig]:
     """Every arm with as many parameters as all others, within one per cent, as near as can be to the first's own."""
-    families = [Family(config, vocabulary_size, stays=number == 0) for number, config in enumerate(configs)]
+    families = [SizeFamily(config, vocabulary_size, stays=number == 0) for number, config in enumerate(configs)]
     found = meet(families)
     if found is None:
         raise FledgeError(_no_match(names, configs, families, vocabulary_size))
@@ -150,7 +150,7 @@ def same_parameters(names: Sequence[str], configs: Sequence[RunConfig], vocabula
     ]
 
 
-def meet(families: Sequence[Family]) -> list[Option] | None:
+def meet(families: Sequence[SizeFamily]) -> list[Option] | None:
     """One size of each family, no two further apart than the tolerance; none where there are no such sizes."""
     hard_first = sorted(range(len(families)), key=lambda number: families[number].knob is not None)
     for furthest, stretch, layers in PASSES:
@@ -168,7 +168,7 @@ def meet(families: Sequence[Family]) -> list[Option] | None:
     return None
 
 
-def _windows(families: Sequence[Family], furthest: float) -> list[float]:
+def _windows(families: Sequence[SizeFamily], furthest: float) -> list[float]:
     """Where the smallest arm may lie: first what leaves the first arm as it is, then ever further away from it."""
     own = families[0].own
     ends = {float(own), own / (1 + TOLERANCE)}
@@ -180,7 +180,7 @@ def _windows(families: Sequence[Family], furthest: float) -> list[float]:
 
 
 def _no_match(
-    names: Sequence[str], configs: Sequence[RunConfig], families: Sequence[Family], vocabulary_size: int
+    names: Sequence[str], configs: Sequence[RunConfig], families: Sequence[SizeFamily], vocabulary_size: int
 ) -> str:
     """Which arm has no such size, what comes nearest, and where the first arm would have to be."""
     first, own = families[0], families[0].own
@@ -191,7 +191,7 @@ def _no_match(
     for width in range(1, TRIED + 1):
         wider = first.widths.step * (first.model.width // first.widths.step + width)
         changed = configs[0].model_copy(update={"model": first.with_(width=wider)})
-        if meet([Family(changed, vocabulary_size, stays=True), *families[1:]]) is not None:
+        if meet([SizeFamily(changed, vocabulary_size, stays=True), *families[1:]]) is not None:
             advice = f"{names[0]} with width {wider} would do."
             break
     return (

@@ -20,7 +20,7 @@ from fledge.training.view import clock_time
 METRIC = "validation_loss"
 
 
-def report(
+def comparison_page(
     plan: ExperimentPlan, outcomes: Sequence[Outcome], names: Sequence[str], match: Match, unigram: float, folder: Path
 ) -> Page:
     """The page of a comparison, all but its samples and its set-up."""
@@ -113,7 +113,7 @@ def verdict(finals: Sequence[Outcome], chosen: Mapping[str, str], unigram: float
     if gap is not None and apart(gap) and not means[first].overlaps(means[second]):
         return f"{first} predicts best, {gap.mean:.3f} ± {gap.half_width:.3f} nats below {second}. {losses}"
     level = [name for name in ordered if means[name].overlaps(means[first])]
-    parts = [f"No conclusion between {listed(level)}: {needed(means, first, second, gap, len(base), each)}"]
+    parts = [f"No conclusion between {listed(level)}: {more_seeds(means, first, second, gap, len(base), each)}"]
     near = {name: [other for other in level if means[name].overlaps(means[other])] for name in ordered}
     between = [name for name in ordered if name not in level and near[name]]
     parts += [f"{name} is worse than {first}, but not told apart from {listed(near[name])}." for name in between]
@@ -144,7 +144,7 @@ def on_this_machine(seconds: float) -> str:
     return f": about {clock_time(seconds)} for each seed of all arms on this machine" if seconds else ""
 
 
-def needed(
+def more_seeds(
     means: Mapping[str, Estimate], first: str, second: str, gap: Estimate | None, seeds: int, each: float
 ) -> str:
     """How many seeds, of `each` so many seconds, would take the two best apart, if means and spread stayed as they
@@ -295,7 +295,7 @@ def at_edge(outcomes: Sequence[Outcome], chosen: Mapping[str, str]) -> list[str]
     return [name for name, arm in chosen.items() if arm.rpartition("×")[2] in ends]
 
 
-def add_arms(
+def add_matching(
     page: Page, plan: ExperimentPlan, chosen: Mapping[str, str], steps: Mapping[str, int], notes: Sequence[str]
 ) -> None:
     """What the matching and the tuning made of each arm, and of the recipe."""

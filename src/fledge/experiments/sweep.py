@@ -45,7 +45,7 @@ from fledge.experiments.space import (
     label,
     overrides,
 )
-from fledge.experiments.timing import Clock, Cost, pacer
+from fledge.experiments.timing import Cost, CostClock, pacer
 from fledge.experiments.trials import Measure, Outcome, Trial, check_arms, check_effects, with_rivals
 from fledge.extras import missing
 
@@ -99,7 +99,7 @@ def sweep(
             points = grid(list(axes)) if method == "grid" else []
             return [Arm(label(point), changes_of(point, config)) for point in points]
 
-        def costs(settings: RunConfig, clock: Clock) -> list[Cost]:
+        def costs(settings: RunConfig, clock: CostClock) -> list[Cost]:
             points = grid(list(axes)) if method == "grid" else [ends(axes)[number % 2] for number in range(count)]
             changed = [override_config(settings, changes_of(point, settings)) for point in points]
             return [clock.cost(each, base_batch) for each in changed] * seeds
@@ -155,7 +155,7 @@ def sweep(
         search = Search(plan, folder, axes, method, equal_samples, prune, engine, len(arms()) or count, measure)
         outcomes = search.run()
         whole = method == "grid"
-        page = landscape.report(plan, outcomes, axes, search.points, folder, measure, whole, equal_samples)
+        page = landscape.sweep_page(plan, outcomes, axes, search.points, folder, measure, whole, equal_samples)
         if scaled := matrix_rates(config, axes):
             page.paragraph(scaled)
         if largest is not None:

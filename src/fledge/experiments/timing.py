@@ -76,7 +76,7 @@ def _timed_enough(seconds: Sequence[float], least: float, most: float) -> bool:
     return len(seconds) > 1 and sum(seconds[1:]) >= most
 
 
-class Clock:
+class CostClock:
     """Measures each distinct cost once; the longer, the more time there is to plan.
 
     With a `budget`, it measures for a share of it at most, and reckons the rest from what was measured by then.
@@ -131,7 +131,7 @@ def window_flops(config: RunConfig) -> float:
         )
 
 
-def fit(
+def steps_that_fit(
     costs: Sequence[Cost],
     seconds: float,
     budget_text: str,
@@ -143,7 +143,7 @@ def fit(
 
     `spent` seconds of the budget are gone already.
 
-    >>> fit([Cost(step=0.1, window=0.001)] * 2, 60, "1m", 512)
+    >>> steps_that_fit([Cost(step=0.1, window=0.001)] * 2, 60, "1m", 512)
     Pace(steps=150, evaluate_windows=450)
     """
     step, window = sum(cost.step for cost in costs) / gain, sum(cost.window for cost in costs) / gain
@@ -177,7 +177,7 @@ def pacer(
     began: float,
     engine: Engine,
     folder: Path,
-    costs: Callable[[RunConfig, Clock], list[Cost]],
+    costs: Callable[[RunConfig, CostClock], list[Cost]],
     at_once: int | None = None,
 ) -> Callable[[RunConfig], Pace] | None:
     """What `make_plan` asks for steps: `costs` lists those of all trials, of which at most `at_once` can run so.
@@ -190,12 +190,12 @@ def pacer(
 
     def pace(config: RunConfig) -> Pace:
         print("Measuring steps on this machine to convert the time budget to steps.", flush=True)
-        clock, windows = Clock(folder, seconds, began), config.training.evaluate_windows
+        clock, windows = CostClock(folder, seconds, began), config.training.evaluate_windows
 
         def fitted() -> Pace:
             found, spent = costs(config, clock), time.monotonic() - began
             more = gain(engine, config, min(len(found), at_once or len(found)))
-            return fit(found, seconds - spent, text, windows, more, spent)
+            return steps_that_fit(found, seconds - spent, text, windows, more, spent)
 
         pace = fitted()
         if clock.reckoned:  # it can be met, so there is time to measure what was not

@@ -224,7 +224,7 @@ def run_trial(trial: Trial, folder: Path) -> Outcome:
         "seed": config.training.seed,
         "parameters": account.parameters.total,
         "folder": str(place.relative_to(folder)),
-        "machine": machine(config),
+        "machine": machine_text(config),
     }
     rivals = tuple(folder / "trials" / name for name in trial.rivals)
     watch = Watch(place, config.steps, config.schedule.warmup_steps, unigram_loss(config), rivals)
@@ -234,7 +234,7 @@ def run_trial(trial: Trial, folder: Path) -> Outcome:
         flops = account.flops_per_token * tokens
         return Outcome(status=status, step=step, tokens=tokens, flops=flops, why=why, reached=reached, **facts)
 
-    forget_peak_memory()
+    forget_peaks()
     began = time.monotonic()
     try:
         with without_context_notes():
@@ -246,7 +246,7 @@ def run_trial(trial: Trial, folder: Path) -> Outcome:
     else:
         if result.stopped:
             raise KeyboardInterrupt
-        measures = measured(place)
+        measures = last_metrics(place)
         if why := watch.divergence(result.step, measures["validation_loss"]):
             outcome = ended("diverged", result.step, why, measures["validation_loss"])
         else:
@@ -296,7 +296,7 @@ def without_context_notes() -> Iterator[None]:
             note(sentence)
 
 
-def machine(config: RunConfig) -> str:
+def machine_text(config: RunConfig) -> str:
     """What a trial runs on, and with: speeds are of this, and bits too."""
     import torch
 
@@ -312,14 +312,14 @@ def machine(config: RunConfig) -> str:
     return f"{processor}, torch {version('torch')}, Python {platform.python_version()}, {system}"
 
 
-def forget_peak_memory() -> None:
+def forget_peaks() -> None:
     """So that a trial's memory is its own, and not that of one before it in this process; Linux can do it for a CPU."""
     gc.collect()
     devices.forget_peak_memory()
     memory.forget_peak()
 
 
-def measured(run: Path) -> dict[str, Any]:
+def last_metrics(run: Path) -> dict[str, Any]:
     """A finished run's last evaluation, its speed and its peak memory, as its metrics have them."""
     from fledge.training import read_metrics
 
@@ -371,7 +371,7 @@ def count_ids(tokens: NDArray[np.integer], vocabulary_size: int) -> NDArray[np.i
     return counts
 
 
-def describe(outcome: Outcome) -> str:
+def outcome_line(outcome: Outcome) -> str:
     """One trial in a line."""
     name = f"{outcome.arm} (seed {outcome.seed})"
     if outcome.status != "complete":

@@ -92,7 +92,7 @@ def level(rival: Path, share: float) -> float:
     """
     while True:
         over = (rival / OUTCOME).is_file()  # looked at before the losses, so that none can be missed
-        found = evaluations(rival)
+        found = losses_by_share(rival)
         further = [loss for done, loss in found if done >= share - 1e-9]
         if further or over:
             break
@@ -105,7 +105,7 @@ def level(rival: Path, share: float) -> float:
     return reached[-1]
 
 
-def evaluations(run: Path) -> list[tuple[float, float]]:
+def losses_by_share(run: Path) -> list[tuple[float, float]]:
     """The share of the steps done, and the validation loss, at each evaluation so far."""
     from fledge.training import read_metrics
 

@@ -54,7 +54,7 @@ def _step(folder: Path) -> int:
     return max((int(path.name.rpartition("-")[2]) for path in checkpoints(folder)), default=0)
 
 
-def changed(recipe: Path, folder: Path) -> list[str]:
+def changed_settings(recipe: Path, folder: Path) -> list[str]:
     """Settings in which a run that was taken up differs from the recipe; its length and its tokens' place may."""
     from fledge.config import load_recipe
     from fledge.files import read_json
@@ -84,7 +84,7 @@ def tokenize(recipe: Path, working: Path) -> list[str]:
     They lie beside the run, as a store that settings name: the text's time of change differs with every attachment.
     """
     from fledge.config import RunConfig, load_recipe
-    from fledge.corpus.fetch import NAMED, fetch
+    from fledge.corpus.fetch import NAMED, fetch_corpus
     from fledge.run import Run
     from fledge.tokens import TokenStore, write_store
 
@@ -93,7 +93,7 @@ def tokenize(recipe: Path, working: Path) -> list[str]:
         return []
     for name in (*config.corpus.source, *config.corpus.validation_source):
         if name in NAMED and not os.path.exists(name):
-            fetch(name)  # what is there already is left alone
+            fetch_corpus(name)  # what is there already is left alone
     folder = working / TOKENS / config.name
     place = folder / "tokens"
     if not (place / "store.json").is_file():
@@ -115,7 +115,7 @@ def train(command: list[str], folder: Path) -> None:
     from fledge.notebook import running_cell
     from fledge.runs.layout import METRICS, SAMPLES
     from fledge.runs.metrics import newest, read_metrics
-    from fledge.training.chart import Chart
+    from fledge.training.chart import LossChart
 
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", bufsize=1
@@ -128,7 +128,7 @@ def train(command: list[str], folder: Path) -> None:
             print(line, end="", flush=True)
             continue
         if chart is None:
-            chart = Chart(folder.name, int(step[1]), cell)
+            chart = LossChart(folder.name, int(step[1]), cell)
             chart.rows = lambda: read_metrics(folder / METRICS)
         chart.sample, last = newest(folder / SAMPLES), line.rstrip()
         chart.update(last)
@@ -171,7 +171,7 @@ def collect(folder: Path, working: Path) -> list[Path]:
 def plain_report(run: Run, result: TrainingResult, prompts: tuple[str, ...]) -> None:
     """The report of a run whose tokens are too many, or too few held out, to count n-grams for."""
     from fledge.reports import run as report
-    from fledge.reports.course import add_curves
+    from fledge.reports.course import add_learning_curves
     from fledge.reports.page import Page
 
     samples = [(prompt, text.text) for prompt, text in zip(prompts, run.generate(list(prompts)), strict=True)]
@@ -181,8 +181,8 @@ def plain_report(run: Run, result: TrainingResult, prompts: tuple[str, ...]) -> 
         f"{run.model.parameters_count():,} parameters, step {result.step:,} of {result.steps:,}, {result.tokens:,} "
         f"tokens: a validation loss of {loss} nats per token.",
     )
-    add_curves(page, run, {})
-    report.add_samples(page, run, samples)
+    add_learning_curves(page, run, {})
+    report.add_texts(page, run, samples)
     report.add_costs(page, run, result)
     report.add_settings(page, run)
     page.write(run.folder / "report.html")

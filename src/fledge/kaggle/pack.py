@@ -54,7 +54,7 @@ def slug_of(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", f"fledge-{name}".lower()).strip("-")[:45].strip("-")
 
 
-def pack(config: RunConfig, folder: Path, time: str = "8h50m", user: str = "") -> Packed:
+def pack_for_kaggle(config: RunConfig, folder: Path, time: str = "8h50m", user: str = "") -> Packed:
     """Write the folder: `dataset/` and `notebook/`, each with its metadata for the kaggle command, and a README."""
     from fledge.bundle.save import put_in_place
     from fledge.corpus import Corpus

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fledge.training import TrainingResult
 
 
-def add_curves(
+def add_learning_curves(
     page: Page, run: Run, baselines: dict[str, float], model: tuple[TrainingResult, float] | None = None
 ) -> None:
     """The losses by tokens, and where the `model` lies that came of the training, with its loss."""

@@ -18,7 +18,7 @@ INDEXED = 50_000_000  # tokens; an index of more would keep a report waiting
 TITLE = "What it learned by heart"
 
 
-def measured(run: Run) -> Memorised | None:
+def measure_memorised(run: Run) -> Memorised | None:
     """What a run's model learned by heart; None where its text is too long to be indexed for a report."""
     from fledge.evaluation.memorised import memorised
 
@@ -32,7 +32,7 @@ def add_memorised(page: Page, run: Run, evaluation: Evaluation) -> None:
     """The figures of one run, with a picture; and the loss with and without held-out documents that leaked."""
     from fledge.evaluation.memorised import without_leaks
 
-    found = measured(run)
+    found = measure_memorised(run)
     page.heading(TITLE)
     if found is None:
         page.paragraph(

@@ -16,7 +16,7 @@ from fledge.config.writing import Choice, settings_text, toml
 from fledge.errors import FledgeError, notes_kept
 from fledge.files import read_json
 from fledge.plot import in_words
-from fledge.reports.course import add_course, add_curves
+from fledge.reports.course import add_course, add_learning_curves
 from fledge.reports.memorised import add_memorised
 from fledge.reports.page import Page, cell
 from fledge.reports.quality import FINAL, add_answer, add_compression, add_forecast, add_meaning, run_baselines
@@ -78,12 +78,12 @@ def report_run(
         texts = run.generate(list(prompts))
     samples = [(prompt, text.text) for prompt, text in zip(prompts, texts, strict=True)]
     page = Page(run.config.name, lead(run, result, evaluation))
-    add_samples(page, run, samples)
+    add_texts(page, run, samples)
     add_meaning(page, evaluation)
     add_answer(page, run, evaluation, baselines, known)
     add_forecast(page, forecast, evaluation)
     add_use(page, run, prompts, at)
-    add_curves(page, run, baselines, (result, evaluation.loss))
+    add_learning_curves(page, run, baselines, (result, evaluation.loss))
     add_course(page, run, result)
     add_compression(page, run, evaluation)
     add_memorised(page, run, evaluation)
@@ -178,7 +178,7 @@ def add_use(page: Page, run: Run, prompts: Sequence[str], at: At = None) -> None
     )
 
 
-def add_samples(page: Page, run: Run, samples: list[tuple[str, str]]) -> None:
+def add_texts(page: Page, run: Run, samples: list[tuple[str, str]]) -> None:
     page.heading("What it writes")
     sampling = run.config.sampling
     page.paragraph(

@@ -13,7 +13,7 @@ from fledge.files import atomic_write, readable_bytes
 from fledge.plot import COLOURS, GREY
 from fledge.progress import readable_time
 from fledge.reports.page import Page
-from fledge.tokenizer.compare import THE_PILE, Measurement, fastest
+from fledge.tokenizer.compare import THE_PILE, Measurement, clearly_fastest
 
 TABLE = "outcomes.csv"
 COLUMNS = (
@@ -34,7 +34,7 @@ def report_tokenizers(measured: Sequence[Measurement], folder: Path, command: st
     """`report.html`, the same as Markdown with its figures, and every measurement as CSV."""
     names = list(dict.fromkeys(one.tokenizer for one in measured))
     corpora = list(dict.fromkeys(one.corpus for one in measured))
-    page = Page(f"Which tokenizer suits {', '.join(corpora)}: {', '.join(names)}?", answer(measured))
+    page = Page(f"Which tokenizer suits {', '.join(corpora)}: {', '.join(names)}?", tokenizer_answer(measured))
     page.heading("Result")
     page.table(
         ["corpus", "tokenizer", "bytes per token", "tokens", "MB/s", "825 GB would take", "and fill", "bits per id"],
@@ -120,7 +120,7 @@ def bars(measured: Sequence[Measurement]) -> str:
     return text.getvalue()
 
 
-def answer(measured: Sequence[Measurement]) -> str:
+def tokenizer_answer(measured: Sequence[Measurement]) -> str:
     """The tokenizer with the longest tokens on each corpus, and by how much."""
     sentences = []
     for corpus in dict.fromkeys(one.corpus for one in measured):
@@ -131,7 +131,7 @@ def answer(measured: Sequence[Measurement]) -> str:
             second = found[1]
             more = first.bytes_per_token / second.bytes_per_token - 1
             text += f", {more:.0%} more than {second.tokenizer} ({second.bytes_per_token:.2f})"
-        best = fastest(found)
+        best = clearly_fastest(found)
         speed = "None is clearly the fastest: passes of one differ as much as they do."
         if best is not None:
             speed = f"The fastest is {best.tokenizer} with {best.bytes_per_second / 1e6:,.0f} MB/s."

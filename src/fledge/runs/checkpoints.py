@@ -172,7 +172,7 @@ def remove(checkpoint: Path) -> None:
     shutil.rmtree(checkpoint, ignore_errors=True)
 
 
-def sweep(place: Path) -> None:
+def clear_remains(place: Path) -> None:
     """Clear what a killed process left half written, half replaced or half removed."""
     folder = place / CHECKPOINTS
     for path in folder.glob(f"step-*{PARTIAL}"):

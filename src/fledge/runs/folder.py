@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fledge.bundle.hub import place_of
 from fledge.bundle.manifest import MANIFEST
-from fledge.config import RunConfig, changed, parse
+from fledge.config import RunConfig, parse, setting_changes
 from fledge.corpus import hub
 from fledge.errors import FledgeError, command
 from fledge.files import finished_name, read_json, require_utf8, write_json
@@ -81,7 +81,7 @@ def differences(old: Any, new: Any) -> list[str]:
     >>> differences({"model": {"layers": 4, "width": 8}}, {"model": {"layers": 6, "width": 8}})
     ['model.layers = 4 there, 6 here']
     """
-    return [f"{name} = {first!r} there, {second!r} here" for name, (first, second) in changed(old, new).items()]
+    return [f"{name} = {first!r} there, {second!r} here" for name, (first, second) in setting_changes(old, new).items()]
 
 
 def of_run(config: RunConfig, folder: Path) -> RunConfig:
@@ -111,12 +111,12 @@ def pinned(config: RunConfig, folder: Path) -> RunConfig:
         text, ids = (settings.get(group) or {} for group in ("corpus", "tokenizer"))
         for name in (*text.get("source", ()), *text.get("validation_source", ()), ids.get("path")):
             if hub.is_hub(name):
-                kept[str(hub.parse(name)._replace(revision=None))] = name
+                kept[str(hub.parse_address(name)._replace(revision=None))] = name
 
     def pin(name: str) -> str:
-        if not hub.is_hub(name) or hub.COMMIT.fullmatch((address := hub.parse(name)).revision or ""):
+        if not hub.is_hub(name) or hub.COMMIT.fullmatch((address := hub.parse_address(name)).revision or ""):
             return name
-        return kept.get(str(address)) or str(hub.pinned(address))
+        return kept.get(str(address)) or str(hub.pin_address(address))
 
     corpus, tokenizer = config.corpus, config.tokenizer
     sources, held_out = (tuple(map(pin, names)) for names in (corpus.source, corpus.validation_source))
@@ -157,7 +157,7 @@ def kept_tokens(folder: Path, config: RunConfig) -> TokenStore | None:
     return TokenStore.open(folder / TOKENS)
 
 
-def held_out(path: Path) -> TokenSplit | None:
+def held_out_split(path: Path) -> TokenSplit | None:
     """The held-out part of the text that the run at `path`, or around it, was trained on; None where there is none."""
     from fledge.tokens import TokenStore
 

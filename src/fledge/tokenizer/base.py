@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fledge.errors import FledgeError, nearest
-from fledge.tokenizer.checks import as_path, brief, check_special, check_texts, check_threads, to_bytes
+from fledge.files import to_bytes
+from fledge.tokenizer.checks import as_path, brief, check_special, check_texts, check_threads
 from fledge.tokenizer.disk import CONFIGURATION, FORMAT, ROLE_NAMES, VOCABULARY, write_folder, written_json
 from fledge.tokenizer.parts import Parts
 from fledge.tokenizer.sources import unpacked

@@ -18,18 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fledge.errors import FledgeError
-from fledge.files import COMPRESSED
+from fledge.files import COMPRESSED, to_bytes
 from fledge.tokenizer.base import Ids, Roles, Special, Tokenizer
-from fledge.tokenizer.checks import (
-    MOST_IDS,
-    as_path,
-    brief,
-    check_special,
-    check_texts,
-    check_threads,
-    thread_count,
-    to_bytes,
-)
+from fledge.tokenizer.checks import MOST_IDS, as_path, brief, check_special, check_texts, check_threads, thread_count
 from fledge.tokenizer.parts import Parts
 from fledge.tokenizer.patterns import PATTERNS, check_pattern, compose, cut, encode_between, refused
 from fledge.tokenizer.specials import number_specials, roles_by_name

@@ -72,22 +72,6 @@ def check_texts(texts: object) -> None:
         raise FledgeError(f"a {type(texts).__name__} is no list of texts; texts are str or bytes.")
 
 
-def to_bytes(text: str | bytes) -> bytes:
-    """UTF-8 of a text; lone surrogates, which UTF-8 forbids, keep their three-byte form, so that nothing is lost.
-
-    >>> to_bytes("a\\ud800")
-    b'a\\xed\\xa0\\x80'
-    """
-    if isinstance(text, bytes):
-        return text
-    if not isinstance(text, str):
-        raise FledgeError(f"a text is a {type(text).__name__}; texts are str or bytes.")
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogatepass")
-
-
 def check_utf8(what: str, text: str) -> None:
     """Refuse lone surrogates in what is written to files, which are UTF-8; a shell's bytes come as such, too.
 

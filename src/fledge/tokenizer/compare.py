@@ -16,7 +16,7 @@ from fledge.errors import FledgeError
 from fledge.tokenizer.base import Tokenizer
 
 if TYPE_CHECKING:
-    from fledge.corpus import Block, Corpus
+    from fledge.corpus import Corpus, TextBlock
 
 THE_PILE = 825e9
 "Bytes of The Pile: a corpus large enough for speed to matter."
@@ -64,7 +64,7 @@ class Measurement(NamedTuple):
         return {**self._asdict(), **{name: getattr(self, name) for name in derived}}
 
 
-def compare(
+def compare_tokenizers(
     tokenizers: Mapping[str, Tokenizer],
     corpora: Mapping[str, Corpus],
     *,
@@ -79,7 +79,7 @@ def compare(
     >>> from fledge.corpus import Corpus
     >>> from fledge.tokenizer import CharacterTokenizer, WordTokenizer
     >>> story = "the cat and the dog and the cat"
-    >>> measured = compare(
+    >>> measured = compare_tokenizers(
     ...     {"word": WordTokenizer.train([story]), "character": CharacterTokenizer([])},
     ...     {"story": Corpus.from_documents([story], validation_fraction=0)},
     ... )
@@ -190,11 +190,11 @@ def compare_documents(
     return found
 
 
-def fastest(measured: Sequence[Measurement]) -> Measurement | None:
+def clearly_fastest(measured: Sequence[Measurement]) -> Measurement | None:
     """The fastest of several on the same corpus; None where another is within the spread of their passes.
 
     >>> one, two = Measurement("a", "x", 100, 50, 1.0, 16, 0.1), Measurement("b", "x", 100, 50, 1.2, 16, 0.1)
-    >>> fastest([one, two]).tokenizer, fastest([one, two._replace(spread=0.3)])
+    >>> clearly_fastest([one, two]).tokenizer, clearly_fastest([one, two._replace(spread=0.3)])
     ('a', None)
     """
     first, *others = sorted(measured, key=lambda one: one.seconds)
@@ -202,7 +202,7 @@ def fastest(measured: Sequence[Measurement]) -> Measurement | None:
     return first if clear else None
 
 
-def limited(corpus: Corpus, limit: int | None) -> Iterator[Block]:
+def limited(corpus: Corpus, limit: int | None) -> Iterator[TextBlock]:
     """Blocks of a corpus until `limit` bytes are passed; documents stay whole."""
     left = float("inf") if limit is None else limit
     for block in corpus.blocks():
@@ -212,7 +212,7 @@ def limited(corpus: Corpus, limit: int | None) -> Iterator[Block]:
             return
 
 
-def _first(block: Block, size: float) -> Block:
+def _first(block: TextBlock, size: float) -> TextBlock:
     """The documents of a block that fit into `size` bytes; the first in any case."""
     if len(block.buffer) <= size:
         return block

@@ -29,7 +29,7 @@ class Shown(NamedTuple):
     special: bool
 
 
-class Cell(NamedTuple):
+class ShownText(NamedTuple):
     """One text as one tokenizer sees it."""
 
     text: str
@@ -38,7 +38,7 @@ class Cell(NamedTuple):
     @property
     def summary(self) -> str:
         """
-        >>> Cell("egg", [Shown(7, b"eg", "eg", False), Shown(9, b"g", "g", False)]).summary
+        >>> ShownText("egg", [Shown(7, b"eg", "eg", False), Shown(9, b"g", "g", False)]).summary
         '2 tokens, 1.50 bytes each'
         """
         count = len(self.tokens)
@@ -80,7 +80,7 @@ def visible(data: bytes) -> str:
 class TokenView:
     """Texts against tokenizers: print it in a terminal, or leave it as the last line of a notebook's cell."""
 
-    def __init__(self, names: list[str], rows: list[list[Cell]], ids: bool = False) -> None:
+    def __init__(self, names: list[str], rows: list[list[ShownText]], ids: bool = False) -> None:
         self.names, self.rows, self.ids = names, rows, ids
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -92,7 +92,7 @@ class TokenView:
             table.add_row(*(self._terminal_cell(cell, colour) for cell in row))
         yield table
 
-    def _terminal_cell(self, cell: Cell, colour: bool) -> Text:
+    def _terminal_cell(self, cell: ShownText, colour: bool) -> Text:
         text = coloured(cell) if colour else Text(plain(cell))
         text.append(f"\n{cell.summary}", style="dim")
         if self.ids:
@@ -115,7 +115,7 @@ class TokenView:
         )
         return f"<table class='fledge-tokens'><tr>{head}</tr>{body}</table>"
 
-    def _html_cell(self, cell: Cell) -> str:
+    def _html_cell(self, cell: ShownText) -> str:
         spans, ground = [], 0
         for shown in cell.tokens:
             style = (
@@ -156,7 +156,7 @@ def show(
     """
     named = _named(tokenizers)
     rows = [
-        [Cell(_readable(text), shown_tokens(tokenizer, text, special)) for tokenizer in named.values()]
+        [ShownText(_readable(text), shown_tokens(tokenizer, text, special)) for tokenizer in named.values()]
         for text in ([texts] if isinstance(texts, (str, bytes)) else texts)
     ]
     return TokenView(list(named), rows, ids)
@@ -179,7 +179,7 @@ def _readable(text: str | bytes) -> str:
     return text if isinstance(text, str) else text.decode("utf-8", "replace")
 
 
-def coloured(cell: Cell) -> Text:
+def coloured(cell: ShownText) -> Text:
     text = Text()
     for position, shown in enumerate(cell.tokens):
         ground = GROUNDS[position % len(GROUNDS)]
@@ -187,6 +187,6 @@ def coloured(cell: Cell) -> Text:
     return text
 
 
-def plain(cell: Cell) -> str:
+def plain(cell: ShownText) -> str:
     """The tokens with a bar between them, for where there is no colour."""
     return BAR.join(shown.text for shown in cell.tokens)

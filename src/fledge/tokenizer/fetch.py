@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fledge.corpus.fetch import NotReached, Remote, cache_folder, download
-from fledge.corpus.hub import fetch_files, look_up, parse
+from fledge.corpus.hub import fetch_files, find_repository, parse_address
 from fledge.errors import FledgeError, nearest
 from fledge.files import sha256
 from fledge.tokenizer.ranks import ENCODINGS
@@ -27,7 +27,7 @@ def cached(name: str) -> Path | None:
     return place
 
 
-def fetch(name: str, *, progress: bool = False) -> Path:
+def fetch_tokenizer(name: str, *, progress: bool = False) -> Path:
     """Download a published vocabulary (`gpt2`, `cl100k`, `o200k`), unless it is in the cache already."""
     if name not in ENCODINGS:
         raise FledgeError(f"{name} is not a published vocabulary. {nearest(name, ENCODINGS)}")
@@ -47,12 +47,12 @@ FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt")
 
 def from_hub(place: str) -> Path:
     """The folder with the tokenizer at an address such as `hf://owner/name`, fetched once."""
-    address = parse(place)
+    address = parse_address(place)
     if address.path:
         raise FledgeError(
             f"{address} names a file: a tokenizer's address is hf://owner/name, with @REVISION where asked."
         )
-    found = [name for name in FILES if name in look_up(address).files]
+    found = [name for name in FILES if name in find_repository(address).files]
     if not {"tokenizer.json", "vocab.json"} & set(found):
         raise FledgeError(f"There is no tokenizer.json in {address}.")
     if "tokenizer.json" in found:

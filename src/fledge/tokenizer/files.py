@@ -24,7 +24,7 @@ from fledge.tokenizer.disk import CONFIGURATION, FORMAT, ROLE_NAMES, VOCABULARY,
 from fledge.tokenizer.huggingface import OLDER_CL100K, read_document, read_gpt2
 from fledge.tokenizer.parts import Parts, token_id
 from fledge.tokenizer.ranks import ENCODINGS, beside_ranks, parts_of_ranks, read_ranks
-from fledge.tokenizer.sentencepiece import Pieces, SentencePieceTokenizer
+from fledge.tokenizer.sentencepiece import SentencePieces, SentencePieceTokenizer
 from fledge.tokenizer.spelling import SPECIAL_TOKENS, read_spelled
 from fledge.tokenizer.word import WordTokenizer
 
@@ -80,7 +80,7 @@ def load_tokenizer(
         raise FledgeError(f"{source} says itself what its pattern and special tokens are; leave them out.")
     start = configuration.get(ROLE_NAMES["start"])
     parts = read_document(document, str(source), None if start == configuration.get(ROLE_NAMES["end"]) else start)
-    if isinstance(parts, Pieces):
+    if isinstance(parts, SentencePieces):
         pieces = SentencePieceTokenizer(parts, _read_roles(configuration, beside, parts))
         return _verified(pieces, configuration, source)
     if parts.pattern in OLDER_CL100K and configuration.get("pattern") == "cl100k":
@@ -176,7 +176,7 @@ def _verified(tokenizer: AnyTokenizer, configuration: Mapping[str, Any], source:
     return tokenizer
 
 
-def _read_roles(configuration: Mapping[str, Any], path: Path, parts: Parts | Pieces) -> Roles | None:
+def _read_roles(configuration: Mapping[str, Any], path: Path, parts: Parts | SentencePieces) -> Roles | None:
     """Roles out of our `tokenizer_config.json`, or out of Hugging Face's names for them."""
     given = configuration.get("roles")
     if given is None:

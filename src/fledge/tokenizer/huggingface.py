@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from fledge.errors import FledgeError, note
-from fledge.tokenizer.checks import to_bytes
+from fledge.files import to_bytes
 from fledge.tokenizer.disk import json_of, text_of
 from fledge.tokenizer.parts import PLAIN_BPE, Parts, add_token, checked, token_id, unwritten, written
 from fledge.tokenizer.ranks import unreachable
-from fledge.tokenizer.sentencepiece import Pieces, read_sentencepiece
+from fledge.tokenizer.sentencepiece import SentencePieces, read_sentencepiece
 
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
@@ -157,7 +157,7 @@ def _step(step: Any) -> tuple[Any, Any]:
     return kind, content.get("id") if isinstance(content, dict) else None
 
 
-def read_document(document: Any, where: str, start: str | None = None) -> Parts | Pieces:
+def read_document(document: Any, where: str, start: str | None = None) -> Parts | SentencePieces:
     """The parts of a byte-level BPE or of a SentencePiece out of the contents of a `tokenizer.json`; `start` is its
     start token, if it has one that is not its end token, too."""
     if not isinstance(document, dict) or not isinstance(document.get("model"), dict):

@@ -6,7 +6,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from fledge.errors import FledgeError
-from fledge.tokenizer.checks import MOST_IDS, check_utf8, to_bytes
+from fledge.files import to_bytes
+from fledge.tokenizer.checks import MOST_IDS, check_utf8
 
 PLAIN_BPE: dict[str, Any] = {
     "type": "BPE",

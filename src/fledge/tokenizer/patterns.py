@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from fledge.errors import FledgeError, nearest, note
+from fledge.files import to_bytes
 from fledge.tokenizer.base import Ids, Tokenizer
-from fledge.tokenizer.checks import check_special, check_utf8, to_bytes
+from fledge.tokenizer.checks import check_special, check_utf8
 
 PATTERNS = ("gpt2", "cl100k", "o200k")
 "The patterns that native code knows."

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fledge.errors import FledgeError
-from fledge.tokenizer.checks import MOST_IDS, to_bytes
+from fledge.files import to_bytes
+from fledge.tokenizer.checks import MOST_IDS
 from fledge.tokenizer.parts import Parts, checked, token_id
 
 LONGEST = 4096  # bytes of a token: finding its merge takes the square of them

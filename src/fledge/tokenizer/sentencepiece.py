@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fledge.errors import FledgeError
+from fledge.files import to_bytes
 from fledge.tokenizer.base import Ids, Roles, Special, Tokenizer
-from fledge.tokenizer.checks import check_utf8, to_bytes
+from fledge.tokenizer.checks import check_utf8
 from fledge.tokenizer.parts import PLAIN_BPE, token_id
 from fledge.tokenizer.patterns import encode_between
 from fledge.tokenizer.specials import roles_by_name
@@ -37,7 +38,7 @@ NORMALIZERS: list[tuple[Any, str]] = [
 "Sections of a file, and before which stretches of text they put a space."
 
 
-class Pieces(NamedTuple):
+class SentencePieces(NamedTuple):
     """What such a tokenizer is made of."""
 
     names: dict[str, int]
@@ -55,7 +56,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     kind = "sentencepiece"
 
-    def __init__(self, pieces: Pieces, roles: Roles | None = None) -> None:
+    def __init__(self, pieces: SentencePieces, roles: Roles | None = None) -> None:
         self.names, self.merges, self.special_tokens, self.prefix, self.always = pieces
         self.vocab: dict[int, bytes] = {token: _bytes_of(name) for name, token in self.names.items()}
         self.vocab |= {token: to_bytes(text) for text, token in self.special_tokens.items()}
@@ -193,7 +194,7 @@ def write_sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
 
 def read_sentencepiece(
     document: Mapping[str, Any], special_tokens: dict[str, int], always: frozenset[str], where: str
-) -> Pieces:
+) -> SentencePieces:
     """The parts in a `tokenizer.json` that falls back to bytes; `special_tokens` are those that it adds."""
     model = document["model"]
     names, merges = model.get("vocab"), model.get("merges")
@@ -225,7 +226,7 @@ def read_sentencepiece(
             f"{where} falls back to bytes for rare characters, and has no token for {len(lacking)} of the 256 bytes "
             f"(the first is {lacking[0]:#04x}): it can't spell every text."
         )
-    return Pieces(names, [(left, right) for left, right in pairs], special_tokens, prefix, always)
+    return SentencePieces(names, [(left, right) for left, right in pairs], special_tokens, prefix, always)
 
 
 def _prefix_of(normalizer: Any, pre_tokenizer: Any) -> str | None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fledge.errors import FledgeError
-from fledge.files import COMPRESSED, DOCUMENTS, documents_format
-from fledge.tokenizer.checks import as_path, to_bytes
+from fledge.files import COMPRESSED, DOCUMENTS, documents_format, to_bytes
+from fledge.tokenizer.checks import as_path
 
 if TYPE_CHECKING:
     from fledge.corpus import Corpus

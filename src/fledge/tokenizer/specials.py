@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fledge.errors import FledgeError
+from fledge.files import to_bytes
 from fledge.tokenizer.base import Roles
-from fledge.tokenizer.checks import MOST_IDS, brief, check_utf8, check_whole, to_bytes
+from fledge.tokenizer.checks import MOST_IDS, brief, check_utf8, check_whole
 
 END_OF_TEXT = "<|endoftext|>"
 

@@ -17,8 +17,9 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from fledge.errors import FledgeError, note
+from fledge.files import to_bytes
 from fledge.tokenizer.base import Ids, Roles, Special, Tokenizer
-from fledge.tokenizer.checks import MOST_IDS, check_special, check_texts, check_whole, to_bytes
+from fledge.tokenizer.checks import MOST_IDS, check_special, check_texts, check_whole
 from fledge.tokenizer.disk import FORMAT
 from fledge.tokenizer.parts import PLAIN_BPE
 from fledge.tokenizer.stream import EncodedPart
@@ -216,7 +217,7 @@ def readable(text: str | bytes) -> str:
     return to_bytes(text).decode("utf-8", "surrogateescape")
 
 
-def names_of(tokenizer: SpellingTokenizer) -> dict[int, str]:
+def written_names(tokenizer: SpellingTokenizer) -> dict[int, str]:
     """Every id as other programs write it: characters and words as they are, other bytes as <0x80> to <0xFF>."""
     names = {token: text for text, token in SPECIAL_TOKENS.items()}
     names |= {FIRST_BYTE + byte: chr(byte) if byte < 128 else f"<0x{byte:02X}>" for byte in range(256)}
@@ -245,7 +246,7 @@ def write_spelled(tokenizer: SpellingTokenizer) -> dict[str, Any]:
             **PLAIN_BPE,
             "byte_fallback": True,
             "ignore_merges": words,
-            "vocab": {text: token for token, text in names_of(tokenizer).items()},
+            "vocab": {text: token for token, text in written_names(tokenizer).items()},
             "merges": [],
         },
     }

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fledge import memory
 from fledge.errors import FledgeError, note
-from fledge.files import COMPRESSED, documents_format, readable_bytes
+from fledge.files import COMPRESSED, documents_format, readable_bytes, to_bytes
 from fledge.progress import Bar, progress_bar
 from fledge.tokenizer.bpe import BPETokenizer
-from fledge.tokenizer.checks import MOST_IDS, check_stretch, check_whole, thread_count, to_bytes
+from fledge.tokenizer.checks import MOST_IDS, check_stretch, check_whole, thread_count
 from fledge.tokenizer.patterns import PATTERNS, check_pattern, count_with_pattern
 from fledge.tokenizer.sources import (
     GATHER,

@@ -82,7 +82,7 @@ class CodePoint(NamedTuple):
     "Why the eye does not see it, or takes it for something else; None for what is plainly visible."
 
 
-class TextFacts(NamedTuple):
+class StringSizes(NamedTuple):
     """The sizes of a string, and whether it is in the composed normal form."""
 
     code_points: int
@@ -116,7 +116,7 @@ def code_points(text: str) -> Iterator[CodePoint]:
         yield CodePoint(
             character,
             code,
-            name_of(character),
+            code_point_name(character),
             unicodedata.category(character),
             None if surrogate else character.encode(),
             character.encode("utf-16-be", "surrogatepass"),
@@ -125,7 +125,7 @@ def code_points(text: str) -> Iterator[CodePoint]:
         )
 
 
-def name_of(character: str) -> str:
+def code_point_name(character: str) -> str:
     code = ord(character)
     known = unicodedata.name(character, "") or CONTROLS.get(code, "")
     if known:
@@ -164,13 +164,13 @@ def why_invisible(character: str) -> str | None:
     return None
 
 
-def text_facts(text: str) -> TextFacts:
+def string_sizes(text: str) -> StringSizes:
     """
-    >>> text_facts("e\\u0301").composed
+    >>> string_sizes("e\\u0301").composed
     False
     """
     utf16 = len(text.encode("utf-16-be", "surrogatepass"))
-    return TextFacts(
+    return StringSizes(
         len(text),
         len(text.encode("utf-8", "surrogatepass")),
         utf16,

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fledge.corpus import Batch, Corpus, Text
+from fledge.corpus import Corpus, DocumentBatch, Text
 from fledge.corpus.sources import filesystem
 from fledge.errors import FledgeError
 from fledge.extras import missing
@@ -57,10 +57,10 @@ def write_store_on_ray(
     shared = ray.put(tokenizer)
     task = ray.remote(num_cpus=1)(_task)
 
-    def encoder(batches: Iterable[Batch]) -> Iterator[tuple[Batch, dict[str, Encoded]]]:
+    def encoder(batches: Iterable[DocumentBatch]) -> Iterator[tuple[DocumentBatch, dict[str, Encoded]]]:
         resources: dict[str, Any] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         limit = WAITING * max(1, int(resources.get("CPU", 1)))
-        under_way: deque[tuple[Batch, Any]] = deque()
+        under_way: deque[tuple[DocumentBatch, Any]] = deque()
         for batch in batches:
             sent = batch._replace(text=batch.text.joined())  # a mapped file can't be sent
             emptied = batch._replace(text=Text.of([]))
@@ -78,7 +78,7 @@ def write_store_on_ray(
     return store.manifest
 
 
-def _task(batch: Batch, tokenizer: Tokenizer, special: Any) -> dict[str, Encoded]:
+def _task(batch: DocumentBatch, tokenizer: Tokenizer, special: Any) -> dict[str, Encoded]:
     return encode_batch(batch, tokenizer, special, threads=1)
 
 

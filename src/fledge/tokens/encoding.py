@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fledge.corpus import Batch, Text
+from fledge.corpus import DocumentBatch, Text
 from fledge.corpus.native import native
 from fledge.corpus.split import PARTS, Parts
 from fledge.tokenizer.base import Ids, Tokenizer
@@ -32,8 +32,8 @@ class Encoded(NamedTuple):
 
 
 def encode_batches(
-    batches: Iterable[Batch], tokenizer: Tokenizer, threads: int | None
-) -> Iterator[tuple[Batch, dict[str, Encoded]]]:
+    batches: Iterable[DocumentBatch], tokenizer: Tokenizer, threads: int | None
+) -> Iterator[tuple[DocumentBatch, dict[str, Encoded]]]:
     """Each batch with its ids, by split, in order.
 
     Two batches are encoded side by side, each on half of the threads: while one is at its last piece, or is being
@@ -41,7 +41,7 @@ def encode_batches(
     """
     cores = thread_count(threads)
     lanes = min(LANES, cores)
-    under_way: deque[tuple[Batch, Future[dict[str, Encoded]]]] = deque()
+    under_way: deque[tuple[DocumentBatch, Future[dict[str, Encoded]]]] = deque()
     pool = ThreadPoolExecutor(lanes, thread_name_prefix="encoder")
     try:
         for batch in batches:
@@ -55,7 +55,9 @@ def encode_batches(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def encode_batch(batch: Batch, tokenizer: Tokenizer, special: Special, threads: int | None) -> dict[str, Encoded]:
+def encode_batch(
+    batch: DocumentBatch, tokenizer: Tokenizer, special: Special, threads: int | None
+) -> dict[str, Encoded]:
     """The documents of each split that the batch holds any of."""
     if not len(batch.text):
         return {}

@@ -37,7 +37,7 @@ Lengths = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Source:
+class CopiedPassage:
     """A stretch of generated tokens that stands in the training text."""
 
     start: int
@@ -101,7 +101,7 @@ class PassageIndex:
         """Which tokens lie inside a stretch of at least so many tokens that stands in the training text."""
         return covered(self.longest(ids, threads)[0], at_least)
 
-    def sources(self, ids: Sequence[int], tokenizer: Tokenizer, at_least: int = COPIED) -> list[Source]:
+    def sources(self, ids: Sequence[int], tokenizer: Tokenizer, at_least: int = COPIED) -> list[CopiedPassage]:
         """The longest stretches of generated tokens that stand in the training text, none inside another."""
         lengths, places = self.longest(ids)
         documents, found, end = self.store.split("train").documents, [], 0
@@ -113,7 +113,7 @@ class PassageIndex:
             first = int(documents[document])
             opening = tokenizer.decode(self.tokens[first : first + 16].tolist())
             text = tokenizer.decode(list(ids[start:end]))
-            found.append(Source(start, length, text, document, place - first, opening))
+            found.append(CopiedPassage(start, length, text, document, place - first, opening))
         return found
 
 

@@ -19,7 +19,7 @@ from fledge.tokens.gather import GatherPlan, Numbers, Stretches
 from fledge.tokens.lines import Lines
 from fledge.tokens.scratch import Ascending, chunks, release, scratch_array
 from fledge.tokens.store import TokenSplit
-from fledge.tokens.windows import Windows, keys, mix, permute
+from fledge.tokens.windows import Windows, keys, mix_bits, permute
 
 DOCUMENTS = 2  # the purpose of the key that orders documents
 OFFSETS = 3  # and of the one that draws position offsets
@@ -121,7 +121,7 @@ class PackingWindows(Windows):
         if not self.config.position_offset:
             return np.zeros_like(found.lengths)
         room = np.minimum(self.config.position_offset, self.context_length - found.lengths)
-        drawn = mix(found.places.astype(np.uint64) ^ keys(self.seed, OFFSETS, [epoch]))
+        drawn = mix_bits(found.places.astype(np.uint64) ^ keys(self.seed, OFFSETS, [epoch]))
         return (drawn % (room + 1).astype(np.uint64)).astype(np.int64)
 
     @property

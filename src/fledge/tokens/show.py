@@ -21,7 +21,7 @@ DRAWN = 64  # rows and columns of a mask drawn in a terminal, at most
 
 
 @dataclass
-class Stretch:
+class WindowPart:
     """Part of one document in a window, or a run of padding."""
 
     document: int
@@ -37,7 +37,7 @@ class WindowView:
 
     number: int
     count: int
-    stretches: list[Stretch]
+    stretches: list[WindowPart]
     mask: Mask
 
 
@@ -62,7 +62,7 @@ def view_window(
         shown = documents
     edges = [0, *(np.flatnonzero(np.diff(shown)) + 1).tolist(), width]
     stretches = [
-        Stretch(
+        WindowPart(
             int(shown[low]),
             low,
             high - 1,

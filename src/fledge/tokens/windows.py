@@ -209,7 +209,7 @@ def padding_token(roles: Roles) -> int:
 # through again (cycle walking), which is rare because a·b is hardly greater than n. It takes no memory.
 
 
-def mix(values: Words) -> Words:
+def mix_bits(values: Words) -> Words:
     """64 bits in, 64 well-spread bits out (the finaliser of splitmix64)."""
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -219,8 +219,8 @@ def mix(values: Words) -> Words:
 
 def keys(seed: int, purpose: int, epochs: npt.ArrayLike) -> Words:
     """One key for each epoch, different for every seed and purpose."""
-    start = mix(np.array([seed & 0xFFFFFFFFFFFFFFFF], np.uint64)) + np.uint64(purpose)
-    return mix(mix(start) + np.asarray(epochs, np.uint64))
+    start = mix_bits(np.array([seed & 0xFFFFFFFFFFFFFFFF], np.uint64)) + np.uint64(purpose)
+    return mix_bits(mix_bits(start) + np.asarray(epochs, np.uint64))
 
 
 def permute(indices: npt.ArrayLike, count: int, key: npt.ArrayLike) -> npt.NDArray[np.int64]:
@@ -245,7 +245,7 @@ def _rounds(values: Words, wide: int, high: int, key: Words) -> Words:
     for number in range(ROUNDS):
         shift = key + np.uint64(number * 0x9FB21C651E98DF25 & 0xFFFFFFFFFFFFFFFF)
         if number % 2:
-            right = (right + mix(left ^ shift) % b) % b
+            right = (right + mix_bits(left ^ shift) % b) % b
         else:
-            left = (left + mix(right ^ shift) % a) % a
+            left = (left + mix_bits(right ^ shift) % a) % a
     return right * a + left

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from fledge.corpus import Batch, Cursor
+from fledge.corpus import Cursor, DocumentBatch
 from fledge.corpus.corpus import add_content
 from fledge.corpus.native import crc32
 from fledge.errors import FledgeError
@@ -130,7 +130,7 @@ class Work:
         cursor = Cursor(last["cursor"][0], tuple(last["cursor"][1]))
         return cls(splits, cursor, last["consumed"], last["skipped"], last.get("content"))
 
-    def advance(self, batch: Batch, encoded: dict[str, Encoded]) -> None:
+    def advance(self, batch: DocumentBatch, encoded: dict[str, Encoded]) -> None:
         """Write the ids of a batch, and remember how far the corpus has been read."""
         for name, part in encoded.items():
             self.splits[name].append(part)

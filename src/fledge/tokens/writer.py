@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fledge import files
-from fledge.corpus import Batch, Corpus
+from fledge.corpus import Corpus, DocumentBatch
 from fledge.errors import FledgeError, command, note
 from fledge.files import require_space, write_json
 from fledge.progress import progress_bar
@@ -44,7 +44,7 @@ BYTES_PER_TOKEN = 4  # about, in a good vocabulary: for the check of the disk
 SIGNS = (MANIFEST, JOURNAL)  # a folder that holds one of them is taken for a store
 HEAD = 4096  # bytes of them that show whether fledge wrote them
 T = TypeVar("T")
-Encoder = Callable[[Iterable[Batch]], Iterator[tuple[Batch, dict[str, Encoded]]]]
+Encoder = Callable[[Iterable[DocumentBatch]], Iterator[tuple[DocumentBatch, dict[str, Encoded]]]]
 
 
 class OtherText(FledgeError):
@@ -102,7 +102,7 @@ def write_store(
             raise FledgeError(f"The folder {folder} exists and holds other files. Name a new folder with --out.")
         if encoder is None:
 
-            def encoder(batches: Iterable[Batch]) -> Iterator[tuple[Batch, dict[str, Encoded]]]:
+            def encoder(batches: Iterable[DocumentBatch]) -> Iterator[tuple[DocumentBatch, dict[str, Encoded]]]:
                 return encode_batches(batches, tokenizer, threads)
 
         _write(corpus, tokenizer, folder, encoder, progress, purpose)

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from fledge.config import RunConfig, override_config
-from fledge.devices import forget_peak_memory, names
+from fledge.devices import forget_peak_memory, names, synchronize
 from fledge.errors import FledgeError, out_of_memory
 from fledge.model import build_model
 from fledge.tokens import Batch
-from fledge.training.device import choose_device, reseed, synchronize, used_memory
+from fledge.training.device import choose_device, reseed, used_memory
 from fledge.training.ranks import Ranks
 from fledge.training.stepper import Stepper
 
@@ -27,7 +27,7 @@ PAUSE = 0.2  # seconds between two looks at a GPU
 
 
 @dataclass(frozen=True)
-class Measurement:
+class StepMeasurement:
     """One cell of the table; `tokens_per_second` is None where the batch does not fit the memory."""
 
     device: str
@@ -48,7 +48,7 @@ def devices() -> list[str]:
     return names()
 
 
-def measure(config: RunConfig, batch_size: int, device_name: str, seconds: float = 3.0) -> Measurement:
+def measure(config: RunConfig, batch_size: int, device_name: str, seconds: float = 3.0) -> StepMeasurement:
     """Time steps of one batch size on one device, after a warm-up, for about `seconds`."""
     length = config.tokens.context_length
     total = config.training.tokens or config.steps * config.training.batch_size * length
@@ -60,11 +60,11 @@ def measure(config: RunConfig, batch_size: int, device_name: str, seconds: float
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
-        return Measurement(str(device), batch_size, None, None, None, None)
+        return StepMeasurement(str(device), batch_size, None, None, None, None)
     speed = batch_size * length / per_step
     memory = used_memory(device)
     windows = batch_size / per_step
-    return Measurement(str(device), batch_size, speed, windows, memory, total / speed, meter.busy, meter.watts)
+    return StepMeasurement(str(device), batch_size, speed, windows, memory, total / speed, meter.busy, meter.watts)
 
 
 def _step_seconds(config: RunConfig, device: torch.device, batch_size: int, seconds: float) -> tuple[float, Meter]:

@@ -25,7 +25,7 @@ NUMBERS = {
 }
 
 
-class Chart:
+class LossChart:
     """`rows` gives the rows of the metrics so far. Curves are drawn as often as `SHARE` allows, numbers each second."""
 
     def __init__(self, title: str, steps: int, cell: Cell) -> None:

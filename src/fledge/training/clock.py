@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 
 from fledge.config import TrainingConfig
-from fledge.training.device import synchronize
+from fledge.devices import synchronize
 from fledge.training.progress import Progress
 from fledge.training.view import clock_time
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from fledge.bundle import load_bundle
 from fledge.bundle.save import without_places
-from fledge.config import RunConfig, changed, load_recipe
+from fledge.config import RunConfig, load_recipe, setting_changes
+from fledge.config.reading import names_of
 from fledge.errors import FledgeError, command, note
 from fledge.runs.checkpoints import LAST, At, find_bundle, step_of
 from fledge.runs.folder import of_run
@@ -38,7 +39,7 @@ def check_same_model(config: RunConfig, resume: Bundle) -> None:
     fixed = ("model.", "tokenizer.", "tokens.context_length")
     differing = [
         f"{name} is {old} there and {new} now"
-        for name, (old, new) in changed(without_places(resume.config), without_places(config)).items()
+        for name, (old, new) in setting_changes(without_places(resume.config), without_places(config)).items()
         if name.startswith(fixed)
     ]
     if differing:
@@ -51,7 +52,7 @@ def check_same_model(config: RunConfig, resume: Bundle) -> None:
 def resumed(config: RunConfig, checkpoint: Bundle, overrides: Iterable[str], at: At) -> None:
     """Refuse settings that the checkpoint at `at` does not fit, and say which others are not its own."""
     check_same_model(config, checkpoint)
-    for sentence in notable_changes(config, checkpoint, names_of(overrides), back=at not in (None, LAST)):
+    for sentence in notable_changes(config, checkpoint, set(names_of(overrides)), back=at not in (None, LAST)):
         note(sentence)
 
 
@@ -65,11 +66,6 @@ def complete(config: RunConfig, checkpoint: Bundle, folder: Path) -> str:
     return f"{folder} is complete already. To train it further: {again}"
 
 
-def names_of(overrides: Iterable[str]) -> set[str]:
-    """The settings that were changed: of `model.layers=6`, its name."""
-    return {change.partition("=")[0].strip() for change in overrides}
-
-
 def fine_tuned(
     source: Path, recipe: str | Path | None, at: At, overrides: Iterable[str], quiet: bool
 ) -> tuple[RunConfig, Bundle]:
@@ -81,7 +77,7 @@ def fine_tuned(
         own = of_run(bundle.config, source)
         same = {"corpus": own.corpus, "tokens": own.tokens, "sampling": own.sampling}
         config = load_recipe(TUNING).model_copy(update=same)
-    if config.name != TUNING and not names_of(overrides) & {"optimizer.learning_rate", "optimizer.name"}:
+    if config.name != TUNING and not set(names_of(overrides)) & {"optimizer.learning_rate", "optimizer.name"}:
         note(
             f"The learning rate of {config.name} is meant for a new model, and may undo what this one has learned. "
             f"{command('train', TUNING, '--from', source)} begins at one for fine-tuning."
@@ -105,7 +101,7 @@ def notable_changes(config: RunConfig, resume: Bundle, asked: Iterable[str], bac
     Whoever goes `back` to a step may not know which settings came after it.
     """
     asked = set(asked)
-    found = changed(without_places(resume.config), without_places(config))
+    found = setting_changes(without_places(resume.config), without_places(config))
     order = ("training.seed", "tokens.", *(("training.batch_size",) if config.tokens.policy == "lanes" else ()))
     sentences = [
         f"{name} is {old} there and {new} now: from here on the samples are not those that would have followed."

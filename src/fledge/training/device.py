@@ -160,11 +160,6 @@ def reseed(seed: int, purpose: str, *numbers: int) -> int:
     return number
 
 
-def synchronize(device: torch.device) -> None:
-    """Wait for what was queued on a GPU; a CPU has done it already."""
-    devices.synchronize(device)
-
-
 def used_memory(device: torch.device) -> int:
     """Bytes at the fullest moment so far: of the GPU, or of the process."""
     taken = devices.peak_memory(device)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fledge.bundle.card import TUNED
 from fledge.runs import branches
-from fledge.runs.checkpoints import checkpoint_name, checkpoint_steps, prune, require_room, sweep
+from fledge.runs.checkpoints import checkpoint_name, checkpoint_steps, clear_remains, prune, require_room
 from fledge.runs.layout import BRANCH
 from fledge.runs.origin import read_origin
 from fledge.training.records import Records
@@ -48,7 +48,7 @@ class Output:
             origin = None if self.origin is None else self.origin[1].absolute()
             settings = self.config.model_dump(mode="json")
             place = branches.open_place(self.folder.absolute(), origin, self.progress.step, settings)
-            sweep(place)
+            clear_remains(place)
             branched = place == (self.folder / BRANCH).absolute()
         return self.folder / BRANCH if self.ranks.total(float(branched))[0] else self.folder
 

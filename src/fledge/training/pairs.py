@@ -63,7 +63,7 @@ def start_from_pairs(model: Model, tokens: NDArray[np.integer], config: RunConfi
     rows = [model.token_embeddings.used, model.lm_head.used]
     norm = list(model.ln_final.parameters())
     fitted = [part.detach().to(device).clone().requires_grad_() for part in (*rows, *norm)]
-    fit(model.ln_final, fitted, targets_VV, weights_V)
+    fit_pairs(model.ln_final, fitted, targets_VV, weights_V)
     with torch.no_grad():
         for part, values in zip((*rows, *norm), fitted, strict=True):
             part.copy_(values)
@@ -84,7 +84,7 @@ def pair_targets(tokens: NDArray[np.integer], vocabulary_size: int, device: torc
     return torch.from_numpy(table).to(device), torch.from_numpy(share).float().to(device)
 
 
-def fit(norm: torch.nn.Module, fitted: list[Tensor], targets_VV: Tensor, weights_V: Tensor) -> None:
+def fit_pairs(norm: torch.nn.Module, fitted: list[Tensor], targets_VV: Tensor, weights_V: Tensor) -> None:
     """Full passes over the table by Adam; changes `fitted` in place.
 
     The gradient of the scores is written down, probability less target: the table is large and this passes over it the

@@ -121,7 +121,7 @@ def shard(objective: nn.Module, model: Model, ranks: Ranks) -> Any:
 
 
 @torch.no_grad()
-def gather(model: Model, ranks: Ranks) -> Model | None:
+def gather_model(model: Model, ranks: Ranks) -> Model | None:
     """The whole model on the CPU of the main process; None on the others. All take part, one tensor at a time."""
     whole = build_model(model.config, model.vocabulary_size, model.context_length) if ranks.main else None
     places = dict(whole.named_parameters()) if whole is not None else {}

@@ -84,14 +84,14 @@ class Tracker(Protocol):
     def close(self) -> None: ...
 
 
-def installed(package: str) -> bool:
+def is_installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
 def check_trackers(config: RunConfig) -> None:
     """A tracker that is not installed is an error, not a silence."""
     for name in config.training.trackers:
-        if not installed(PACKAGES[name]):
+        if not is_installed(PACKAGES[name]):
             raise FledgeError(
                 f"training.trackers asks for {name}, which is not installed here. "
                 f"Run: pip install {PACKAGES[name]}, or leave it out: metrics.csv is always written."

@@ -23,7 +23,7 @@ from fledge.training.device import choose_precision, largest_micro_batch, reseed
 from fledge.training.objective import Objective
 from fledge.training.optimizers import build_optimizer, clip_scale, gradient_norm
 from fledge.training.progress import Progress
-from fledge.training.ranks import Ranks, gather, scatter, shard
+from fledge.training.ranks import Ranks, gather_model, scatter, shard
 
 if TYPE_CHECKING:
     from fledge.bundle import Bundle
@@ -245,7 +245,7 @@ class Stepper:
 
     def whole_model(self) -> Model | None:
         """The model as one process holds it; sharded, a copy on the main process and None on the others."""
-        return gather(self.model, self.ranks) if self.sharded else self.model
+        return gather_model(self.model, self.ranks) if self.sharded else self.model
 
 
 class Carry:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from fledge.files import readable_bytes
 from fledge.notebook import running_cell
-from fledge.training.chart import Chart
+from fledge.training.chart import LossChart
 
 if TYPE_CHECKING:
     from fledge.training.records import Records
@@ -33,7 +33,7 @@ class View:
         self.console = Console(stderr=True)
         self._live: Live | None = None
         cell = running_cell() if self.shown else None
-        self._chart = None if cell is None else Chart(title, steps, cell)
+        self._chart = None if cell is None else LossChart(title, steps, cell)
         self._last_line = 0.0
         self._line_shown = ""
         self._values: dict[str, Any] = {}

@@ -57,7 +57,7 @@ def routes(library: Library) -> APIRouter:
             value = getattr(model, name)
             if value is not None and value > limit:
                 raise FledgeError(f"model.{name} = {value} is more than the page supports: at most {limit:,}.")
-        return answer(
+        return account_answer(
             account_run(
                 config.model_copy(update={"model": model}),
                 request.vocabulary_size or vocabulary_size,
@@ -83,7 +83,7 @@ def find_config(library: Library, request: AccountRequest) -> tuple[RunConfig, i
     return config, config.tokenizer.vocabulary_size or 50_257, None
 
 
-def answer(found: Account) -> AccountAnswer:
+def account_answer(found: Account) -> AccountAnswer:
     memory = found.memory
     context = max(found.context_length, found.positions or 1)
     # An architecture of one's own has an account, and no drawing of ours.

@@ -33,7 +33,7 @@ def routes(library: Library) -> APIRouter:
         path = library.bundle(bundle)
         settings = parse(RunConfig, open_manifest(path)[1].config, where=bundle).sampling
         values = settings.model_dump(include=set(SamplingAnswer.model_fields))
-        passage = held_out(library.tokens(path))
+        passage = held_out_opening(library.tokens(path))
         opening = " ".join(passage.split()[:OPENING_WORDS])[:OPENING_LENGTH]
         return SamplingAnswer(bundle=bundle, **{**values, "prompt": settings.prompt or opening, "passage": passage})
 
@@ -59,7 +59,7 @@ def routes(library: Library) -> APIRouter:
     return router
 
 
-def held_out(tokens: Path | None) -> str:
+def held_out_opening(tokens: Path | None) -> str:
     """The beginning of the text that a run held out, which its model has not seen; empty where there is no such."""
     if tokens is None:
         return ""

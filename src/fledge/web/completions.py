@@ -19,7 +19,7 @@ from fledge.web.library import Library
 from fledge.web.schemas import NUMBER, Answer, Name
 from fledge.web.shelf import Shelf
 from fledge.web.streams import LiveResponse, collect, last_words, unless_gone
-from fledge.web.worker import Job, Worker
+from fledge.web.worker import GenerationJob, Worker
 from fledge.web.writing import Fresh, open_decoding, run_decoding
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class SourceFacts(Answer):
     "How the document begins."
 
 
-class Choice(Answer):
+class CompletionChoice(Answer):
     text: str
     index: int
     logprobs: Logprobs | None
@@ -114,7 +114,7 @@ class Choice(Answer):
     "With the end of a text, where they were asked for."
 
 
-class Usage(Answer):
+class CompletionUsage(Answer):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
@@ -125,8 +125,8 @@ class Completion(Answer):
     object: Literal["text_completion"] = "text_completion"
     created: int
     model: str
-    choices: list[Choice]
-    usage: Usage | None = None
+    choices: list[CompletionChoice]
+    usage: CompletionUsage | None = None
 
 
 class ModelEntry(Answer):
@@ -219,13 +219,15 @@ class Writer:
             choices.append(self.end(row, text, self.logprobs(row, 0, len(result.ids))))
         return self.answer(choices, self.usage())
 
-    async def stream(self, job: Job) -> AsyncGenerator[bytes, None]:
+    async def stream(self, job: GenerationJob) -> AsyncGenerator[bytes, None]:
         """One event per piece of text, one with the reason of the end per text, the usage where asked,
         `[DONE]`."""
         try:
             if self.asked.echo:
                 for row in range(len(self.decoding.results)):
-                    yield self.event([Choice(text=self.echo(row), index=row, logprobs=None, finish_reason=None)])
+                    yield self.event(
+                        [CompletionChoice(text=self.echo(row), index=row, logprobs=None, finish_reason=None)]
+                    )
             async for fresh in job.events():
                 yield self.event([self.piece(fresh)])
             for row in range(len(self.decoding.results)):
@@ -239,22 +241,22 @@ class Writer:
         finally:
             job.cancelled = True
 
-    def end(self, row: int, text: str, logprobs: Logprobs | None) -> Choice:
+    def end(self, row: int, text: str, logprobs: Logprobs | None) -> CompletionChoice:
         """What is known when a text has ended."""
         found = None
         if self.index is not None:
             sources = self.index.sources(self.decoding.results[row].ids, self.decoding.tokenizer)
             found = [SourceFacts.model_validate(source) for source in sources]
-        return Choice(text=text, index=row, logprobs=logprobs, finish_reason=self.reason(row), sources=found)
+        return CompletionChoice(text=text, index=row, logprobs=logprobs, finish_reason=self.reason(row), sources=found)
 
-    def piece(self, fresh: Fresh) -> Choice:
+    def piece(self, fresh: Fresh) -> CompletionChoice:
         logprobs = self.logprobs(fresh.row, fresh.start, fresh.stop)
-        return Choice(text=fresh.text, index=fresh.row, logprobs=logprobs, finish_reason=None)
+        return CompletionChoice(text=fresh.text, index=fresh.row, logprobs=logprobs, finish_reason=None)
 
-    def event(self, choices: list[Choice], usage: Usage | None = None) -> bytes:
+    def event(self, choices: list[CompletionChoice], usage: CompletionUsage | None = None) -> bytes:
         return b"data: " + self.answer(choices, usage).model_dump_json().encode() + b"\n\n"
 
-    def answer(self, choices: list[Choice], usage: Usage | None) -> Completion:
+    def answer(self, choices: list[CompletionChoice], usage: CompletionUsage | None) -> Completion:
         return Completion(id=self.name, created=self.created, model=self.asked.model, choices=choices, usage=usage)
 
     def echo(self, row: int) -> str:
@@ -267,11 +269,11 @@ class Writer:
     def reason(self, row: int) -> Literal["stop", "length"]:
         return "length" if self.decoding.results[row].stopped == "length" else "stop"
 
-    def usage(self) -> Usage:
+    def usage(self) -> CompletionUsage:
         distinct = self.prompts[:: self.decoding.sampling.samples]
         prompt = sum(map(len, distinct))
         made = sum(len(result.ids) for result in self.decoding.results)
-        return Usage(prompt_tokens=prompt, completion_tokens=made, total_tokens=prompt + made)
+        return CompletionUsage(prompt_tokens=prompt, completion_tokens=made, total_tokens=prompt + made)
 
     def logprobs(self, row: int, start: int, stop: int) -> Logprobs | None:
         if self.asked.logprobs is None:

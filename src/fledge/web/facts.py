@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 WHOLE = 24 << 20  # bytes up to which copies are looked for: more would keep a person waiting
 
 
-class Copies(Answer):
+class CopyGroup(Answer):
     count: int
     opening: str
 
@@ -31,7 +31,7 @@ class TextFacts(Answer):
     "In documents that are copies or near-copies of others."
     repeated: float | None
     "In passages that stand earlier, too."
-    groups: list[Copies]
+    groups: list[CopyGroup]
     samples: list[str]
     warnings: list[str]
     note: str | None
@@ -57,7 +57,7 @@ def text_facts(places: tuple[str, ...], stamp: object) -> TextFacts:
         scripts=[name for name, _ in report.scripts.most_common(3)],
         copied=report.copied_bytes / max(1, size),
         repeated=report.repeated_bytes / max(1, size),
-        groups=[Copies(count=count, opening=opening) for count, opening in report.groups],
+        groups=[CopyGroup(count=count, opening=opening) for count, opening in report.groups],
         samples=report.samples,
         warnings=report.warnings,
         note=None,

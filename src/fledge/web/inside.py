@@ -15,7 +15,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from fledge.errors import FledgeError
-from fledge.evaluation.look import TOKENS, Look, gate_shades, read, scaled, see, shades, small
+from fledge.evaluation.look import TOKENS, ReadText, gate_shades, read, scaled, see, shades, small
 from fledge.web.library import NotFound
 from fledge.web.schemas import Answer, Name, Request
 from fledge.web.shelf import Shelf
@@ -118,10 +118,10 @@ class TokenAnswer(Answer):
 
 def routes(shelf: Shelf) -> APIRouter:
     router = APIRouter(prefix="/api/inside", tags=["inside"])
-    kept: OrderedDict[str, Look] = OrderedDict()
+    kept: OrderedDict[str, ReadText] = OrderedDict()
     looking, keeping = Lock(), Lock()
 
-    def find(name: str) -> Look:
+    def find(name: str) -> ReadText:
         with keeping:
             if name not in kept:
                 raise NotFound("What this look saw is not kept any more: look again.")
@@ -181,13 +181,13 @@ def require_little(parameters: int, tokens: int, device: torch.device) -> None:
         raise FledgeError(f"{tokens:,} tokens of this model would take long on a CPU. At most {fits:,} are shown here.")
 
 
-def describe(name: str, look: Look) -> LookAnswer:
+def describe(name: str, look: ReadText) -> LookAnswer:
     from fledge.model.inside import speak
 
     model, tokenizer, text, inside = look.model, look.tokenizer, look.text, look.inside
     size = tokenizer.vocab_size
     ids = look.ids
-    last = finite(speak(model, inside.hidden[-1], text, size, 0).next_logprob_T)
+    last = finite_or_none(speak(model, inside.hidden[-1], text, size, 0).next_logprob_T)
     # A token's own probability was told at the one before it.
     before = [None, *last[:-1]]
     tokens = [
@@ -196,7 +196,9 @@ def describe(name: str, look: Look) -> LookAnswer:
     ]
     lens = None
     if 2 * len(ids) * model.config.width * size * len(inside.hidden) < LENS_FLOPS:
-        lens = [finite(speak(model, hidden, text, size, 0).next_logprob_T) for hidden in inside.hidden[:-1]] + [last]
+        lens = [finite_or_none(speak(model, hidden, text, size, 0).next_logprob_T) for hidden in inside.hidden[:-1]] + [
+            last
+        ]
     return LookAnswer(
         look=name,
         architecture=model.config.architecture,
@@ -218,7 +220,7 @@ def describe(name: str, look: Look) -> LookAnswer:
     )
 
 
-def describe_token(look: Look, place: int, likeliest: int) -> TokenAnswer:
+def describe_token(look: ReadText, place: int, likeliest: int) -> TokenAnswer:
     from fledge.model.inside import speak_at
 
     model, tokenizer, text, inside = look.model, look.tokenizer, look.text, look.inside
@@ -235,7 +237,7 @@ def describe_token(look: Look, place: int, likeliest: int) -> TokenAnswer:
             next_logprob=came,
         )
         for ids, logprobs, came in zip(
-            said.ids_TK.tolist(), said.logprobs_TK.tolist(), finite(said.next_logprob_T), strict=True
+            said.ids_TK.tolist(), said.logprobs_TK.tolist(), finite_or_none(said.next_logprob_T), strict=True
         )
     ]
     # Scores without a softmax are shares of the largest one of all rows.
@@ -263,7 +265,7 @@ def picture(values: NDArray[np.uint8]) -> Picture:
     return Picture(rows=values.shape[0], columns=values.shape[1], data=as_base64(values.tobytes()))
 
 
-def finite(values: Tensor) -> list[float | None]:
+def finite_or_none(values: Tensor) -> list[float | None]:
     return [round(value, 4) if math.isfinite(value) else None for value in values.tolist()]
 
 

@@ -30,7 +30,7 @@ TAIL = 20_000  # bytes of a log
 State = Literal["waiting", "running", "finished", "stopped", "failed", "killed"]
 
 
-class Job(NamedTuple):
+class TrainingJob(NamedTuple):
     """One training, or the plan of one, as it stands now."""
 
     id: str
@@ -55,7 +55,7 @@ class Jobs:
         self.home, self.folder = home, home / FOLDER
         self._children: list[subprocess.Popen[bytes]] = []
 
-    def all(self) -> list[Job]:
+    def all(self) -> list[TrainingJob]:
         """The newest first."""
         self._children = [child for child in self._children if child.poll() is None]  # no zombies
         ahead: dict[str, int] = {}
@@ -70,7 +70,7 @@ class Jobs:
                 ahead[job.device] = ahead.get(job.device, 0) + 1
         return found[::-1]
 
-    def of_run(self, run: str) -> Job | None:
+    def of_run(self, run: str) -> TrainingJob | None:
         """The newest job of a run."""
         return next((job for job in self.all() if job.run == run), None)
 
@@ -81,7 +81,7 @@ class Jobs:
         device: str,
         commands: Sequence[Sequence[str]],
         asked: dict[str, Any] | None = None,
-    ) -> Job:
+    ) -> TrainingJob:
         """Start the process that runs the commands when their turn comes; `asked` is kept with it."""
         active = [job for job in self.all() if job.state in ("waiting", "running")]
         if any(job.run == run for job in active):
@@ -120,13 +120,13 @@ class Jobs:
         )
         return self.one(folder.name)
 
-    def one(self, name: str) -> Job:
+    def one(self, name: str) -> TrainingJob:
         found = next((job for job in self.all() if job.id == name), None)
         if found is None:
             raise NotFound(f"There is no training {name!r}: it ended long ago, or never was.")
         return found
 
-    def stop(self, name: str) -> Job:
+    def stop(self, name: str) -> TrainingJob:
         """As Ctrl-C in a terminal: the step is finished and saved; a second time, it stops at once."""
         job = self.one(name)
         folder = self.folder / name
@@ -167,7 +167,7 @@ class Jobs:
             shutil.rmtree(self.folder / job.id, ignore_errors=True)
 
 
-def read(folder: Path, ahead: dict[str, int]) -> Job:
+def read(folder: Path, ahead: dict[str, int]) -> TrainingJob:
     """What lies in a job's folder; the lock says whether it lives, whatever was written last."""
     asked: dict[str, Any] = read_json(folder / JOB)
     alive = is_alive(folder)
@@ -176,7 +176,7 @@ def read(folder: Path, ahead: dict[str, int]) -> Job:
         state = read_json(folder / STATE)
     found = standing(state, alive)
     last = tail(folder / LOG) if found == "failed" else ""
-    return Job(
+    return TrainingJob(
         id=folder.name,
         kind=str(asked["kind"]),
         run=str(asked["run"]),

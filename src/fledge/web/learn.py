@@ -24,11 +24,11 @@ from fledge.errors import FledgeError
 from fledge.evaluation.look import TOKENS, ids_of
 from fledge.runs.checkpoints import held_out_losses, step_of
 from fledge.runs.layout import CHECKPOINTS
-from fledge.web.inside import finite, require_little
+from fledge.web.inside import finite_or_none, require_little
 from fledge.web.library import NotFound
 from fledge.web.runs import summarise
 from fledge.web.schemas import NUMBER, Name, Request
-from fledge.web.shelf import Shelf, changed
+from fledge.web.shelf import Shelf, written_when
 from fledge.web.streams import LiveResponse, collect, last_words
 from fledge.web.worker import Busy, Worker
 from fledge.web.writing import as_base64, line, run_decoding, token
@@ -130,7 +130,7 @@ def routes(shelf: Shelf, worker: Worker) -> APIRouter:
         """What one checkpoint says; its model is read only where something of that is not known."""
         found: dict[str, Any] = {"written": None, "logprobs": None, "nearest": None, "problem": None}
         try:
-            keys = {part: (path, changed(path), part, asked) for part, asked in parts_of(replay).items()}
+            keys = {part: (path, written_when(path), part, asked) for part, asked in replayed_parts(replay).items()}
             found |= {part: answers.find(key) for part, key in keys.items()}
             missing = [part for part in keys if found[part] is None]
             if not missing:
@@ -214,7 +214,7 @@ def spread(found: Sequence[Path], most: int) -> list[Path]:
     return [found[round(place * (len(found) - 1) / (most - 1))] for place in range(most)]
 
 
-def parts_of(replay: Replay) -> dict[str, str]:
+def replayed_parts(replay: Replay) -> dict[str, str]:
     """What is asked of each checkpoint, by the part of the answer, as a key to what is kept."""
     request, asked = replay.request, {}
     if request.max_tokens:
@@ -264,5 +264,5 @@ def neighbours(model: Model, tokenizer: Tokenizer, token: int) -> list[dict[str,
         cosines = (rows @ rows[token]) / (rows.norm(dim=1) * rows[token].norm()).clamp(min=1e-12)
         cosines[[token, *holes_of(tokenizer)]] = -torch.inf
         values, ids = cosines.topk(min(NEAREST, len(tokenizer.vocab) - 1))
-    found = zip(ids.tolist(), finite(values), strict=True)
+    found = zip(ids.tolist(), finite_or_none(values), strict=True)
     return [{"id": each, "bytes": as_base64(tokenizer.vocab[each]), "cosine": cosine} for each, cosine in found]

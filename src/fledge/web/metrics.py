@@ -26,7 +26,7 @@ _BEST: dict[Path, tuple[str, float]] = {}  # by file: the cursor behind what was
 def last_facts(path: str, modified: int, size: int) -> dict[str, float]:
     """The last value of every column, the longest `gap` between the last rows in seconds of training, and the least
     validation loss; remembered for as long as the file is the same."""
-    header = read_header(Path(path))
+    header = read_columns(Path(path))
     data, _ = tail(Path(path), TAIL)
     rows, _ = parse_rows(header, whole_lines(data)[1:])  # the first line is the header, or was cut
     facts = {key: value for row in rows for key, value in row.items() if value is not None}
@@ -44,7 +44,7 @@ def best_validation_loss(path: Path) -> float | None:
     cursor, best = _BEST.get(path, ("", math.inf))
     more = True
     while more:
-        lines = read_lines(path, cursor)
+        lines = read_new_lines(path, cursor)
         losses = [loss for field in column(lines, "validation_loss") if field and (loss := number(field)) is not None]
         best = min([math.inf if lines.reset else best, *losses])
         cursor, more = lines.cursor, lines.more
@@ -52,7 +52,7 @@ def best_validation_loss(path: Path) -> float | None:
     return best if best < math.inf else None
 
 
-class Lines(NamedTuple):
+class NewLines(NamedTuple):
     """The lines below the header that came since a cursor: all of them with `reset`, and `more` where they are many."""
 
     header: list[str]
@@ -62,8 +62,8 @@ class Lines(NamedTuple):
     more: bool
 
 
-def read_lines(path: Path, cursor: str) -> Lines:
-    header = read_header(path)
+def read_new_lines(path: Path, cursor: str) -> NewLines:
+    header = read_columns(path)
     with open(path, "rb") as file:
         start = _continue_at(file, cursor)
         reset = start is None
@@ -75,7 +75,7 @@ def read_lines(path: Path, cursor: str) -> Lines:
         more = bool(data) and (left > CHUNK or len(data) > CHUNK // 2)  # a line that never ends is not waited for
         new_cursor = f"{end}-{_mark(file, end):08x}" if end else ""
     lines = whole_lines(data)
-    return Lines(header, lines[1:] if reset else lines, new_cursor, reset, more)
+    return NewLines(header, lines[1:] if reset else lines, new_cursor, reset, more)
 
 
 def _continue_at(file: Any, cursor: str) -> int | None:
@@ -95,7 +95,7 @@ def _mark(file: Any, offset: int) -> int:
     return zlib.crc32(file.read(offset - start))
 
 
-def read_header(path: Path) -> list[str]:
+def read_columns(path: Path) -> list[str]:
     with open(path, "rb") as file:
         line = file.readline(TAIL)
     if not line.endswith(b"\n"):
@@ -119,7 +119,7 @@ def parse_rows(header: list[str], lines: list[str]) -> tuple[list[Row], int]:
     return rows, unreadable
 
 
-def column(lines: Lines, name: str) -> list[str]:
+def column(lines: NewLines, name: str) -> list[str]:
     """One field of each row, which costs a tenth of all of them."""
     size, place = len(lines.header), lines.header.index(name) if name in lines.header else None
     return [] if place is None else [fields[place] for fields in split_fields(lines.lines) if len(fields) == size]

@@ -20,7 +20,7 @@ from fledge.start.plan import given
 from fledge.start.start import RECIPE
 from fledge.start.work import TEACHERS
 from fledge.training.stops import parse_duration
-from fledge.web.jobs import Job, Jobs
+from fledge.web.jobs import Jobs, TrainingJob
 from fledge.web.library import Library, NotFound
 from fledge.web.schemas import NUMBER, Name, Request
 from fledge.web.uploads import FOLDER as TEXTS
@@ -83,7 +83,7 @@ class Trainings:
             self._jobs = Jobs(home)
         return self._jobs
 
-    def plan(self, request: PlanRequest) -> Job:
+    def plan(self, request: PlanRequest) -> TrainingJob:
         places, changes = self.texts.find(request.texts), words_of(request.set)
         given(changes[1::2])  # an unknown setting is refused now
         if request.run is not None:
@@ -92,11 +92,11 @@ class Trainings:
         words = ["start", *places, "--time", duration(request.seconds), "--out", shown(folder), "--plan", *changes]
         return self.jobs.begin("plan", folder.name, device_of(request.set), [words])
 
-    def start(self, run: str) -> Job:
+    def start(self, run: str) -> TrainingJob:
         folder = self.planned(run)
         return self.jobs.begin("start", folder.name, device_of(read_json(folder / START)["set"]), [again(folder)])
 
-    def train(self, request: TrainRequest) -> Job:
+    def train(self, request: TrainRequest) -> TrainingJob:
         if (request.recipe is None) == (request.bundle is None):
             raise FledgeError("Name either a recipe or a bundle to start from.")
         changes = words_of(request.set)
@@ -119,7 +119,7 @@ class Trainings:
         asked = request.model_dump(exclude={"name"})
         return self.jobs.begin("train", folder.name, device_of(request.set), commands, asked)
 
-    def go_on(self, request: GoOnRequest) -> Job:
+    def go_on(self, request: GoOnRequest) -> TrainingJob:
         folder = self.library.run(request.run)
         if folder.parent != self.library.home():
             raise FledgeError(f"{request.run} is not in the first served folder. Resume it in a terminal.")
@@ -174,7 +174,7 @@ class Trainings:
             found = self.library.home() / run
         return found if found is not None else self.library.run(run)
 
-    def name(self, job: Job) -> str:
+    def name(self, job: TrainingJob) -> str:
         """What its run is called in the library, once it is there."""
         path = self.library.home() / job.run
         known = (name for name, folder in self.library.catalogue().runs.items() if folder == path)

@@ -20,7 +20,7 @@ from fledge.files import read_json
 from fledge.runs.checkpoints import best_of
 from fledge.runs.layout import CONFIG, METRICS, REPORT, SAMPLES
 from fledge.web.library import Library, NotFound, readable_file
-from fledge.web.metrics import last_facts, parse_rows, read_lines, tail
+from fledge.web.metrics import last_facts, parse_rows, read_new_lines, tail
 from fledge.web.schemas import ExperimentEntry, MetricsAnswer, RunsAnswer, RunSummary, SamplesAnswer, SettingsAnswer
 
 TRIALS = "trials"
@@ -62,7 +62,7 @@ def routes(library: Library) -> APIRouter:
     @router.get("/metrics")
     def metrics(run: str = Query(max_length=500), cursor: str = Query("", max_length=60)) -> MetricsAnswer:
         """The columns of a run's metrics, from the beginning or from where the cursor stands."""
-        return read_metrics(run, library.run(run), cursor)
+        return metrics_since(run, library.run(run), cursor)
 
     @router.get("/settings")
     def settings(run: str = Query(max_length=500)) -> SettingsAnswer:
@@ -157,7 +157,7 @@ def _summary(name: str, folder: Path) -> RunSummary:
     )
 
 
-def read_metrics(run: str, folder: Path, cursor: str = "") -> MetricsAnswer:
+def metrics_since(run: str, folder: Path, cursor: str = "") -> MetricsAnswer:
     """The rows that came since `cursor`; all of them where the file was replaced, as a resumed run may do."""
     path = readable_file(folder, METRICS)
     flops = flops_per_token(folder)
@@ -165,7 +165,7 @@ def read_metrics(run: str, folder: Path, cursor: str = "") -> MetricsAnswer:
         return MetricsAnswer(
             run=run, columns={}, cursor="", reset=True, more=False, unreadable=0, flops_per_token=flops
         )
-    lines = read_lines(path, cursor)
+    lines = read_new_lines(path, cursor)
     rows, unreadable = parse_rows(lines.header, lines.lines)
     return MetricsAnswer(
         run=run,

@@ -32,7 +32,7 @@ class Recent(Generic[T]):
         self._kept: OrderedDict[Key, T] = OrderedDict()
 
     def get(self, path: Path) -> T:
-        key = (path, changed(path))
+        key = (path, written_when(path))
         found = self._find(key)
         if found is None:
             with self._reading:
@@ -113,7 +113,7 @@ class Shelf:
         return self._bundles.get(path).tokenizer if path.name.lower().endswith(ARCHIVES) else load_tokenizer(path)
 
 
-def changed(path: Path) -> int:
+def written_when(path: Path) -> int:
     """When what lies there was written last."""
     for name in ("bundle.json", "tokenizer.json"):
         if (path / name).is_file():

@@ -9,7 +9,7 @@ import numpy as np
 from fastapi import APIRouter
 
 from fledge.errors import FledgeError
-from fledge.tokenizer.unicode import CATEGORIES, code_points, flaws, text_facts
+from fledge.tokenizer.unicode import CATEGORIES, code_points, flaws, string_sizes
 from fledge.web.replay import replay_merges
 from fledge.web.schemas import (
     BytesRequest,
@@ -84,7 +84,7 @@ def tokenize(shelf: Shelf, name: str, data: bytes) -> TokenizedText:
 
 
 def unicode_facts(text: str, data: bytes) -> UnicodeAnswer:
-    facts = text_facts(text)
+    facts = string_sizes(text)
     return UnicodeAnswer(
         text=text,
         code_points=facts.code_points,

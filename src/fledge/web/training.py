@@ -11,7 +11,7 @@ from fledge.config import recipe_names
 from fledge.errors import FledgeError, nearest
 from fledge.files import read_json
 from fledge.runs.layout import CONFIG
-from fledge.web.jobs import Job
+from fledge.web.jobs import TrainingJob
 from fledge.web.library import Library, NotFound
 from fledge.web.orders import (
     OURS,
@@ -96,7 +96,7 @@ def routes(library: Library, texts: Texts) -> APIRouter:
     trainings = Trainings(library, texts)
     router = APIRouter(prefix="/api/training", tags=["training"])
 
-    def facts(job: Job) -> JobFacts:
+    def facts(job: TrainingJob) -> JobFacts:
         return JobFacts(**{**job._asdict(), "run": trainings.name(job)})
 
     @router.get("")

@@ -22,7 +22,7 @@ class Busy(FledgeError):
 
 
 @dataclass
-class Job:
+class GenerationJob:
     """A text in the making: `pieces` does the work in the queue's thread, `events` gives it out in the server's."""
 
     pieces: Iterator[Any]
@@ -55,8 +55,8 @@ class Worker:
     def __init__(self, running: int = RUNNING, waiting: int = WAITING) -> None:
         self._limits = running, waiting
         self._condition = Condition()
-        self._waiting: deque[Job] = deque()
-        self._running: list[Job] = []
+        self._waiting: deque[GenerationJob] = deque()
+        self._running: list[GenerationJob] = []
         self._stopping = False
         self._thread: Thread | None = None
 
@@ -76,9 +76,9 @@ class Worker:
         if self._thread is not None:
             self._thread.join(timeout=10)
 
-    def submit(self, start: Callable[[], Iterator[Any]]) -> Job:
+    def submit(self, start: Callable[[], Iterator[Any]]) -> GenerationJob:
         """Queue the work that `start` returns; refused where too many wait already."""
-        job = Job(start(), asyncio.get_running_loop())
+        job = GenerationJob(start(), asyncio.get_running_loop())
         with self._condition:
             if self._stopping:
                 raise Busy(STOPPING)
@@ -107,7 +107,7 @@ class Worker:
                 self._running.append(self._waiting.popleft())
             return not self._stopping
 
-    def _advance(self, job: Job) -> bool:
+    def _advance(self, job: GenerationJob) -> bool:
         """One piece of one job; False when it has ended, failed or lost its reader."""
         if job.cancelled:
             close = getattr(job.pieces, "close", None)

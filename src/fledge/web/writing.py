@@ -15,7 +15,7 @@ from fledge.config import SamplingConfig, parse
 from fledge.web.schemas import GenerateRequest
 from fledge.web.shelf import Shelf
 from fledge.web.streams import LiveResponse, last_words
-from fledge.web.worker import Job, Worker
+from fledge.web.worker import GenerationJob, Worker
 
 if TYPE_CHECKING:
     from fledge.generation.generate import Decoding
@@ -94,18 +94,18 @@ def routes(shelf: Shelf, worker: Worker) -> APIRouter:
     return router
 
 
-async def lines(job: Job, decoding: Decoding) -> AsyncGenerator[bytes, None]:
+async def lines(job: GenerationJob, decoding: Decoding) -> AsyncGenerator[bytes, None]:
     """The events of one text as lines of JSON."""
     result, vocab = decoding.results[0], decoding.tokenizer.vocab
     limit, prompt = decoding.model.context_length, len(decoding.histories[0])
     started = time.monotonic()
     try:
-        yield line({"event": "start", "ahead": job.ahead, "prompt_tokens": prompt, "note": note(limit, prompt)})
+        yield line({"event": "start", "ahead": job.ahead, "prompt_tokens": prompt, "note": context_note(limit, prompt)})
         async for fresh in job.events():
             yield line({"event": "tokens", "tokens": [token(result, vocab, i) for i in range(fresh.start, fresh.stop)]})
         seconds = time.monotonic() - started
         ended = {"event": "end", "stopped": result.stopped, "count": len(result.ids), "seconds": seconds}
-        yield line({**ended, "text": result.text, "note": note(limit, prompt, len(result.ids))})
+        yield line({**ended, "text": result.text, "note": context_note(limit, prompt, len(result.ids))})
     except Exception as error:
         yield line({"event": "error", "message": last_words(error)})
     finally:
@@ -125,7 +125,7 @@ def token(result: Any, vocab: Any, place: int) -> dict[str, Any]:
     }
 
 
-def note(limit: int, prompt: int, made: int = 0) -> str | None:
+def context_note(limit: int, prompt: int, made: int = 0) -> str | None:
     """What happens to a text that is longer than the model's context."""
     if prompt > limit:
         return f"The prompt has {prompt:,} tokens and the model sees {limit:,}: it goes on from the last."

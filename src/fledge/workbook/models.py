@@ -14,7 +14,7 @@ from fledge.experiments.plan import with_shared_data
 from fledge.experiments.space import RATE
 from fledge.plot import curves
 from fledge.reports.page import Page
-from fledge.workbook.sweeps import add_curves, best_rate, learned_from, result_text, start, too_short
+from fledge.workbook.sweeps import add_sweep_curves, best_rate, learned_from, result_text, start, too_short
 
 if TYPE_CHECKING:
     from fledge.run import Run
@@ -96,7 +96,9 @@ def show_ablations(page: Page, facts: Facts, book: Book) -> None:
         )
         best = min(float(arm["loss"]) for arm in arms if arm["loss"] is not None)
         page.paragraph(" ".join(parts) + too_short(best, book))
-    add_curves(page, book, "ablations", {arm["arm"]: arm["folder"] for arm in arms}, "Validation loss of each arm.")
+    add_sweep_curves(
+        page, book, "ablations", {arm["arm"]: arm["folder"] for arm in arms}, "Validation loss of each arm."
+    )
 
 
 # -- the main experiment -----------------------------------------------------------------------------------------------

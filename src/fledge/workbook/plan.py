@@ -21,7 +21,7 @@ from fledge.errors import FledgeError
 from fledge.experiments.compare import RATES as FACTORS
 from fledge.experiments.compare import arm_config
 from fledge.experiments.plan import DATA, PLAN, TIMING, Pace, check_corpus, warm_up_was_set
-from fledge.experiments.timing import Clock, TooShort, fit, minutes
+from fledge.experiments.timing import CostClock, TooShort, minutes, steps_that_fit
 from fledge.files import atomic_write, read_json, write_json
 from fledge.runs.folder import differences
 from fledge.start.look import look_at
@@ -185,10 +185,11 @@ def paces_of(config: RunConfig, plan: BookPlan, folder: Path, began: float | Non
 
     A budget that is too short for one of them is refused, with one that is not.
     """
-    clock, size = Clock(folder, plan.seconds, began), config.training.batch_size
+    clock, size = CostClock(folder, plan.seconds, began), config.training.batch_size
     each = clock.cost(config)
     by_batch = [
-        clock.cost(override_config(config, [f"training.batch_size={batch}"]), size) for batch in batch_sizes(size)
+        clock.cost(override_config(config, [f"training.batch_size={batch}"]), size)
+        for batch in batch_sizes_around(size)
     ]
     costs = {
         "rates": [each] * len(RATES),
@@ -203,7 +204,7 @@ def paces_of(config: RunConfig, plan: BookPlan, folder: Path, began: float | Non
     paces, needed = {}, 0.0
     for part, share in SHARES.items():
         try:
-            paces[part] = fit(costs[part], share * plan.seconds, plan.budget, windows)
+            paces[part] = steps_that_fit(costs[part], share * plan.seconds, plan.budget, windows)
         except TooShort as error:
             paces[part] = Pace(0, windows)
             needed = max(needed, 0 if part in OPTIONAL else error.needed / share)
@@ -215,7 +216,7 @@ def paces_of(config: RunConfig, plan: BookPlan, folder: Path, began: float | Non
     return paces
 
 
-def batch_sizes(size: int) -> list[int]:
+def batch_sizes_around(size: int) -> list[int]:
     return sorted({max(1, round(size * factor)) for factor in BATCH_FACTORS})
 
 

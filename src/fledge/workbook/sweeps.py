@@ -13,7 +13,7 @@ from fledge.experiments.space import BATCH, RATE, Axis
 from fledge.files import readable_bytes
 from fledge.plot import curves
 from fledge.reports.page import Page
-from fledge.workbook.plan import RATE_FACTORS, RATES, batch_sizes
+from fledge.workbook.plan import RATE_FACTORS, RATES, batch_sizes_around
 
 if TYPE_CHECKING:
     from fledge.experiments.trials import Outcome
@@ -55,13 +55,13 @@ def result_text(row: Facts) -> str:
     return f"{row['loss']:.4f}" if row["loss"] is not None else f"{row['status']} at step {row['step']:,}"
 
 
-def best_of(rows: Sequence[Facts]) -> Facts | None:
+def lowest_loss(rows: Sequence[Facts]) -> Facts | None:
     return min((row for row in rows if row["loss"] is not None), key=lambda row: float(row["loss"]), default=None)
 
 
 def best_rate(book: Book) -> float:
     """The rate that the sweep found best; the recipe's own where every rate diverged."""
-    best = best_of(book.answers["rates"]["points"])
+    best = lowest_loss(book.answers["rates"]["points"])
     return float(best[RATE]) if best else book.plan.config(book.first, "main").optimizer.learning_rate
 
 
@@ -85,7 +85,7 @@ def ask_rates(book: Book) -> Facts:
 
 def show_rates(page: Page, facts: Facts, book: Book) -> None:
     rows = facts["points"]
-    best = best_of(rows)
+    best = lowest_loss(rows)
     page.paragraph(
         f"{facts['optimizer']}, {facts['steps']:,} steps at each rate, all else equal, on {book.first}."
         f"{learned_from(book, book.first)}"
@@ -120,10 +120,12 @@ def show_rates(page: Page, facts: Facts, book: Book) -> None:
         {"validation loss": line}, "learning rate", "nats per token", levels={"unigram": facts["unigram"]}, log_x=True
     )
     book.figure(page, "rates", drawing, "Final validation loss at each learning rate; diverged rates have none.")
-    add_curves(page, book, "rates", {f"{row[RATE]:g}": row["folder"] for row in rows}, "Validation loss as it trained.")
+    add_sweep_curves(
+        page, book, "rates", {f"{row[RATE]:g}": row["folder"] for row in rows}, "Validation loss as it trained."
+    )
 
 
-def add_curves(page: Page, book: Book, part: str, folders: dict[str, str], caption: str) -> None:
+def add_sweep_curves(page: Page, book: Book, part: str, folders: dict[str, str], caption: str) -> None:
     from fledge.experiments.findings import read_curve
 
     lines = {name: read_curve(book.folder / part / folder, "tokens") for name, folder in folders.items()}
@@ -146,7 +148,7 @@ def ask_batches(book: Book) -> Facts:
     rate, config = best_rate(book), start(book, "batches")
     rates = tuple(float(f"{rate * factor:.3g}") for factor in RATE_FACTORS)
     windows = config.steps * config.training.batch_size
-    sizes = tuple(size for size in batch_sizes(config.training.batch_size) if size <= windows)
+    sizes = tuple(size for size in batch_sizes_around(config.training.batch_size) if size <= windows)
     axes = [Axis(BATCH, sizes), Axis(RATE, rates, log=True)]
     _, outcomes, _ = sweep(config, book.folder / "batches", axes, equal_samples=True, command=book.command, prune=False)
     seen = max(outcome.tokens for outcome in outcomes) // config.tokens.context_length
@@ -188,7 +190,7 @@ def show_batches(page: Page, facts: Facts, book: Book) -> None:
             for batch in batches
         ],
     )
-    chosen = {batch: best_of([table[batch, rate] for rate in rates]) for batch in batches}
+    chosen = {batch: lowest_loss([table[batch, rate] for rate in rates]) for batch in batches}
     found = {batch: row for batch, row in chosen.items() if row is not None}
     if found:
         lowest = min(found, key=lambda batch: float(found[batch]["loss"]))

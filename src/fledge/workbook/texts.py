@@ -34,14 +34,14 @@ def sample_of(book: Book, name: str, size: int) -> bytes:
 
 
 def ask_unicode(book: Book) -> Facts:
-    from fledge.tokenizer.unicode import flaws, text_facts, why_invisible
+    from fledge.tokenizer.unicode import flaws, string_sizes, why_invisible
 
     word = "this is a test" + chr(0) + "string"
     sizes = {}
     example = "hello 가"
     for name in book.plan.corpora:
         text = sample_of(book, name, SAMPLE).decode("utf-8", "replace")
-        facts = text_facts(text)
+        facts = string_sizes(text)
         other = [character for character in text if ord(character) > 127 and character != "\ufffd"]
         if other:
             place = text.index(other[0])
@@ -215,13 +215,13 @@ def tokenizers(book: Book) -> dict[str, Tokenizer]:
 
 
 def ask_encoding(book: Book) -> Facts:
-    from fledge.tokenizer.compare import compare, compare_documents
+    from fledge.tokenizer.compare import compare_documents, compare_tokenizers
 
     trained = tokenizers(book)
     corpora = {name: book.plan.corpus(name) for name in book.plan.corpora}
     found: dict[str, list[Facts]] = {"one": [], "all": []}
     for label, threads in (("one", 1), ("all", None)):
-        runs = [compare(trained, corpora, limit=SPEED, threads=threads) for _ in range(REPEATS)]
+        runs = [compare_tokenizers(trained, corpora, limit=SPEED, threads=threads) for _ in range(REPEATS)]
         for measurements in zip(*runs, strict=True):
             seconds = statistics.median(one.seconds for one in measurements)
             found[label].append(measurements[0]._replace(seconds=seconds).record())

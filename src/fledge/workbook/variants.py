@@ -8,8 +8,8 @@ from fledge.config import override_config
 from fledge.errors import FledgeError
 from fledge.files import readable_bytes
 from fledge.reports.page import Page
-from fledge.workbook.plan import COMPARED, SEEDS, batch_sizes
-from fledge.workbook.sweeps import add_curves, best_rate, result_text, start
+from fledge.workbook.plan import COMPARED, SEEDS, batch_sizes_around
+from fledge.workbook.sweeps import add_sweep_curves, best_rate, result_text, start
 
 if TYPE_CHECKING:
     from fledge.workbook.book import Book
@@ -82,7 +82,9 @@ def show_windows(page: Page, facts: Facts | None, book: Book) -> None:
     )
     rows = [(arm["arm"], arm["changes"] or "as the recipe", result_text(arm), arm["tokens"]) for arm in facts["arms"]]
     page.table(["windows", "changes", "nats per token", "tokens, padding included"], rows)
-    add_curves(page, book, "windows", {arm["arm"]: arm["folder"] for arm in facts["arms"]}, "Each on its own windows.")
+    add_sweep_curves(
+        page, book, "windows", {arm["arm"]: arm["folder"] for arm in facts["arms"]}, "Each on its own windows."
+    )
 
 
 def show_vocabulary(page: Page, facts: Facts | None, book: Book) -> None:
@@ -151,7 +153,7 @@ def ask_devices(book: Book) -> Facts:
         config = override_config(config, ["tokenizer.vocabulary_size=4096"])
     rows = []
     for name in devices():
-        for size in batch_sizes(config.training.batch_size):
+        for size in batch_sizes_around(config.training.batch_size):
             found = measure(config, size, name, MEASURED)
             rows.append([name, size, found.tokens_per_second, found.windows_per_second, found.memory])
     return {"rows": rows, "samples": config.steps * config.training.batch_size, "steps": config.steps}
