@@ -9,7 +9,7 @@ import pytest
 
 from fledge import Corpus, FledgeError, train_bpe
 from fledge.tokenizer import CharacterTokenizer, WordTokenizer
-from fledge.tokenizer import compare_tokenizers as module
+from fledge.tokenizer import compare as module
 from fledge.tokenizer.compare import Measurement, clearly_fastest, compare_tokenizers, limited
 
 STORIES = ["the little dog ran to the little cat"] * 40

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fledge import FledgeError
-from fledge.tokenizer import fetch_tokenizer as fetching
+from fledge.tokenizer import fetch as fetching
 from fledge.tokenizer.fetch import cached, fetch_tokenizer, place_of
 from fledge.tokenizer.ranks import ENCODINGS, Encoding
 
