@@ -75,10 +75,10 @@ print("fledge", fledge.__version__, "from", Path(fledge.__file__).parent)
 """
 
 TAKE_UP = """\
-from fledge.kaggle.kernel import changed, collect, lengths, take_up, tokenize
+from fledge.kaggle.kernel import changed_settings, collect, lengths, take_up, tokenize
 
 RUN, STEP = take_up(NAME, INPUT, WORKING)
-for change in changed(DATASET / "recipe.json", RUN):
+for change in changed_settings(DATASET / "recipe.json", RUN):
     print("The attached run keeps its own setting:", change)
 print(f"resuming from step {STEP:,}" if STEP else "a new run", RUN, sep="\\n")
 """
