@@ -17,10 +17,10 @@ import torch
 from fledge.config import load_recipe, override_config
 from fledge.errors import FledgeError
 from fledge.evaluation import KneserNey
-from fledge.experiments import engines, findings, landscape, trials
+from fledge.experiments import engines, findings, landscape, processes, trials
 from fledge.experiments.ablate import BASE, ablate, ablation_answer, group_arms, parse_arm
 from fledge.experiments.compare import compare
-from fledge.experiments.engines import Engine, Job, alone_in
+from fledge.experiments.engines import Engine, alone_in
 from fledge.experiments.plan import Arm, ExperimentPlan, with_shared_data, with_windows
 from fledge.experiments.space import Axis, grid, parse_axis
 from fledge.experiments.sweep import changes_of, equal_windows, matrix_rates, samples_sentence, sweep
@@ -437,7 +437,7 @@ def test_a_trial_is_told_with_what_was_said_of_it() -> None:
     process = threading.Thread(target=int)
     process.start()
     with pytest.warns(UserWarning, match=r"^A sentence\.$"):
-        assert Job(process, here, None).result() == outcome("a")
+        assert processes.Job(process, here, None, shared=False).result() == outcome("a")
 
 
 def test_samples_of_a_trial_that_outgrow_the_context_are_no_news(config, tmp_path: Path) -> None:
@@ -581,9 +581,9 @@ def test_several_at_once_make_a_budget_longer_and_the_advice_shorter() -> None:
 def test_each_process_has_a_gpu_of_its_own_while_there_are_some(monkeypatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr("fledge.devices.count", lambda kind: 3)
-    assert engines.visible_gpus() == ["0", "1", "2"]
+    assert processes.visible_gpus() == ["0", "1", "2"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
-    assert engines.visible_gpus() == ["5", "7"]
+    assert processes.visible_gpus() == ["5", "7"]
 
 
 def test_what_a_trial_elsewhere_raises_comes_back_as_words(monkeypatch, tmp_path: Path, config) -> None:
@@ -594,10 +594,10 @@ def test_what_a_trial_elsewhere_raises_comes_back_as_words(monkeypatch, tmp_path
     def broken(*_: object) -> Outcome:
         raise Odd("not enough memory: you tried to allocate 9 bytes")
 
-    monkeypatch.setattr(engines, "run_trial", broken)
-    found, said = engines.run_heard(Trial("a", config), tmp_path)
+    monkeypatch.setattr(processes, "run_trial", broken)
+    found, said = processes.run_heard(Trial("a", config), tmp_path)
     with pytest.raises(RuntimeError, match="Odd: not enough memory"):
-        engines.heard(found, said)
+        processes.heard(found, said)
 
 
 # -- what a newcomer tried --------------------------------------------------------------------------------------------

@@ -26,10 +26,10 @@ def ablate(
     seeds: Annotated[int, typer.Option(help="Seeds per arm; a single seed gives no uncertainty.", min=1)] = 3,
     budget: Budget = None,
     engine: EngineName = "local",
-    parallel: Parallel = 1,
+    parallel: Parallel = "1",
 ) -> None:
     """Change one part of a recipe at a time, with the same data and seeds, and report the differences."""
-    from fledge.cli.experiment import command_line, finish, seconds_of
+    from fledge.cli.experiment import at_once, command_line, finish, seconds_of
     from fledge.config import load_recipe
     from fledge.experiments.ablate import ablate as run_ablation
     from fledge.experiments.ablate import parse_arm
@@ -47,6 +47,6 @@ def ablate(
         seconds_of(budget),
         command_line(),
         budget or "",
-        Engine(engine, parallel),
+        Engine(engine, at_once(parallel)),
     )
     finish(report)

@@ -27,10 +27,10 @@ def compare(
     budget: Budget = None,
     prompt: Annotated[str, typer.Option(help="The prompt that every arm continues.")] = "",
     engine: EngineName = "local",
-    parallel: Parallel = 1,
+    parallel: Parallel = "1",
 ) -> None:
     """Compare models fairly, each tuned over the same learning rates, and say whether the difference is real."""
-    from fledge.cli.experiment import command_line, finish, seconds_of
+    from fledge.cli.experiment import at_once, command_line, finish, seconds_of
     from fledge.config import load_recipe
     from fledge.experiments.compare import compare as run_comparison
     from fledge.experiments.engines import Engine
@@ -46,6 +46,6 @@ def compare(
         command_line(),
         budget or "",
         prompt,
-        Engine(engine, parallel),
+        Engine(engine, at_once(parallel)),
     )
     finish(report)

@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from fledge.errors import FledgeError, short
+
 Budget = Annotated[str | None, typer.Option(help="Total time, such as 15m; converted to steps once, at the start.")]
 EngineName = Annotated[
     Literal["local", "ray"],
@@ -16,9 +18,24 @@ EngineName = Annotated[
         "--engine", help="Processes on this machine, or tasks on a Ray cluster (RAY_ADDRESS, or a local one)."
     ),
 ]
+
+
 Parallel = Annotated[
-    int, typer.Option(min=1, help="Trials to run at once; they share the threads, and results do not change.")
+    str,
+    typer.Option(
+        metavar="N|auto",
+        help="Trials to run at once; they share the threads, and results do not change. auto: on a GPU as many as fit "
+        "its memory and are faster together, by measuring; on a CPU the cores divided by training.threads.",
+    ),
 ]
+
+
+def at_once(parallel: str) -> int | Literal["auto"]:
+    if parallel == "auto":
+        return "auto"
+    if parallel.isascii() and parallel.isdecimal() and (found := int(parallel)) > 0:
+        return found
+    raise FledgeError(f"--parallel {short(parallel)} is not allowed: it is auto, or a whole number above 0.")
 
 
 def command_line() -> str:

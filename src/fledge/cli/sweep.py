@@ -42,10 +42,10 @@ def sweep(
         bool, typer.Option(help="Stop trials that are worse than the median of earlier trials at the same step.")
     ] = True,
     engine: EngineName = "local",
-    parallel: Parallel = 1,
+    parallel: Parallel = "auto",
 ) -> None:
     """Vary settings, and report the best values and where training diverges. The same command resumes after a stop."""
-    from fledge.cli.experiment import command_line, finish, seconds_of
+    from fledge.cli.experiment import at_once, command_line, finish, seconds_of
     from fledge.config import load_recipe
     from fledge.experiments.engines import Engine
     from fledge.experiments.largest import FEWEST_STEPS
@@ -64,7 +64,7 @@ def sweep(
         equal_samples,
         command_line(),
         budget or "",
-        Engine(engine, parallel),
+        Engine(engine, at_once(parallel)),
         prune,
         FEWEST_STEPS,
     )

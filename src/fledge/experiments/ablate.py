@@ -155,9 +155,8 @@ def ablate(
         pace = pacer(budget, budget_text, began, engine, folder, costs)
         keys = {key_of(change) for arm in every for change in arm.changes}
         hold = tokens_differ(config, keys, planned=budget is not None)
-        plan = make_plan(
-            "ablate", question, config, every, seeds, folder, pace, budget_text, engine.parallel, tokens_hold=hold
-        )
+        threads = engine.sharing(config)
+        plan = make_plan("ablate", question, config, every, seeds, folder, pace, budget_text, threads, tokens_hold=hold)
         measure = Measure.of(keys)
         metric = measure.metric
         outcomes = list(run_trials(plan_trials(plan, measure.alone), folder, engine))
@@ -176,7 +175,7 @@ def ablate(
         findings.add_curves(page, plan, outcomes, folder, measure.note)
         findings.add_given_up(page, outcomes)
         findings.add_samples(page, plan, outcomes, folder, config.sampling.prompt)
-        findings.add_setup(page, plan, command, outcomes, engine.parallel, folder)
+        findings.add_setup(page, plan, command, outcomes, folder)
         return Experiment(plan, outcomes, findings.write(page, outcomes, folder))
 
 

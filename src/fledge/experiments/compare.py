@@ -123,7 +123,7 @@ def compare(
 
         pace = pacer(budget, budget_text, began, engine, folder, costs)
         equal = match in ("parameters", "tokens")
-        parallel = engine.parallel
+        parallel = engine.sharing(base)
         plan = make_plan(
             "compare", question, base, arms, seeds, folder, pace, budget_text, parallel, None if equal else matched
         )
@@ -146,7 +146,7 @@ def compare(
         if len(set(steps.values())) > 1:
             varied.add("training.steps")
         ranking.add_matching(page, plan, chosen, steps, notes)
-        findings.add_setup(page, plan, command, outcomes, engine.parallel, folder, varied)
+        findings.add_setup(page, plan, command, outcomes, folder, varied)
         return Experiment(plan, outcomes, findings.write(page, outcomes, folder))
 
 

@@ -6,14 +6,10 @@ threads of each are fixed in the plan, and outcomes are handed on in the order o
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -22,8 +18,10 @@ import torch
 from fledge import devices
 from fledge.config import RunConfig
 from fledge.config.reading import CODE
-from fledge.errors import FledgeError, note, notes_kept
+from fledge.errors import FledgeError
+from fledge.experiments.places import Climb, Places, keep_seen, places_on_cpu, places_on_gpus
 from fledge.experiments.plan import with_shared_data
+from fledge.experiments.processes import ask_to_stop, heard, in_order, in_processes, run_heard
 from fledge.experiments.trials import Outcome, Trial, outcome_line, run_trial
 from fledge.experiments.watch import OUTCOME, STOPPING
 from fledge.extras import missing
@@ -36,10 +34,20 @@ Name = Literal["local", "ray"]
 
 
 class Engine(NamedTuple):
-    """`local` or `ray`, and how many trials run at once."""
+    """`local` or `ray`, and how many trials run at once; `auto` finds it out."""
 
     name: Name = "local"
-    parallel: int = 1
+    parallel: int | Literal["auto"] = 1
+
+    def planned(self, config: RunConfig) -> int:
+        """How many run at once for sure: with `auto` one on each GPU, or as many as the cores have the threads for."""
+        return places(self, config) if self.parallel == "auto" else self.parallel
+
+    def sharing(self, config: RunConfig) -> int:
+        """Among how many the threads are divided. On GPUs with `auto` each has one: it only has to launch kernels."""
+        if self.parallel == "auto" and devices.is_gpu(choose_device(config.training.device)):
+            return torch.get_num_threads()
+        return self.planned(config)
 
 
 ONE_BY_ONE = Engine()
@@ -75,8 +83,9 @@ def write_shared_tokens(config: RunConfig, folder: Path) -> None:
 
 
 def places(engine: Engine, config: RunConfig) -> int:
-    """How many trials can run at once without sharing a core or a GPU."""
-    threads = config.training.threads or 1
+    """How many trials can run at once without sharing a core or a GPU. Without threads of its own, a trial with `auto`
+    has all of them."""
+    threads = config.training.threads or (torch.get_num_threads() if engine.parallel == "auto" else 1)
     if engine.name == "ray":
         return _ray_places(_ray(), threads)
     if devices.is_gpu(device := choose_device(config.training.device)):
@@ -95,90 +104,30 @@ def alone_in(folder: Path) -> AbstractContextManager[None]:
 def _outcomes(trials: Sequence[Trial], folder: Path, engine: Engine) -> Iterator[Outcome]:
     left = [trial for trial in trials if not (folder / "trials" / trial.name / OUTCOME).is_file()]
     if engine.name == "ray" and left:
-        return _on_ray(trials, folder, engine.parallel)
-    if engine.parallel > 1 and len(left) > 1:
-        return _in_processes(trials, folder, min(engine.parallel, len(left)))
+        return _on_ray(trials, folder, engine.planned(left[0].config))
+    if len(left) > 1 and (here := _places(left, folder, engine)).shared:
+        return _beside_each_other(trials, folder, here)
     return (run_trial(trial, folder) for trial in trials)
 
 
-def visible_gpus() -> list[str]:
-    """This machine's, by what a process is told to see one of them alone."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return named.split(",") if named else [str(number) for number in range(devices.count("cuda"))]
+def _beside_each_other(trials: Sequence[Trial], folder: Path, places: Places) -> Iterator[Outcome]:
+    done = 0
+    for outcome in in_processes(trials, folder, places):
+        done += 1
+        yield outcome
+    yield from (run_trial(trial, folder) for trial in trials[done:])
 
 
-class Job(NamedTuple):
-    """A trial in a process of its own, and the end of the pipe on which it tells what came of it."""
-
-    process: Any
-    told: Any
-    gpu: str | None
-
-    def result(self) -> Outcome:
-        try:
-            told = self.told.recv()
-        except EOFError:
-            self.process.join()
-            raise FledgeError(
-                f"The process of a trial died with exit code {self.process.exitcode}, probably because memory "
-                "ran out. Run fewer at once with --parallel; the same command resumes with the remaining "
-                "trials."
-            ) from None
-        self.process.join()
-        return heard(*told)
-
-
-def run_heard(trial: Trial, folder: Path) -> tuple[Outcome | BaseException, list[str]]:
-    """What came of a trial elsewhere, and what was said: for the process that has the person's ear."""
-    found: Outcome | BaseException
-    with notes_kept() as said:
-        try:
-            found = run_trial(trial, folder)
-        except (FledgeError, KeyboardInterrupt, MemoryError) as error:
-            found = error
-        except Exception as error:  # not every one of them can travel; its words can
-            found = RuntimeError(f"{type(error).__name__}: {error}")
-    return found, said
-
-
-def heard(found: Outcome | BaseException, said: Sequence[str]) -> Outcome:
-    for sentence in said:
-        note(sentence)
-    if isinstance(found, BaseException):
-        raise found
-    return found
-
-
-def _in_processes(trials: Sequence[Trial], folder: Path, parallel: int) -> Iterator[Outcome]:
-    context = multiprocessing.get_context("spawn")
-    under_way: list[Job] = []
-    gpus = visible_gpus()
-
-    def submit(trial: Trial) -> Job:
-        here, there = context.Pipe(duplex=False)
-        busy = [job.gpu for job in under_way if job.process.is_alive()]
-        gpu = min(gpus, key=busy.count) if gpus and trial.config.training.device in ("auto", "cuda") else None
-        process = context.Process(target=_serve, args=(trial, folder, there, gpu))
-        process.start()
-        there.close()
-        under_way.append(Job(process, here, gpu))
-        return under_way[-1]
-
-    def first(running: Sequence[Job]) -> Job:
-        ready = wait([job.told for job in running])
-        return next(job for job in running if job.told in ready)
-
-    try:
-        yield from _in_order(trials, parallel, submit, first, Job.result)
-    except BaseException:
-        _ask_to_stop(folder)
-        for job in under_way:
-            if job.process.is_alive():
-                job.process.terminate()  # the step in hand is finished and saved
-        raise
-    finally:
-        for job in under_way:
-            job.process.join()
+def _places(trials: Sequence[Trial], folder: Path, engine: Engine) -> Places:
+    """Those of this machine."""
+    if engine.parallel != "auto":
+        return Places(Climb(min(engine.parallel, len(trials))))
+    config = trials[0].config
+    device = choose_device(config.training.device)
+    if device.type != "cuda":
+        return places_on_cpu(folder, min(engine.planned(config), len(trials)))
+    every = [torch.device("cuda", number) for number in range(devices.count("cuda"))]
+    return places_on_gpus(folder, every if config.training.device in ("auto", "cuda") else [device])
 
 
 def _on_ray(trials: Sequence[Trial], folder: Path, parallel: int) -> Iterator[Outcome]:
@@ -187,6 +136,7 @@ def _on_ray(trials: Sequence[Trial], folder: Path, parallel: int) -> Iterator[Ou
     threads = max(trial.config.training.threads or 1 for trial in trials)
     # A trial may wait for one before it, so no more are handed in than can run at once.
     at_once = min(parallel, _ray_places(ray, threads))
+    keep_seen(folder, at_once)
     gpus = min(1.0, ray.cluster_resources().get("GPU", 0.0) / at_once)
     code = {CODE: os.environ[CODE]} if os.environ.get(CODE) else {}
     task: Any = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=0, runtime_env={"env_vars": code})(run_heard)
@@ -204,9 +154,9 @@ def _on_ray(trials: Sequence[Trial], folder: Path, parallel: int) -> Iterator[Ou
         return heard(*ray.get(job))
 
     try:
-        yield from _in_order(trials, at_once, submit, first, result)
+        yield from in_order(trials, Places(Climb(at_once)), submit, first, result, ray.cancel)
     except BaseException:
-        _ask_to_stop(folder)
+        ask_to_stop(folder)
         for job in under_way:
             ray.cancel(job)
         raise
@@ -225,47 +175,3 @@ def _ray() -> Any:
 
 def _ray_places(ray: Any, threads: int) -> int:
     return max(1, int(ray.cluster_resources().get("CPU", 1)) // threads)
-
-
-def _in_order(
-    trials: Sequence[Trial],
-    parallel: int,
-    submit: Callable[[Trial], Any],
-    first: Callable[[Sequence[Any]], Any],
-    result: Callable[[Any], Outcome],
-) -> Iterator[Outcome]:
-    """At most `parallel` under way, none waiting in a queue that Ctrl-C could not empty; outcomes in order."""
-    running: dict[Any, int] = {}
-    done: dict[int, Outcome] = {}
-    handed_in = handed_on = 0
-    while handed_on < len(trials):
-        while handed_in < len(trials) and len(running) < parallel:
-            running[submit(trials[handed_in])] = handed_in
-            handed_in += 1
-        job = first(list(running))
-        done[running.pop(job)] = result(job)
-        while handed_on in done:
-            yield done.pop(handed_on)
-            handed_on += 1
-
-
-def _ask_to_stop(folder: Path) -> None:
-    """A mark for trials that wait for another, which will not come any further."""
-    (folder / "trials").mkdir(exist_ok=True)
-    (folder / "trials" / STOPPING).touch()
-
-
-def _serve(trial: Trial, folder: Path, told: Connection, gpu: str | None) -> None:
-    """One trial. Ctrl-C reaches it while it trains, and then it saves first; it ends with the process that began it."""
-    if gpu is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def follow() -> None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
-    told.send(run_heard(trial, folder))

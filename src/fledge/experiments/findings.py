@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from fledge.config import RunConfig, load_recipe, parse, recipe_names, setting_changes
 from fledge.config.writing import settings_text
 from fledge.errors import FledgeError
+from fledge.experiments.places import seen_at_once
 from fledge.experiments.plan import NOTES, OF_STEP, TIMING, ExperimentPlan, key_of, with_shared_data
 from fledge.experiments.space import BATCH
 from fledge.experiments.statistics import Estimate, apart, estimate, paired_difference
@@ -37,7 +38,6 @@ def add_setup(
     plan: ExperimentPlan,
     command: str,
     outcomes: Sequence[Outcome],
-    parallel: int,
     folder: Path,
     varied: Collection[str] = (),
 ) -> None:
@@ -85,9 +85,9 @@ def add_setup(
             f"The time budget of {plan.facts['budget']} for all trials together was turned into {steps:,} steps for "
             f"each{first}, once, by measuring this machine; plan.json keeps the number."
         )
-    if parallel > 1:
+    if (at_once := seen_at_once(folder)) > 1:
         page.paragraph(
-            f"Up to {parallel} trials ran at once: seconds and tokens/s are of a machine that they shared, not of one "
+            f"Up to {at_once} trials ran at once: seconds and tokens/s are of a machine that they shared, not of one "
             "trial alone."
         )
     page.code(command)

@@ -88,7 +88,7 @@ def sweep(
         if not (folder / PLAN).is_file():
             (folder / DATA / KEPT).unlink(missing_ok=True)  # of a sweep that was refused, with other settings or time
         count = len(grid(list(axes))) if method == "grid" else trials or 20
-        seconds_each = engine.parallel * budget / (count * seeds) if budget else None
+        seconds_each = engine.planned(config) * budget / (count * seeds) if budget else None
         given = axes
         if budget is not None and not (folder / PLAN).is_file() and any(MAX in axis.values for axis in axes):
             first_look(config, folder, budget, budget_text, began, engine, count * seeds)
@@ -125,7 +125,7 @@ def sweep(
 
         timed = None
         if not (folder / PLAN).is_file():
-            timed = pace(with_threads(config, engine.parallel))
+            timed = pace(with_threads(config, engine.sharing(config)))
         asked = {
             "over": [axis.text() for axis in axes],
             "points": count,
@@ -143,7 +143,7 @@ def sweep(
             folder,
             (lambda settings: timed) if timer and timed else None,
             budget_text,
-            engine.parallel,
+            engine.sharing(config),
             asked=asked,
             tokens_hold=tokens_differ(config, [axis.key for axis in axes], budget is not None or equal_samples),
         )
@@ -164,7 +164,7 @@ def sweep(
             page.paragraph(
                 f"{search.repeated} of the {count} points drawn had been drawn before, and were not run again."
             )
-        findings.add_setup(page, plan, command, outcomes, engine.parallel, folder, [axis.key for axis in axes])
+        findings.add_setup(page, plan, command, outcomes, folder, [axis.key for axis in axes])
         if equal_samples:
             page.paragraph(samples_sentence(outcomes))
         return Experiment(plan, outcomes, findings.write(page, outcomes, folder))
@@ -176,7 +176,7 @@ def first_look(
     """Refuse a budget that would not do for so many trials of the recipe's own batch, before `max` is looked for."""
     pace = pacer(budget, text, began, engine, folder, lambda settings, clock: [clock.cost(settings)] * trials)
     assert pace is not None
-    pace(with_threads(config, engine.parallel))
+    pace(with_threads(config, engine.sharing(config)))
 
 
 def changes_of(point: Point, config: RunConfig) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from fledge.config import RunConfig
 from fledge.errors import FledgeError
 from fledge.experiments.engines import Engine, places
+from fledge.experiments.places import window_flops
 from fledge.experiments.plan import EVALUATIONS, TIMING, Pace, with_shared_data
 
 WARM_STEPS, TIMED_STEPS = 3, 5
@@ -117,20 +118,6 @@ class CostClock:
         return seconds
 
 
-def window_flops(config: RunConfig) -> float:
-    """Of one window forward and backward; of an architecture that the accounts do not know, as of a Transformer."""
-    from fledge.accounting import Account
-
-    size, length = config.tokenizer.vocabulary_size or 256, config.tokens.context_length
-    try:
-        return length * Account(config.model, size, length).flops_per_token
-    except KeyError:
-        return (
-            length
-            * Account(config.model.model_copy(update={"architecture": "transformer"}), size, length).flops_per_token
-        )
-
-
 def steps_that_fit(
     costs: Sequence[Cost],
     seconds: float,
@@ -212,5 +199,5 @@ def gain(engine: Engine, config: RunConfig, trials: int) -> float:
     They share the memory's bandwidth, which one that is measured alone has for itself; and no more help than there are
     trials, and cores or GPUs.
     """
-    at_once = min(engine.parallel, trials, places(engine, config))
+    at_once = min(engine.planned(config), trials, places(engine, config))
     return 1.0 if at_once == 1 else 0.9 * at_once

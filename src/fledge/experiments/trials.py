@@ -11,6 +11,7 @@ import gc
 import hashlib
 import platform
 import re
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -44,6 +45,10 @@ COUNTED = 1 << 24
 "Tokens that are counted at once."
 
 Metric = Literal["validation_loss", "bits_per_byte"]
+
+
+class OutOfRoom(FledgeError):
+    """A trial for which the memory did not suffice while others had their share of it."""
 
 
 class Measure(NamedTuple):
@@ -205,8 +210,10 @@ def with_rivals(trials: Sequence[Trial], before: Sequence[Trial] = ()) -> list[T
     return found
 
 
-def run_trial(trial: Trial, folder: Path) -> Outcome:
-    """One run to its end, or its outcome where it has been run before."""
+def run_trial(trial: Trial, folder: Path, whole: bool = False) -> Outcome:
+    """One run to its end, or its outcome where it has been run before. A trial whose steps fit the memory as a `whole`
+    and that took them in parts, because others had the memory, is thrown away: its rounding is not that of one alone.
+    """
     from fledge.accounting import Account
     from fledge.run import Run
     from fledge.runs.checkpoints import checkpoints
@@ -246,6 +253,9 @@ def run_trial(trial: Trial, folder: Path) -> Outcome:
     else:
         if result.stopped:
             raise KeyboardInterrupt
+        if whole and took_parts(place, config):
+            shutil.rmtree(place)
+            raise OutOfRoom(f"{trial.arm} (seed {config.training.seed}) took its steps in parts beside other trials.")
         measures = last_metrics(place)
         if why := watch.divergence(result.step, measures["validation_loss"]):
             outcome = ended("diverged", result.step, why, measures["validation_loss"])
@@ -269,6 +279,15 @@ def run_trial(trial: Trial, folder: Path) -> Outcome:
     if Stops.last_signal > began:
         raise KeyboardInterrupt  # it came when this trial was over anyway, and is meant for those that follow
     return outcome
+
+
+def took_parts(place: Path, config: RunConfig) -> bool:
+    """Whether a finished run's last steps had more parts than its settings ask for."""
+    from fledge.training import load_checkpoint
+
+    state, size = load_checkpoint(place).training, config.training.batch_size
+    assert state is not None
+    return bool(state.values["micro_batch"] < min(config.training.micro_batch or size, size))
 
 
 def read_outcome(trial: Trial, place: Path) -> Outcome:

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from fledge.config import SamplingConfig
 from fledge.generation.block import BlockShape, Mix, Place, attend, block_step, block_weights, head_step, norm_weights
-from fledge.generation.decode_step import ACTIVATIONS, NORMS, Attention, DecodeStep
+from fledge.generation.decode_step import ACTIVATIONS, NORMS, AttentionStep, DecodeStep
 from fledge.generation.sampling import choose
 from fledge.model.base import capability
 from fledge.model.layers import rotation
@@ -86,12 +86,12 @@ class Bursts:
         self.other_logprobs_BNA = torch.zeros(shape, device=self.device)
         self.slots = torch.arange(self.capacity, device=self.device)
         self.kernels: DecodeStep | None = None
-        self.attention: Attention | None = None
+        self.attention: AttentionStep | None = None
         if has_decode_kernels(model, state):
             early = capability(self.device) >= (9, 0)
             self.kernels = DecodeStep(model, state, self.shape, self.weights, self.final, vocabulary_size, early)
         elif has_attention_kernel(model, state):
-            self.attention = Attention(model, state, self.shape, dtype=model.head_weight.dtype)
+            self.attention = AttentionStep(model, state, self.shape, dtype=model.head_weight.dtype)
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     @staticmethod

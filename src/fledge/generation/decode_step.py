@@ -75,7 +75,7 @@ def on_matrix_units(weight: Tensor, batch: int, early: bool) -> bool:
     )
 
 
-class Attention:
+class AttentionStep:
     """What the heads find, for one new token a row: in so many parts of the keys held, with the weight of each."""
 
     def __init__(
@@ -142,7 +142,7 @@ class DecodeStep:
         self.head = model.head_weight.detach()
         self.batch = state.batch_size
         self.splits = min(MOST_SPLITS, -(-state.capacity // KEYS))
-        self.attention = Attention(model, state, shape, self.splits, early)
+        self.attention = AttentionStep(model, state, shape, self.splits, early)
 
         def room(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(self.batch, *sizes, device=self.head.device, dtype=dtype)
