@@ -26,10 +26,11 @@ from fledge.corpus import Corpus
 from fledge.errors import FledgeError
 from fledge.files import readable_bytes
 from fledge.reports.run import REPORTED_TOKENS, openings
-from fledge.start import choose, law
+from fledge.start import choose, law, vocabulary
 from fledge.start.choose import Size
 from fledge.start.forecast import expectation, forecast
 from fledge.start.look import (
+    Look,
     bytes_per_token,
     count_tokens,
     counted,
@@ -90,28 +91,28 @@ class Planner:
         self.fast = devices.is_gpu(devices.fastest())
         self.choices: list[Choice] = []
         self.batch, self.speed = 0, 0.0
+        self.few_passes = choose.FEW_PASSES if self.fast else choose.FEW_FOR_SMALL
+        self.start = choose.LADDER.index((8, 512) if self.fast else (4, 128))
+        "The size that is measured first."
+        self.look_seconds = min(1.5, max(0.2, seconds / 200))
+        "That one measurement takes."
+        self.way, self.flops = Way({}, 0.0), 0.0
 
     def plan(self) -> Plan:
         """Look, measure, decide."""
-        from fledge.tokenizer import train_tokenizer
-
         settings = parse(CorpusConfig, {"source": self.texts, "test_fraction": TEST, **self.given_of("corpus")})
         corpus = Corpus.from_config(settings)
         look = look_at(corpus)
         require_enough(look, corpus.name, self.seconds)
         self.say("text", f"{readable_bytes(look.bytes)} in {counted(look)}, {look.characters} different characters")
-        kind, vocabulary, why = choose.choose_vocabulary(look, self.fast)
-        chosen = {"kind": kind, "vocabulary_size": vocabulary, **self.given_of("tokenizer")}
-        values: dict[str, Any] = {"kind": kind} if vocabulary is None else {"kind": kind, "vocabulary_size": vocabulary}
         self.choices = [
             Choice({"corpus.source": self.texts}, f"the text: {counted(look)}, {readable_bytes(look.bytes)}"),
             Choice(
                 {"corpus.test_fraction": TEST},
                 "for the final figure: validation text chooses the best step, and nothing is chosen by this part",
             ),
-            Choice({f"tokenizer.{key}": value for key, value in values.items()}, why),
         ]
-        tokenizer = train_tokenizer(parse(TokenizerConfig, chosen), corpus, progress=True)
+        tokenizer = self.choose_tokenizer(corpus, look)
         per_token = bytes_per_token(corpus, tokenizer)
         unique = int((1 - VALIDATION - TEST) * look.bytes / per_token)
         self.say(
@@ -160,18 +161,39 @@ class Planner:
             self.say("forecast", expectation(facts["forecast"]))
         return Plan(config, tokenizer, title, self.choices, facts)
 
+    def choose_tokenizer(self, corpus: Corpus, look: Look) -> Tokenizer:
+        """Of the usual size; or, on a CPU where there is time for it to matter, of the one that counting speaks for."""
+        from fledge.tokenizer import train_tokenizer
+
+        kind, size, why = choose.choose_vocabulary(look, self.fast)
+        self.measure_machine(size or look.characters)
+        seen = min(self.way.speed * self.left(), choose.MOST_PASSES * look.bytes / vocabulary.USUAL_BYTES)
+        by_hand, found = self.given_of("tokenizer"), None
+        if size is not None and not self.fast and not by_hand and vocabulary.worth_counting(look, seen):
+            found = vocabulary.count_vocabularies(corpus, size)
+        if found is not None:
+            size, tokenizer, why = found
+            self.say("vocabulary", why)
+        else:
+            chosen = {"kind": kind, "vocabulary_size": size, **by_hand}
+            tokenizer = train_tokenizer(parse(TokenizerConfig, chosen), corpus, progress=True)
+        values: dict[str, Any] = {"tokenizer.kind": kind}
+        self.choices.append(Choice(values | ({} if size is None else {"tokenizer.vocabulary_size": size}), why))
+        return tokenizer
+
+    def measure_machine(self, vocabulary_size: int) -> None:
+        """Precision and speed, with a model of a size that is often chosen."""
+        first = choose.model_of(*choose.LADDER[self.start], self.fast)
+        if self.fast:
+            self.way = Way({}, measured_speed(first, vocabulary_size, 64, 32, self.look_seconds))
+        else:
+            self.way = quick_precision(first, vocabulary_size, 64, 32, self.look_seconds, self.given)
+        self.flops = self.way.speed * Account(first, vocabulary_size, 64).flops_per_token
+
     def choose_model(self, vocabulary_size: int, text: law.Text, document_tokens: float) -> tuple[int, Size]:
         """Context and size, by measuring a few sizes."""
-        fast = self.fast
-        start = choose.LADDER.index((8, 512) if fast else (4, 128))
-        seconds = min(1.5, max(0.2, self.seconds / 200))
-        first = choose.model_of(*choose.LADDER[start], fast)
-        left = max(1.0, self.left() - 9 * seconds)
-        if fast:
-            way = Way({}, measured_speed(first, vocabulary_size, 64, 32, seconds))
-        else:
-            way = quick_precision(first, vocabulary_size, 64, 32, seconds, self.given)
-        flops = way.speed * Account(first, vocabulary_size, 64).flops_per_token
+        fast, way, flops, seconds = self.fast, self.way, self.flops, self.look_seconds
+        left = max(1.0, self.left() - 7 * seconds)
         context, why = choose.choose_context(flops * left, document_tokens)
         self.choices.append(Choice({"tokens.context_length": context}, why))
 
@@ -182,8 +204,10 @@ class Planner:
             return measured_speed(model, vocabulary_size, context, batch, seconds, way.settings)
 
         most = 3 if fast else 5
-        size, sizes = choose.choose_size(0.85 * left, text, vocabulary_size, context, measure, start, most, fast)
+        size, sizes = choose.choose_size(0.85 * left, text, vocabulary_size, context, measure, self.start, most, fast)
         model = choose.model_of(size.layers, size.width, fast)
+        dropout, _ = choose.choose_dropout(size.use.tokens / text.tokens, self.few_passes)
+        model = model.model_copy(update={"dropout": dropout})  # compiled without it, it would be compiled anew
         self.batch, speed = choose.choose_fast_batch(
             choose.choose_batch(size.use.tokens, context),
             lambda batch: measured_speed(model, vocabulary_size, context, batch, seconds, way.settings),
@@ -191,7 +215,7 @@ class Planner:
         way = way._replace(speed=speed)
         if not fast and "training.compile" not in self.given:
             way = compiled_way(way, model, vocabulary_size, context, self.batch, seconds, self.left())
-        self.speed = way.speed
+        self.way, self.speed = way, way.speed
         shape = {f"model.{name}": getattr(model, name) for name in ("layers", "width", "heads", "tied", "qk_norm")}
         why = f"{size.parameters:,} parameters, which learn at {self.speed:,.0f} tokens/s here; {rivals(size, sizes)}"
         self.choices.append(Choice(shape, why))
@@ -221,7 +245,7 @@ class Planner:
         to_tokenize = (unique + held_out) / 1e7
         to_count = 0.0 if self.fast else self.counting_seconds(size, context, vocabulary_size)
         to_report = report_seconds(self.seconds, self.speed, held_out, unique)
-        besides = to_report + looks + to_tokenize + to_count
+        besides = to_report + looks + to_tokenize + to_count + self.way.again
         allowed = TRAINED * max(0.0, self.left() - besides) * self.speed
         use = choose.one_model(allowed, text, size.inside, self.fast)
         if self.may_teach():
@@ -235,8 +259,7 @@ class Planner:
                 f"training, and {FEWEST_STEPS} are the least. Give at least --time {10 * math.ceil(enough / 10)}s."
             )
         passes = steps * batch * context / unique
-        few = choose.FEW_PASSES if self.fast else choose.FEW_FOR_SMALL
-        dropout, dropout_why = choose.choose_dropout(passes, few)
+        dropout, dropout_why = choose.choose_dropout(passes, self.few_passes)
         most = choose.most_decay(text, size.inside, steps * batch * context, self.fast)
         decay, decay_why = choose.choose_decay(passes, most)
         schedule, schedule_why = choose.choose_schedule(passes)
