@@ -23,8 +23,9 @@ from fledge.accounting import Account
 from fledge.start import choose
 from fledge.start.law import Constants, Text, expected_bits
 
-ERROR, TINY_ERROR, TINY = 0.007, 0.02, 100_000
-"How far off a run the law may be, as a share; the same for texts of fewer tokens, which are another matter."
+ERROR, TINY_ERROR, TINY, SHORT = 0.007, 0.02, 100_000, 800_000
+"""How far off a run the law may be, as a share; the same for texts of fewer tokens, and for runs that see fewer, which
+are another matter."""
 TEXTS_DIFFER = 0.05
 "How much harder or easier a text may be than its counts say."
 BELIEFS = {  # where each constant is sought, and how far from there it may be
@@ -32,6 +33,7 @@ BELIEFS = {  # where each constant is sought, and how far from there it may be
     "size": (0.3, 0.1),
     "tokens": (0.05, 0.1),
     "overfitting_size": (0.5, 0.2),
+    "overfitting_passes": (1.0, 0.5),
 }
 POSITIVE = {
     "small": (0.05, 2.0),
@@ -67,7 +69,7 @@ def read_cells(path: Path) -> list[Cell]:
         model = choose.model_of(int(row["layers"]), int(row["width"]), row["fast"] == "1")
         size = Account(model, int(row["vocabulary"]), int(row["context"])).parameters.inside
         decay, bits = float(row["decay"]), float(row["bits_per_byte"])
-        error = TINY_ERROR if unique < TINY else ERROR
+        error = TINY_ERROR if unique < TINY or passes * unique < SHORT else ERROR
         found.append(Cell(row["text"], text, size, passes * unique, decay, bits, error, name))
     return found
 

@@ -28,7 +28,7 @@ from fledge.config import CorpusConfig, RunConfig, TokenizerConfig, override_con
 from fledge.corpus import Corpus
 from fledge.evaluation import baselines
 from fledge.run import Run
-from fledge.start import choose
+from fledge.start import choose, law
 from fledge.start.look import look_at
 from fledge.start.plan import TEST
 
@@ -97,12 +97,15 @@ class Text:
         tokens = passes * self.unique
         batch = choose.choose_batch(tokens, context)
         steps = max(30, round(tokens / (batch * context)))
+        model = choose.model_of(*shape, self.fast)
+        size = Account(model, self.run.tokenizer.vocab_size, context).parameters.inside
+        crowding = choose.crowding(law.Text(self.unique), size, self.fast)
         rate, often = choose.choose_rate(shape[1]), max(1, steps // (8 if passes > 2 else 4))
         schedule = choose.choose_schedule(passes)[0]
         settings: dict[str, Any] = {
             "optimizer.name": "muon",
             "optimizer.learning_rate": rate,
-            "optimizer.weight_decay": choose.choose_decay(passes)[0],
+            "optimizer.weight_decay": choose.choose_decay(passes, crowding)[0],
             **schedule,
             "schedule.warmup_steps": min(100, steps // 10),
             "schedule.final_fraction": 0.0,
@@ -118,7 +121,7 @@ class Text:
         }
         if not self.fast:
             settings |= {"training.start": "pairs", "optimizer.matrix_learning_rate": 0.03}
-        model = choose.model_of(*shape, self.fast).model_copy(update={"dropout": choose.choose_dropout(passes)[0]})
+        model = model.model_copy(update={"dropout": choose.choose_dropout(passes, crowding)[0]})
         config = self.config.model_copy(update={"model": model})
         lines = [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in settings.items()]
         return override_config(config, lines + given)

@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 from fledge.config import RunConfig, override_config
 from fledge.start import law
 from fledge.start.forecast import forecast
-from fledge.start.law import Text, best_decay, expected_bits, overfitting, spread
-from tools.fit_law import TINY, read_cells
+from fledge.start.law import Text, expected_bits, overfitting, spread
+from tools.fit_law import SHORT, TINY, read_cells
 
 TABLE = Path(__file__).parents[2] / "docs" / "results" / "little-text.csv"
 BOOKS = Text(500_000, 2.2, 2.05)
 
 
 def test_it_says_what_was_measured() -> None:
-    """Of prose, stories, code and Russian, on a CPU and a GPU; nine in ten are inside the interval that is promised."""
+    """On five kinds of text, on a CPU and a GPU; nine in ten are inside the interval that is promised."""
     cells = read_cells(TABLE)
-    assert {cell.text for cell in cells} >= {"books", "stories", "code", "ru"}
+    assert {cell.text for cell in cells} >= {"books", "stories", "code", "ru", "german"}
     off = [math.log(expected_bits(cell.counted, cell.size, cell.tokens, cell.decay) / cell.bits) for cell in cells]
     inside = []
     for tiny, most in ((False, 0.04), (True, 0.08)):
@@ -36,8 +36,9 @@ def test_it_says_what_was_measured() -> None:
 
 
 def test_what_changes_on_one_text_is_told_closely() -> None:
-    """Size, passes and decay, by which a recipe is chosen: runs on one text differ as the law says, within 2 %."""
-    cells = [cell for cell in read_cells(TABLE) if cell.counted.tokens >= TINY]
+    """Size, passes and decay, by which a recipe is chosen: runs on one text differ as the law says, within 2 %, but for
+    those of the first minute."""
+    cells = [cell for cell in read_cells(TABLE) if cell.counted.tokens >= TINY and cell.tokens >= SHORT]
     off = [math.log(expected_bits(cell.counted, cell.size, cell.tokens, cell.decay) / cell.bits) for cell in cells]
     texts = {cell.counted for cell in cells}
     own = {t: statistics.fmean(e for e, cell in zip(off, cells, strict=True) if cell.counted == t) for t in texts}
@@ -64,13 +65,29 @@ def test_new_text_and_larger_models_help(parameters: float, tokens: float, more:
     assert expected_bits(BOOKS._replace(bigram=2.5), parameters, tokens, 0.0) >= bits  # a harder text
 
 
-@given(st.floats(1e5, 1e9), st.floats(0.1, 40))
-def test_the_best_decay_is_where_overfitting_and_its_price_are_least(parameters: float, passes: float) -> None:
-    tokens = passes * BOOKS.tokens
-    best = best_decay(BOOKS, parameters, tokens)
-    least = overfitting(BOOKS, parameters, tokens, best)
-    assert all(overfitting(BOOKS, parameters, tokens, decay) >= least - 1e-12 for decay in (0, best / 2, 2 * best, 1))
-    assert best == 0 or passes > 1
+@given(st.floats(1e5, 1e9), st.floats(1.1, 20), st.floats(0.1, 1))
+def test_overfitting_grows_with_the_passes_ever_faster(parameters: float, passes: float, decay: float) -> None:
+    """And with the size; there is none in the first pass, and a decay takes from it what it can."""
+
+    def learned(size: float, times: float) -> float:
+        tokens = times * BOOKS.tokens
+        return overfitting(BOOKS, size, tokens, decay) - overfitting(BOOKS, size, BOOKS.tokens, decay)
+
+    assert learned(parameters, 0.5) == 0
+    assert learned(parameters, 2 * passes) > 2 * learned(parameters, passes) > 0
+    assert learned(2 * parameters, passes) > learned(parameters, passes)
+
+
+def test_a_larger_model_that_sees_the_text_less_often_is_better_in_the_same_time() -> None:
+    """As measured on 900 kB of books: 5 × 192 with 8 passes are better than 4 × 128 with 16, and 24 are too many."""
+    text = Text(259_756, 2.3023, 2.1176)
+    large, small = 2_213_952.0, 754_752.0
+
+    def bits(size: float, passes: float) -> float:
+        return expected_bits(text, size, passes * text.tokens, 0.1)
+
+    assert bits(large, 8) < bits(small, 16) < bits(small, 8)
+    assert bits(large, 24) > bits(large, 12)
 
 
 def test_a_text_whose_triples_are_rare_is_no_mistake() -> None:

@@ -93,11 +93,12 @@ def test_what_works_against_overfitting_grows_with_the_passes() -> None:
 
 def test_a_small_model_of_a_longer_text_is_not_held_back() -> None:
     """On a CPU both would cost more than they save: measured, in docs/results/little-text.md."""
-    assert [choose.choose_dropout(passes, choose.FEW_FOR_SMALL)[0] for passes in (4, 7, 16)] == [0, 0, 0.1]
-    small, large = (choose.most_decay(law.Text(120_000), size, 5e5, fast=False) for size in (2e5, 2e7))
-    assert choose.choose_decay(4, small)[0] < choose.choose_decay(4)[0] == choose.choose_decay(4, large)[0]
-    assert choose.choose_decay(20, small)[0] >= 0.1
-    assert choose.most_decay(law.Text(120_000), 200_000, 5e5, fast=True) == 1
+    small, large = (choose.crowding(law.Text(120_000), size, fast=False) for size in (200_000, 2_000_000))
+    assert [choose.choose_dropout(passes, small)[0] for passes in (4, 7, 16)] == [0, 0, 0.1]
+    assert [choose.choose_dropout(passes, large)[0] for passes in (4, 7, 16)] == [0, 0, 0.2]
+    assert choose.choose_decay(20, small)[0] == 0.1
+    assert choose.choose_decay(20, large)[0] == choose.choose_decay(20)[0] == 1
+    assert choose.crowding(law.Text(120_000), 200_000, fast=True) > large
 
 
 def test_windows_grow_with_the_work_there_is_time_for() -> None:

@@ -21,8 +21,12 @@ MOST_PASSES = 20
 "The most that was measured on more than one size."
 FEW_PASSES = 4
 "Up to so many, text that is seen again is nearly as good as new, and overfitting is no danger."
-FEW_FOR_SMALL = 8
-"The same for dropout in the small models of a CPU: at 4 passes they were better without it, at 16 with it (measured)."
+FEW_FOR_SMALL, MANY_FOR_SMALL = 8, 12
+"""The same for dropout in the small models of a CPU: at 4 passes they were better without it, at 8 with 0.1, and at 16
+with 0.2, if they are crowded (measured)."""
+CROWDED, FULL = 5, 10
+"""Parameters for each token of the text. With 6 a dropout of 0.2 paid in 16 passes, but a decay above 0.1 did not; with
+17 a decay of 1 did, on a GPU (measured)."""
 
 TEACHERS, TAUGHT, FROM_PASSES = 3, 0.99, 8
 """So many models teach one, which is counted on to reach this share of the bits that each of them reaches: an estimate,
@@ -121,32 +125,40 @@ def choose_rate(width: int) -> float:
     return float(f"{3e-3 * math.sqrt(128 / max(width, 128)):.2g}")
 
 
-def choose_decay(passes: float, most: float = 1.0) -> tuple[float, str]:
-    """The weight decay: 0.1 for text that is new, 1 from twelve passes on; no more than `most`.
+def choose_decay(passes: float, crowding: float = math.inf) -> tuple[float, str]:
+    """The weight decay: 0.1 for text that is new, 1 from twelve passes on. On a CPU 0.1 before them, and always for a
+    model of few parameters for each token of the text.
 
     >>> [choose_decay(passes)[0] for passes in (1, 4, 12, 20)]
     [0.1, 0.24, 1.0, 1.0]
+    >>> [choose_decay(8, crowding=18)[0], choose_decay(12, crowding=18)[0], choose_decay(20, crowding=7)[0]]
+    [0.1, 1.0, 0.1]
     """
-    decay = 0.1 * min(10.0, max(1.0, passes / 2) ** (math.log(10) / math.log(6)))
-    if decay > (most := max(0.1, most)):
-        return float(
-            f"{most:.2g}"
-        ), f"in {passes:.1f} passes a model of this size overfits little, and decay has a price"
+    if crowding < FULL:
+        return 0.1, "the usual decay: a model of few parameters for each token of the text is worse with more"
+    if crowding < math.inf and passes < MANY_FOR_SMALL:
+        return 0.1, f"the usual decay: in {passes:.1f} passes more would cost what it saves"
     if passes <= 2:
         return 0.1, "the usual decay: the text is hardly seen twice"
+    decay = 0.1 * min(10.0, max(1.0, passes / 2) ** (math.log(10) / math.log(6)))
     return float(f"{decay:.2g}"), f"a model overfits less in {passes:.1f} passes when its weights decay faster"
 
 
-def most_decay(text: law.Text, size: int, tokens: float, fast: bool) -> float:
-    """On a CPU, what the law likes best: small models that see little text lose by a strong decay. On a GPU the rule by
-    the passes stands, which was measured there."""
-    return 1.0 if fast else law.best_decay(text, size, tokens)
+def crowding(text: law.Text, size: int, fast: bool) -> float:
+    """Parameters inside for each token of the text; on a GPU as if there were many, for there passes decide alone."""
+    return math.inf if fast else size / text.tokens
 
 
-def choose_dropout(passes: float, few: float = FEW_PASSES) -> tuple[float, str]:
-    if passes < few:
+def choose_dropout(passes: float, crowding: float = math.inf) -> tuple[float, str]:
+    """
+    >>> [choose_dropout(n)[0] for n in (3, 4, 20)], [choose_dropout(n, crowding=7)[0] for n in (4, 8, 12)]
+    ([0.0, 0.1, 0.1], [0.0, 0.1, 0.2])
+    """
+    small = crowding < math.inf
+    if passes < (FEW_FOR_SMALL if small else FEW_PASSES):
         return 0.0, f"{passes:.1f} passes over the text are too few to overfit"
-    return 0.1, f"a model overfits less in {passes:.1f} passes when some activations are dropped"
+    share = 0.2 if small and passes >= MANY_FOR_SMALL and crowding >= CROWDED else 0.1
+    return share, f"a model overfits less in {passes:.1f} passes when some activations are dropped"
 
 
 def choose_schedule(passes: float) -> tuple[dict[str, str | float], str]:
@@ -169,7 +181,7 @@ def model_of(layers: int, width: int, fast: bool = False) -> ModelConfig:
 
 def expected_bits(text: law.Text, size: int, tokens: float, fast: bool) -> float:
     """By the law, with the weight decay that would be chosen."""
-    decay, _ = choose_decay(tokens / text.tokens, most_decay(text, size, tokens, fast))
+    decay, _ = choose_decay(tokens / text.tokens, crowding(text, size, fast))
     return law.expected_bits(text, size, tokens, decay)
 
 

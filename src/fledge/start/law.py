@@ -6,7 +6,7 @@ other languages. In logarithms:
 
     log(bits) = log(bigram) − below + overfitting
     below = log(bigram / trigram) + A − B / size^b + c · log(tokens)
-    overfitting = D · (size / tokens of the text)^d · (passes − 1) / (1 + E · decay) + F · decay
+    overfitting = D · (size / tokens of the text)^d · (passes − 1)^e / (1 + E · decay) + F · decay
 
 Size is the parameters between embeddings and head, for what these hold is in the counts. Tokens are those seen, which
 count for less when they are seen again (Muennighoff et al. 2023); twice as many take a share off the bits, and no sign
@@ -38,14 +38,15 @@ INTERVAL, BEYOND = 0.09, 0.015
 
 
 class Constants(NamedTuple):
-    reach: float = 0.1605
-    small: float = 0.1057
-    size: float = 0.2745
-    tokens: float = 0.07484
-    overfitting: float = 0.0012
-    overfitting_size: float = 0.6845
-    overfitting_decay: float = 8.755
-    decay_price: float = 0.04966
+    reach: float = 0.1506
+    small: float = 0.1068
+    size: float = 0.2906
+    tokens: float = 0.07731
+    overfitting: float = 0.0004426
+    overfitting_size: float = 0.5945
+    overfitting_passes: float = 1.553
+    overfitting_decay: float = 16.25
+    decay_price: float = 0.05003
 
 
 FITTED = Constants()
@@ -84,19 +85,14 @@ def expected_bits(text: Text, size: float, tokens: float, decay: float, fitted: 
 def by_heart(text: Text, size: float, tokens: float, fitted: Constants = FITTED) -> float:
     """What learning the text by heart would add to the logarithm of the bits without a decay."""
     again = max(0.0, tokens / text.tokens - 1)
-    return float(fitted.overfitting * (size / text.tokens) ** fitted.overfitting_size * again)
+    crowding = float((size / text.tokens) ** fitted.overfitting_size)
+    return fitted.overfitting * crowding * float(again**fitted.overfitting_passes)
 
 
 def overfitting(text: Text, size: float, tokens: float, decay: float, fitted: Constants = FITTED) -> float:
     """The same with a decay, and what that costs."""
     learned = by_heart(text, size, tokens, fitted)
     return learned / (1 + fitted.overfitting_decay * decay) + fitted.decay_price * decay
-
-
-def best_decay(text: Text, size: float, tokens: float, fitted: Constants = FITTED) -> float:
-    """The decay where `overfitting` is least."""
-    worth_of_it = by_heart(text, size, tokens, fitted) * fitted.overfitting_decay / fitted.decay_price
-    return max(0.0, math.sqrt(worth_of_it) - 1) / fitted.overfitting_decay
 
 
 def spread(size: float, tokens: float) -> float:

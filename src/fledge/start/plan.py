@@ -91,7 +91,6 @@ class Planner:
         self.fast = devices.is_gpu(devices.fastest())
         self.choices: list[Choice] = []
         self.batch, self.speed = 0, 0.0
-        self.few_passes = choose.FEW_PASSES if self.fast else choose.FEW_FOR_SMALL
         self.start = choose.LADDER.index((8, 512) if self.fast else (4, 128))
         "The size that is measured first."
         self.look_seconds = min(1.5, max(0.2, seconds / 200))
@@ -206,7 +205,8 @@ class Planner:
         most = 3 if fast else 5
         size, sizes = choose.choose_size(0.85 * left, text, vocabulary_size, context, measure, self.start, most, fast)
         model = choose.model_of(size.layers, size.width, fast)
-        dropout, _ = choose.choose_dropout(size.use.tokens / text.tokens, self.few_passes)
+        crowding = choose.crowding(text, size.inside, fast)
+        dropout, _ = choose.choose_dropout(size.use.tokens / text.tokens, crowding)
         model = model.model_copy(update={"dropout": dropout})  # compiled without it, it would be compiled anew
         self.batch, speed = choose.choose_fast_batch(
             choose.choose_batch(size.use.tokens, context),
@@ -258,10 +258,9 @@ class Planner:
                 f"--time {self.time_text} is too short: after looking and measuring, {steps} steps would be left for "
                 f"training, and {FEWEST_STEPS} are the least. Give at least --time {10 * math.ceil(enough / 10)}s."
             )
-        passes = steps * batch * context / unique
-        dropout, dropout_why = choose.choose_dropout(passes, self.few_passes)
-        most = choose.most_decay(text, size.inside, steps * batch * context, self.fast)
-        decay, decay_why = choose.choose_decay(passes, most)
+        passes, crowding = steps * batch * context / unique, choose.crowding(text, size.inside, self.fast)
+        dropout, dropout_why = choose.choose_dropout(passes, crowding)
+        decay, decay_why = choose.choose_decay(passes, crowding)
         schedule, schedule_why = choose.choose_schedule(passes)
         length_why = (
             f"{steps * batch * context:,} tokens, {passes:.1f} passes over the text, are what the time allows; the "
