@@ -13,7 +13,7 @@ import torch
 
 from fledge.config import load_recipe, override_config
 from fledge.errors import FledgeError
-from fledge.experiments import processes
+from fledge.experiments import engines, processes
 from fledge.experiments.engines import Engine, run_trials
 from fledge.experiments.places import (
     Climb,
@@ -26,9 +26,11 @@ from fledge.experiments.places import (
     seen_at_once,
     window_flops,
 )
+from fledge.experiments.plan import with_threads
 from fledge.experiments.processes import PutBack, in_order
 from fledge.experiments.sweep import sweep
 from fledge.experiments.trials import Outcome, OutOfRoom, Trial
+from fledge.training import device
 from tests.experiments.test_trials import SMALL, TEXT
 from tests.kernels import on_gpu
 
@@ -268,16 +270,26 @@ def test_needs_grow_with_the_batch_and_are_unknown_of_other_architectures(tmp_pa
 
 
 def test_auto_on_a_cpu_is_the_cores_by_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 12)
+    monkeypatch.setattr(engines, "machine_threads", lambda: 12)
     auto = Engine("local", "auto")
     config = override_config(CONFIG, ["training.device=cpu", "training.threads=none"])
     assert auto.planned(config) == auto.sharing(config) == 1, "a trial without threads of its own has all of them"
     assert auto.planned(override_config(config, ["training.threads=4"])) == 3
 
 
+def test_threads_are_divided_as_they_were_before_a_run_set_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time budget is measured with a trial's threads, in this process, before the plan divides the machine's."""
+    monkeypatch.setattr(device, "_threads_before", [12])
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    config = override_config(CONFIG, ["training.threads=none", "training.device=cpu"])
+    planned = with_threads(config, 4)
+    assert planned.training.threads == 3
+    assert Engine("local", "auto").planned(planned) == 4
+
+
 def test_what_one_round_of_a_search_finds_holds_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fledge.devices.free_memory", lambda gpu: 8 << 30)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    monkeypatch.setattr("fledge.experiments.places.machine_threads", lambda: 4)
     monkeypatch.setattr("fledge.memory.total", lambda: 64 << 30)
     gpus = [torch.device("cuda", 0)]
     first = places_on_gpus(tmp_path, gpus)
@@ -332,12 +344,12 @@ def test_a_process_that_the_system_ends_for_its_memory_is_run_again_alone(tmp_pa
     ]
 
 
-@pytest.mark.parametrize("device", [pytest.param("cuda", marks=on_gpu)])
-def test_trials_on_one_gpu_give_the_numbers_of_one_after_the_other(tmp_path: Path, device: str) -> None:
+@pytest.mark.parametrize("name", [pytest.param("cuda", marks=on_gpu)])
+def test_trials_on_one_gpu_give_the_numbers_of_one_after_the_other(tmp_path: Path, name: str) -> None:
     pytest.importorskip("optuna")
     lines = [line for line in TEXT.read_text().splitlines() if line.strip()]
     (tmp_path / "text.txt").write_text("<|endoftext|>".join(lines * 4))
-    given = [f"corpus.source={tmp_path / 'text.txt'}", f"training.device={device}", "training.compile=off"]
+    given = [f"corpus.source={tmp_path / 'text.txt'}", f"training.device={name}", "training.compile=off"]
     config = override_config(CONFIG, [*given, "training.steps=300"])
     from fledge.experiments.space import parse_axis
 

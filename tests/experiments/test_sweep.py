@@ -12,7 +12,6 @@ import warnings
 from pathlib import Path
 
 import pytest
-import torch
 
 from fledge.config import load_recipe, override_config
 from fledge.errors import FledgeError
@@ -29,6 +28,7 @@ from fledge.experiments.trials import Outcome, Trial, check_arms, run_trial, tri
 from fledge.files import write_json
 from fledge.reports.page import Page
 from fledge.tokens import TokenStore
+from fledge.training.device import machine_threads
 from tests.experiments.test_trials import SMALL, TEXT
 
 HEADER = "step,samples,tokens,loss,validation_loss"
@@ -183,7 +183,7 @@ def test_windows_that_a_text_has_not_are_left_out_or_refused_before_the_first_tr
 
 
 def test_processes_help_no_more_than_there_are_cores_and_trials(config, monkeypatch) -> None:
-    cores = torch.get_num_threads()
+    cores = machine_threads()
     single = override_config(config, ["training.threads=1"])
     assert gain(Engine("local", 1), single, 9) == 1.0
     assert gain(Engine("local", 64), single, 99) <= 0.9 * cores or cores == 1

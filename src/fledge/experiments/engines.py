@@ -27,7 +27,7 @@ from fledge.experiments.watch import OUTCOME, STOPPING
 from fledge.extras import missing
 from fledge.files import locked
 from fledge.tokens.writer import OtherText
-from fledge.training.device import choose_device
+from fledge.training.device import choose_device, machine_threads
 from fledge.training.view import clock_time
 
 Name = Literal["local", "ray"]
@@ -46,7 +46,7 @@ class Engine(NamedTuple):
     def sharing(self, config: RunConfig) -> int:
         """Among how many the threads are divided. On GPUs with `auto` each has one: it only has to launch kernels."""
         if self.parallel == "auto" and devices.is_gpu(choose_device(config.training.device)):
-            return torch.get_num_threads()
+            return machine_threads()
         return self.planned(config)
 
 
@@ -85,12 +85,12 @@ def write_shared_tokens(config: RunConfig, folder: Path) -> None:
 def places(engine: Engine, config: RunConfig) -> int:
     """How many trials can run at once without sharing a core or a GPU. Without threads of its own, a trial with `auto`
     has all of them."""
-    threads = config.training.threads or (torch.get_num_threads() if engine.parallel == "auto" else 1)
+    threads = config.training.threads or (machine_threads() if engine.parallel == "auto" else 1)
     if engine.name == "ray":
         return _ray_places(_ray(), threads)
     if devices.is_gpu(device := choose_device(config.training.device)):
         return devices.count(device.type)
-    return max(1, torch.get_num_threads() // threads)
+    return max(1, machine_threads() // threads)
 
 
 def alone_in(folder: Path) -> AbstractContextManager[None]:

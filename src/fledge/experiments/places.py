@@ -21,7 +21,7 @@ from fledge.experiments.plan import DATA, with_shared_data
 from fledge.experiments.trials import Trial
 from fledge.files import read_json, write_json
 from fledge.runs.layout import METRICS
-from fledge.training.device import GPU_SHARE
+from fledge.training.device import GPU_SHARE, machine_threads
 
 SEEN = "at-once.json"
 GAIN = 1.05  # times the work of fewer, or more trials at once are not worth their memory
@@ -224,7 +224,7 @@ _climbs: dict[tuple[Path, int], Climb] = {}
 
 def places_on_gpus(folder: Path, gpus: Sequence[torch.device]) -> Places:
     free = [devices.free_memory(gpu) or 0 for gpu in gpus]
-    most = max(1, min(torch.get_num_threads(), (memory.total() or HOST) // HOST))
+    most = max(1, min(machine_threads(), (memory.total() or HOST) // HOST))
     climb = _climbs.setdefault((folder, most), Climb(min(len(gpus), most), most))
     return Places(climb, Room(sum(free), min(free), needed_memory(folder, "bf16")), WorkMeter(folder))
 

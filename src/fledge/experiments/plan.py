@@ -215,9 +215,9 @@ def with_length(config: RunConfig, base: RunConfig, changed: Iterable[str], step
 
 def with_threads(config: RunConfig, parallel: int) -> RunConfig:
     """The same with threads for each trial: those set, or the machine's divided by the trials that run at once."""
-    import torch
+    from fledge.training.device import machine_threads
 
-    threads = config.training.threads or max(1, torch.get_num_threads() // parallel)
+    threads = config.training.threads or max(1, machine_threads() // parallel)
     return override_config(config, [f"training.threads={threads}"])
 
 

@@ -90,6 +90,11 @@ _threads_before: list[int] = []
 "As many as there were before a run set a number of its own, while there is such a run's."
 
 
+def machine_threads() -> int:
+    """As many as a run has that sets none, whatever another run in this process has set."""
+    return _threads_before[0] if _threads_before else torch.get_num_threads()
+
+
 def set_threads(threads: int | None) -> None:
     """As many as a run sets, or as there were before another one in this process did."""
     if threads is not None:
