@@ -95,6 +95,12 @@ def evaluate(
         write_tasks(run_tasks(loaded, tasks, task_folder, limit), as_json)
         return
     documents: Documents = "alone" if alone else "stream"
+    options: dict[str, Any] = {
+        "stride": stride,
+        "documents": documents,
+        "positions": plot is not None,
+        "progress": True,
+    }
     if text:
         from fledge.corpus import Corpus
 
@@ -102,11 +108,10 @@ def evaluate(
         texts = list(Corpus.open(*text, validation_fraction=0.0).documents())
         if not texts:
             raise FledgeError(f"--text {' '.join(text)} holds no text but white space.")
-        found = compare_on_texts(loaded, texts, stride, documents, positions=plot is not None, progress=True)
+        found = compare_on_texts(loaded, texts, **options)
     else:
         store = TokenStore.open(tokens or own_tokens(bundles[0], loaded[str(bundles[0])]))
-        part, positions = split or "validation", plot is not None
-        found = compare_on_store(loaded, store, part, stride, documents, max_tokens, positions, progress=True)
+        found = compare_on_store(loaded, store, split or "validation", max_tokens=max_tokens, **options)
     if as_json:
         write_json(found, worst)
     else:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fledge.errors import FledgeError
-from fledge.evaluation.evaluate import Documents, Evaluation, evaluate, evaluate_texts, require_stride
+from fledge.evaluation.evaluate import Evaluation, evaluate, evaluate_texts, require_stride
 from fledge.files import atomic_write
 from fledge.plot import curves
 
@@ -22,28 +22,10 @@ if TYPE_CHECKING:
 
 
 def compare_on_texts(
-    bundles: Mapping[str, Bundle],
-    texts: Sequence[str | bytes],
-    stride: int | None = None,
-    documents: Documents = "stream",
-    positions: bool = False,
-    progress: bool = False,
+    bundles: Mapping[str, Bundle], texts: Sequence[str | bytes], stride: int | None = None, **options: Any
 ) -> dict[str, Evaluation]:
-    """Every bundle on the same documents, each with its own tokenizer."""
-    _require_strides(bundles, stride)
-    found = {}
-    for name, bundle in bundles.items():
-        with _about(name):
-            found[name] = evaluate_texts(
-                bundle.model,
-                bundle.tokenizer,
-                texts,
-                stride=stride,
-                documents=documents,
-                positions=positions,
-                progress=progress,
-            )
-    return found
+    """Every bundle on the same documents, each with its own tokenizer; `options` are those of `evaluate_texts`."""
+    return _each(bundles, stride, lambda one: evaluate_texts(one.model, one.tokenizer, texts, stride=stride, **options))
 
 
 def compare_on_store(
@@ -51,36 +33,31 @@ def compare_on_store(
     store: TokenStore,
     split: str = "validation",
     stride: int | None = None,
-    documents: Documents = "stream",
-    max_tokens: int | None = None,
-    positions: bool = False,
-    progress: bool = False,
+    **options: Any,
 ) -> dict[str, Evaluation]:
-    """Every bundle on a split of a token store, which must have been made with its tokenizer."""
+    """Every bundle on a split of a token store, which must have been made with its tokenizer; `options` are those of
+    `evaluate`."""
     for name, bundle in bundles.items():  # all of them, before the first is evaluated
         with _about(name, "Or evaluate on a text, which works across tokenizers: --text FILE"):
             store.require(bundle.tokenizer)
-    _require_strides(bundles, stride)
-    found = {}
-    for name, bundle in bundles.items():
-        with _about(name):
-            found[name] = evaluate(
-                bundle.model,
-                store.split(split),
-                tokenizer=bundle.tokenizer,
-                stride=stride,
-                documents=documents,
-                max_tokens=max_tokens,
-                positions=positions,
-                progress=progress,
-            )
-    return found
+    part = store.split(split)
+    return _each(
+        bundles, stride, lambda one: evaluate(one.model, part, tokenizer=one.tokenizer, stride=stride, **options)
+    )
 
 
-def _require_strides(bundles: Mapping[str, Bundle], stride: int | None) -> None:
+def _each(
+    bundles: Mapping[str, Bundle], stride: int | None, evaluated: Callable[[Bundle], Evaluation]
+) -> dict[str, Evaluation]:
+    """A refusal names the bundle; a stride that does not fit one of them is refused before the first is evaluated."""
     for name, bundle in bundles.items() if stride is not None else ():
         with _about(name):
             require_stride(stride, bundle.model.context_length)
+    found = {}
+    for name, bundle in bundles.items():
+        with _about(name):
+            found[name] = evaluated(bundle)
+    return found
 
 
 @contextmanager

@@ -340,17 +340,13 @@ def forget_peaks() -> None:
 
 def last_metrics(run: Path) -> dict[str, Any]:
     """A finished run's last evaluation, its speed and its peak memory, as its metrics have them."""
-    from fledge.training import read_metrics
+    from fledge.runs.metrics import column, read_metrics
 
     rows = read_metrics(run / METRICS)
-
-    def column(name: str) -> list[float]:
-        return [float(row[name]) for row in rows if row[name]]
-
-    speeds, sizes = column("tokens_per_second"), column("memory")
+    speeds, sizes = column(rows, "tokens_per_second"), column(rows, "memory")
     return {
-        "validation_loss": column("validation_loss")[-1],
-        "bits_per_byte": next(reversed(column("bits_per_byte")), None),
+        "validation_loss": column(rows, "validation_loss")[-1],
+        "bits_per_byte": next(reversed(column(rows, "bits_per_byte")), None),
         "tokens_per_second": sum(speeds) / len(speeds) if speeds else None,
         "memory": int(max(sizes)) if sizes else None,
     }

@@ -62,13 +62,13 @@ class Watch:
             return f"the validation loss became {loss}"
         if step <= self.warmup:
             return None
-        from fledge.training import read_metrics
+        from fledge.runs.metrics import column, read_metrics
 
         rows = read_metrics(self.place / METRICS)
-        start = next((float(row["loss"]) for row in rows if row["loss"]), math.inf)
+        start = next(iter(column(rows, "loss")), math.inf)
         if loss > start + ABOVE_START:
             return f"after warm-up the validation loss was {loss:.3f}, above the {start:.3f} that training began with"
-        best = min((float(row["validation_loss"]) for row in rows if row["validation_loss"]), default=math.inf)
+        best = min(column(rows, "validation_loss"), default=math.inf)
         if loss > max(self.unigram, best + RISEN):
             return f"the loss rose from {best:.3f} to {loss:.3f}, above the {self.unigram:.3f} of counting tokens"
         return None
@@ -107,7 +107,7 @@ def level(rival: Path, share: float) -> float:
 
 def losses_by_share(run: Path) -> list[tuple[float, float]]:
     """The share of the steps done, and the validation loss, at each evaluation so far."""
-    from fledge.training import read_metrics
+    from fledge.runs.metrics import read_metrics
 
     if not (run / CONFIG).is_file() or not (run / METRICS).is_file():
         return []

@@ -22,19 +22,15 @@ def result_of(run: Run) -> TrainingResult:
     """
     from fledge.bundle.manifest import STATE, TRAINING
     from fledge.runs.checkpoints import best_of, checkpoints
-    from fledge.runs.metrics import course, evaluations
-    from fledge.training import TrainingResult, read_metrics
+    from fledge.runs.metrics import column, course, evaluations, read_metrics
+    from fledge.training import TrainingResult
     from fledge.training.progress import Progress, total_steps
 
     kept = checkpoints(run.folder)
     if not kept:
         raise FledgeError(f"{run.folder} holds no checkpoint: nothing has been trained there yet.")
     rows = read_metrics(run.folder / METRICS)
-
-    def column(name: str) -> list[float]:
-        return [float(row[name]) for row in rows if row[name]]
-
-    speeds, state = column("tokens_per_second"), kept[-1] / TRAINING / f"{STATE}.json"
+    speeds, state = column(rows, "tokens_per_second"), kept[-1] / TRAINING / f"{STATE}.json"
     progress = Progress.restore(read_json(state), str(state))
     steps = total_steps(run.config, progress)
     found = course(evaluations(run.folder))
@@ -47,10 +43,10 @@ def result_of(run: Run) -> TrainingResult:
         step=progress.step,
         steps=steps,
         tokens=progress.tokens,
-        loss=next(reversed(column("loss")), None),
-        validation_loss=next(reversed(column("validation_loss")), None),
-        bits_per_byte=next(reversed(column("bits_per_byte")), None),
+        loss=next(reversed(column(rows, "loss")), None),
+        validation_loss=next(reversed(column(rows, "validation_loss")), None),
+        bits_per_byte=next(reversed(column(rows, "bits_per_byte")), None),
         tokens_per_second=sum(speeds) / len(speeds) if speeds else 0.0,
-        seconds=max(column("seconds"), default=0.0),
+        seconds=max(column(rows, "seconds"), default=0.0),
         stopped=None if complete else UNKNOWN,
     )

@@ -90,6 +90,11 @@ def curve(rows: Iterable[Row], x: str, y: str, most: int | None = None) -> Curve
     return [float(place) for place, _ in found], [float(value) for _, value in found]
 
 
+def column(rows: Iterable[Row], name: str) -> list[float]:
+    """The values of one column, where it has any."""
+    return [float(row[name]) for row in rows if row[name]]
+
+
 def learning_curves(rows: Sequence[Row], x: str = "step", most: int | None = None) -> tuple[dict[str, Curve], Curve]:
     """Both losses by name against a column, and the seconds at its values: what `plot.curves` draws."""
     columns = {"training": "loss", "validation": "validation_loss"}

@@ -15,13 +15,15 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from fledge.errors import FledgeError, harmless
 from fledge.files import read_json, write_json
 from fledge.system import apart, interrupt
 from fledge.web.launch import JOB, LOCK, LOG, STATE, is_alive, is_new
 from fledge.web.library import NotFound
+from fledge.web.metrics import tail
+from fledge.web.schemas import Answer
 
 FOLDER = ".jobs"
 KEPT = 40  # of those that have ended
@@ -30,11 +32,11 @@ TAIL = 20_000  # bytes of a log
 State = Literal["waiting", "running", "finished", "stopped", "failed", "killed"]
 
 
-class TrainingJob(NamedTuple):
-    """One training, or the plan of one, as it stands now."""
+class TrainingJob(Answer):
+    """A training that the page began, or a plan; those that wait come in the order in which they were asked for."""
 
     id: str
-    kind: str
+    kind: Literal["plan", "start", "train"]
     run: str
     device: str
     command: str
@@ -63,7 +65,7 @@ class Jobs:
         for folder in self._folders():
             try:
                 job = read(folder, ahead)
-            except (OSError, FledgeError, KeyError, TypeError):
+            except (OSError, FledgeError, KeyError, TypeError, ValueError):
                 continue  # half-written, or somebody else's
             found.append(job)
             if job.state in ("waiting", "running"):
@@ -146,7 +148,7 @@ class Jobs:
     def log(self, name: str) -> str:
         """The end of what the commands said."""
         self.one(name)
-        return tail(self.folder / name / LOG)
+        return end_of(self.folder / name / LOG)
 
     def commands(self, name: str) -> list[list[str]]:
         values: dict[str, Any] = read_json(self.folder / name / JOB)
@@ -175,10 +177,10 @@ def read(folder: Path, ahead: dict[str, int]) -> TrainingJob:
     if (folder / STATE).is_file():
         state = read_json(folder / STATE)
     found = standing(state, alive)
-    last = tail(folder / LOG) if found == "failed" else ""
+    last = end_of(folder / LOG) if found == "failed" else ""
     return TrainingJob(
         id=folder.name,
-        kind=str(asked["kind"]),
+        kind=asked["kind"],
         run=str(asked["run"]),
         device=str(asked["device"]),
         command="\n".join(shlex.join(["fledge", *map(str, words)]) for words in asked["commands"]),
@@ -199,11 +201,9 @@ def standing(state: dict[str, Any], alive: bool) -> State:
     return "killed"
 
 
-def tail(path: Path) -> str:
+def end_of(log: Path) -> str:
     try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
-            return harmless(file.read(TAIL).decode("utf-8", "replace"), keep="\n")
+        return harmless(tail(log, TAIL)[0].decode("utf-8", "replace"), keep="\n")
     except OSError:
         return ""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Literal
 
 from fastapi import APIRouter, Query
 
@@ -30,30 +29,14 @@ from fledge.web.schemas import Answer
 from fledge.web.uploads import Texts
 
 
-class JobFacts(Answer):
-    """A training that the page began, or a plan; those that wait come in the order in which they were asked for."""
-
-    id: str
-    kind: Literal["plan", "start", "train"]
-    run: str
-    device: str
-    command: str
-    state: Literal["waiting", "running", "finished", "stopped", "failed", "killed"]
-    created: float
-    started: float | None
-    ended: float | None
-    ahead: int
-    problem: str | None
-
-
 class JobsAnswer(Answer):
-    jobs: list[JobFacts]
+    jobs: list[TrainingJob]
     "The newest first."
     now: float
 
 
 class LogAnswer(Answer):
-    job: JobFacts
+    job: TrainingJob
     text: str
 
 
@@ -70,7 +53,7 @@ class Standing(Answer):
     """A run as the page may go on with it."""
 
     run: str
-    job: JobFacts | None
+    job: TrainingJob | None
     plan: StartPlan | None
     "Of a run that began with one."
     asked: Asked | None
@@ -96,8 +79,8 @@ def routes(library: Library, texts: Texts) -> APIRouter:
     trainings = Trainings(library, texts)
     router = APIRouter(prefix="/api/training", tags=["training"])
 
-    def facts(job: TrainingJob) -> JobFacts:
-        return JobFacts(**{**job._asdict(), "run": trainings.name(job)})
+    def facts(job: TrainingJob) -> TrainingJob:
+        return job.model_copy(update={"run": trainings.name(job)})
 
     @router.get("")
     def jobs() -> JobsAnswer:
@@ -109,7 +92,7 @@ def routes(library: Library, texts: Texts) -> APIRouter:
         return JobsAnswer(jobs=[facts(job) for job in found], now=time.time())
 
     @router.post("/plan")
-    def plan(request: PlanRequest) -> JobFacts:
+    def plan(request: PlanRequest) -> TrainingJob:
         """Choose a recipe for texts and a time, as `fledge start --plan`: nothing is trained."""
         return facts(trainings.plan(request))
 
@@ -120,22 +103,22 @@ def routes(library: Library, texts: Texts) -> APIRouter:
         return Discarded(run=request.run)
 
     @router.post("/start")
-    def start(request: RunRequest) -> JobFacts:
+    def start(request: RunRequest) -> TrainingJob:
         """Train what was planned, as `fledge start`, with a report at the end."""
         return facts(trainings.start(request.run))
 
     @router.post("/train")
-    def train(request: TrainRequest) -> JobFacts:
+    def train(request: TrainRequest) -> TrainingJob:
         """Train a recipe, or a bundle's weights further, as `fledge train`, with a report at the end."""
         return facts(trainings.train(request))
 
     @router.post("/go-on")
-    def go_on(request: GoOnRequest) -> JobFacts:
+    def go_on(request: GoOnRequest) -> TrainingJob:
         """Go on with a run that was stopped or killed; or train one that is complete for longer."""
         return facts(trainings.go_on(request))
 
     @router.post("/stop")
-    def stop(request: StopRequest) -> JobFacts:
+    def stop(request: StopRequest) -> TrainingJob:
         """Stop, as Ctrl-C in a terminal: the step is finished and saved. A second time, it stops at once."""
         return facts(trainings.jobs.stop(request.job))
 

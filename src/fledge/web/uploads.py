@@ -6,6 +6,7 @@ It comes in parts, none of which is kept in memory, and appears under its name w
 
 from __future__ import annotations
 
+import filecmp
 import importlib.util
 import os
 import re
@@ -185,7 +186,7 @@ class Texts:
             try:
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
             except FileExistsError:
-                if same(path, upload.path):
+                if not path.is_symlink() and path.is_file() and filecmp.cmp(path, upload.path, shallow=False):
                     upload.path.unlink()
                     break
                 number += 1
@@ -316,14 +317,3 @@ def forget_old(folder: Path) -> None:
                 and time.time() - path.stat().st_mtime > OLD
             ):
                 path.unlink()
-
-
-def same(one: Path, other: Path) -> bool:
-    """Whether two files hold the same bytes."""
-    if one.is_symlink() or not one.is_file() or one.stat().st_size != other.stat().st_size:
-        return False
-    with open(one, "rb") as first, open(other, "rb") as second:
-        while block := first.read(1 << 20):
-            if block != second.read(1 << 20):
-                return False
-    return True

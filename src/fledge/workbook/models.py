@@ -14,7 +14,7 @@ from fledge.experiments.plan import with_shared_data
 from fledge.experiments.space import RATE
 from fledge.plot import curves
 from fledge.reports.page import Page
-from fledge.workbook.sweeps import add_sweep_curves, best_rate, learned_from, result_text, start, too_short
+from fledge.workbook.sweeps import add_sweep_curves, arms_of, best_rate, learned_from, result_text, start, too_short
 
 if TYPE_CHECKING:
     from fledge.run import Run
@@ -39,23 +39,11 @@ def ask_ablations(book: Book) -> Facts:
 
     config = start(book, "ablations", best_rate(book))
     plan, outcomes, _ = ablate(config, book.folder / "ablations", command=book.command)
-    changes = {arm.name: " ".join(arm.changes) for arm in plan.arms}
     return {
         "base": BASE,
         "steps": config.steps,
         "rate": config.optimizer.learning_rate,
-        "arms": [
-            {
-                "arm": o.arm,
-                "changes": changes[o.arm],
-                "status": o.status,
-                "loss": o.validation_loss,
-                "step": o.step,
-                "parameters": o.parameters,
-                "folder": o.folder,
-            }
-            for o in outcomes
-        ],
+        "arms": arms_of(plan, outcomes),
     }
 
 

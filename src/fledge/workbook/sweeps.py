@@ -16,6 +16,7 @@ from fledge.reports.page import Page
 from fledge.workbook.plan import RATE_FACTORS, RATES, batch_sizes_around
 
 if TYPE_CHECKING:
+    from fledge.experiments.plan import ExperimentPlan
     from fledge.experiments.trials import Outcome
     from fledge.workbook.book import Book
 
@@ -49,6 +50,24 @@ def points(axes: Sequence[Axis], outcomes: Sequence[Outcome]) -> list[Facts]:
             }
         )
     return rows
+
+
+def arms_of(plan: ExperimentPlan, outcomes: Sequence[Outcome], **more: str) -> list[Facts]:
+    """Each arm of an ablation with what came of it; `more` are further facts, each by its name in an outcome."""
+    changes = {arm.name: " ".join(arm.changes) for arm in plan.arms}
+    return [
+        {
+            "arm": outcome.arm,
+            "changes": changes[outcome.arm],
+            "status": outcome.status,
+            "loss": outcome.validation_loss,
+            "step": outcome.step,
+            "parameters": outcome.parameters,
+            "folder": outcome.folder,
+            **{name: getattr(outcome, field) for name, field in more.items()},
+        }
+        for outcome in outcomes
+    ]
 
 
 def result_text(row: Facts) -> str:

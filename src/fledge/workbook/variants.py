@@ -9,7 +9,7 @@ from fledge.errors import FledgeError
 from fledge.files import readable_bytes
 from fledge.reports.page import Page
 from fledge.workbook.plan import COMPARED, SEEDS, batch_sizes_around
-from fledge.workbook.sweeps import add_sweep_curves, best_rate, result_text, start
+from fledge.workbook.sweeps import add_sweep_curves, arms_of, best_rate, result_text, start
 
 if TYPE_CHECKING:
     from fledge.workbook.book import Book
@@ -47,21 +47,7 @@ def ask_group(book: Book, group: str) -> Facts | None:
             return {"refused": "A character tokenizer has the vocabulary of its text: its size is not a choice."}
     plan, outcomes, report = ablate(config, book.folder / group, [group], command=book.command)
     answer = report.with_suffix(".md").read_text(encoding="utf-8").split("\n\n")[1]
-    changes = {arm.name: " ".join(arm.changes) for arm in plan.arms}
-    arms = [
-        {
-            "arm": o.arm,
-            "changes": changes[o.arm],
-            "status": o.status,
-            "step": o.step,
-            "loss": o.validation_loss,
-            "bits": o.bits_per_byte,
-            "tokens": o.tokens,
-            "parameters": o.parameters,
-            "folder": o.folder,
-        }
-        for o in outcomes
-    ]
+    arms = arms_of(plan, outcomes, bits="bits_per_byte", tokens="tokens")
     return {"steps": config.steps, "rate": config.optimizer.learning_rate, "arms": arms, "answer": answer}
 
 
