@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fledge.accounting.ledger import Account
 from fledge.accounting.svg import SERIES, Drawing, text_width
@@ -10,9 +11,9 @@ from fledge.accounting.svg import SERIES, Drawing, text_width
 BAR_WIDTH, BAR_HEIGHT, GAP = 620.0, 26.0, 10.0
 
 
-def shares(accounts: Mapping[str, Account], context_lengths: Sequence[int]) -> list[dict[str, object]]:
+def shares(accounts: Mapping[str, Account], context_lengths: Sequence[int]) -> list[dict[str, Any]]:
     """Forward FLOPs by component for every model at every context length: the rows of the comparison."""
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     for context_length in context_lengths:
         for name, account in accounts.items():
             seen = account.at_context(context_length)
@@ -31,9 +32,9 @@ def shares(accounts: Mapping[str, Account], context_lengths: Sequence[int]) -> l
 def draw_shares(accounts: Mapping[str, Account], context_lengths: Sequence[int]) -> str:
     """The same as stacked bars, each 100 % wide, grouped by context length."""
     rows = shares(accounts, context_lengths)
-    components = list(dict.fromkeys(c for row in rows for c in _shares(row)))
+    components = list(dict.fromkeys(c for row in rows for c in row["shares"]))
     colours = {component: SERIES[number % len(SERIES)] for number, component in enumerate(components)}
-    left = 40 + max(text_width(str(row["name"]), 13, bold=True) for row in rows)
+    left = 40 + max(text_width(row["name"], 13, bold=True) for row in rows)
     drawing = Drawing()
     drawing.text(24, 36, "Where the FLOPs of a forward pass go", "title", "start")
     x, y = 24.0, 62.0
@@ -48,26 +49,20 @@ def draw_shares(accounts: Mapping[str, Account], context_lengths: Sequence[int])
     shown = 0
     for row in rows:
         if row["context_length"] != shown:
-            shown = int(str(row["context_length"]))
+            shown = row["context_length"]
             drawing.text(24, y + 12, f"context of {shown:,} tokens", "detail", "start")
             y += 24
-        drawing.text(left - 14, y + 18, str(row["name"]), "name", "end")
+        drawing.text(left - 14, y + 18, row["name"], "name", "end")
         x = left
-        for component, share in _shares(row).items():
+        for component, share in row["shares"].items():
             wide = BAR_WIDTH * share
             drawing.bar(x, y, wide, BAR_HEIGHT, colours[component])
             if wide > 28:
                 drawing.text(x + wide / 2, y + 17, f"{share:.0%}", "inside")
             x += wide
-        drawing.text(x + 10, y + 18, readable_flops(float(str(row["forward_flops"]))), "small", "start")
+        drawing.text(x + 10, y + 18, readable_flops(row["forward_flops"]), "small", "start")
         y += BAR_HEIGHT + GAP
     return drawing.render(left + BAR_WIDTH + 110, y + 14, "Shares of the forward FLOPs by component")
-
-
-def _shares(row: dict[str, object]) -> dict[str, float]:
-    found = row["shares"]
-    assert isinstance(found, dict)
-    return found
 
 
 def readable_flops(flops: float, digits: int = 3) -> str:

@@ -40,35 +40,19 @@ def account_values(account: Account, plan: Assumptions) -> dict[str, Any]:
     best = optimum(tokens * account.flops_per_token)
     values: dict[str, Any] = {
         "model": account.config.model_dump(mode="json"),
-        "vocabulary_size": account.vocabulary_size,
-        "context_length": account.context_length,
-        "batch": account.batch,
+        **_facts(account, "vocabulary_size", "context_length", "batch"),
         "step_batch": account.windows,
-        "precision": account.precision,
-        "optimizer": account.optimizer,
-        "recompute": account.recompute,
+        **_facts(account, "precision", "optimizer", "recompute"),
         "parameters": {"total": account.parameters.total, "by_component": account.parameters.by_component},
         "products": [
             {
-                "name": product.name,
-                "component": product.component,
-                "rows": product.rows,
-                "inner": product.inner,
-                "columns": product.columns,
-                "times": product.times,
-                "flops": product.flops,
-                "backward_flops": product.backward_flops,
+                **_facts(product, "name", "component", "rows", "inner", "columns", "times", "flops", "backward_flops"),
                 "share": product.flops / account.forward_flops,
             }
             for product in account.products
         ],
-        "forward_flops": account.forward_flops,
-        "backward_flops": account.backward_flops,
-        "flops_per_token": account.flops_per_token,
-        "recomputed_flops": account.recomputed_flops,
-        "step_flops": account.step_flops,
-        "optimizer_flops": account.optimizer_flops,
-        "optimizer_product_flops": account.optimizer_product_flops,
+        **_facts(account, "forward_flops", "backward_flops", "flops_per_token", "recomputed_flops", "step_flops"),
+        **_facts(account, "optimizer_flops", "optimizer_product_flops"),
         "memory": _memory_values(account.memory),
         "tokens": tokens,
         "chinchilla": {
@@ -114,14 +98,11 @@ def _memory_values(memory: Memory) -> dict[str, Any]:
 
 
 def device_values(device: Device) -> dict[str, Any]:
-    return {
-        "name": device.name,
-        "title": device.title,
-        "peaks": device.peaks,
-        "memory": device.memory,
-        "bandwidth": device.bandwidth,
-        "source": device.source,
-    }
+    return _facts(device, "name", "title", "peaks", "memory", "bandwidth", "source")
+
+
+def _facts(thing: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(thing, name) for name in names}
 
 
 def show_account(console: Console, account: Account, title: str, plan: Assumptions) -> None:

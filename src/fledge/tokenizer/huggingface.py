@@ -13,7 +13,7 @@ from typing import Any
 from fledge.errors import FledgeError, note
 from fledge.files import to_bytes
 from fledge.tokenizer.disk import json_of, text_of
-from fledge.tokenizer.parts import PLAIN_BPE, Parts, add_token, checked, token_id, unwritten, written
+from fledge.tokenizer.parts import Parts, add_token, checked, token_id, tokenizer_json, unwritten, written
 from fledge.tokenizer.ranks import unreachable
 from fledge.tokenizer.sentencepiece import SentencePieces, read_sentencepiece
 
@@ -99,33 +99,14 @@ def write_document(parts: Parts, where: str) -> dict[str, Any]:
             "invert": False,
         }
         pre_tokenizer = {"type": "Sequence", "pretokenizers": [split, {**byte_level, "use_regex": False}]}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [
-            {
-                "id": token,
-                "content": text,
-                "single_word": False,
-                "lstrip": False,
-                "rstrip": False,
-                "normalized": False,
-                "special": text not in parts.always,
-            }
-            for text, token in sorted(parts.special_tokens.items(), key=lambda item: item[1])
-        ],
-        "normalizer": {"type": "NFC"} if parts.composed else None,
-        "pre_tokenizer": pre_tokenizer,
-        "post_processor": None,
-        "decoder": {**byte_level, "use_regex": True},
-        "model": {
-            **PLAIN_BPE,
-            "ignore_merges": parts.whole_words,
-            "vocab": write_vocabulary(parts, where),
-            "merges": write_merges(parts),
-        },
+    model = {
+        "ignore_merges": parts.whole_words,
+        "vocab": write_vocabulary(parts, where),
+        "merges": write_merges(parts),
     }
+    normalizer = {"type": "NFC"} if parts.composed else None
+    decoder = {**byte_level, "use_regex": True}
+    return tokenizer_json(parts.special_tokens, parts.always, decoder, model, normalizer, pre_tokenizer)
 
 
 def start_before_texts(start: str, token: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -9,16 +10,40 @@ from fledge.errors import FledgeError
 from fledge.files import to_bytes
 from fledge.tokenizer.checks import MOST_IDS, check_utf8
 
-PLAIN_BPE: dict[str, Any] = {
-    "type": "BPE",
-    "dropout": None,
-    "unk_token": None,
-    "continuing_subword_prefix": None,
-    "end_of_word_suffix": None,
-    "fuse_unk": False,
-    "byte_fallback": False,
-}
-"What every `model` section of a `tokenizer.json` begins with."
+
+def tokenizer_json(
+    special_tokens: Mapping[str, int],
+    always: Collection[str],
+    decoder: Any,
+    model: Mapping[str, Any],
+    normalizer: Any = None,
+    pre_tokenizer: Any = None,
+) -> dict[str, Any]:
+    """The sections of a `tokenizer.json`; `model` is what its model has besides what every BPE of ours has."""
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": token, "content": text, **plain, "special": text not in always}
+            for text, token in sorted(special_tokens.items(), key=lambda item: item[1])
+        ],
+        "normalizer": normalizer,
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": None,
+        "decoder": decoder,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            **model,
+        },
+    }
 
 
 class Parts(NamedTuple):

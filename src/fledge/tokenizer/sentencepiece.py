@@ -19,7 +19,7 @@ from fledge.errors import FledgeError
 from fledge.files import to_bytes
 from fledge.tokenizer.base import Ids, Roles, Special, Tokenizer
 from fledge.tokenizer.checks import check_utf8
-from fledge.tokenizer.parts import PLAIN_BPE, token_id
+from fledge.tokenizer.parts import token_id, tokenizer_json
 from fledge.tokenizer.patterns import encode_between
 from fledge.tokenizer.specials import roles_by_name
 
@@ -167,29 +167,16 @@ def write_sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
     if normalizer is None:
         scheme = {"first": "first", "each": "always"}[tokenizer.prefix]
         metaspace = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": False}
-    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    added = sorted(tokenizer.special_tokens.items(), key=lambda item: item[1])
     spaces = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
     strip = [] if tokenizer.prefix == "none" else [{"type": "Strip", "content": " ", "start": 1, "stop": 0}]
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [
-            {"id": token, "content": text, **plain, "special": text not in tokenizer.always} for text, token in added
-        ],
-        "normalizer": normalizer,
-        "pre_tokenizer": metaspace,
-        "post_processor": None,
-        "decoder": {"type": "Sequence", "decoders": [spaces, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]},
-        "model": {
-            **PLAIN_BPE,
-            "byte_fallback": True,
-            "ignore_merges": False,
-            "vocab": dict(sorted(tokenizer.names.items(), key=lambda item: item[1])),
-            "merges": [f"{left} {right}" for left, right in tokenizer.merges],
-        },
+    decoder = {"type": "Sequence", "decoders": [spaces, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]}
+    model = {
+        "byte_fallback": True,
+        "ignore_merges": False,
+        "vocab": dict(sorted(tokenizer.names.items(), key=lambda item: item[1])),
+        "merges": [f"{left} {right}" for left, right in tokenizer.merges],
     }
+    return tokenizer_json(tokenizer.special_tokens, tokenizer.always, decoder, model, normalizer, metaspace)
 
 
 def read_sentencepiece(

@@ -21,7 +21,7 @@ from fledge.files import to_bytes
 from fledge.tokenizer.base import Ids, Roles, Special, Tokenizer
 from fledge.tokenizer.checks import MOST_IDS, check_special, check_texts, check_whole
 from fledge.tokenizer.disk import FORMAT
-from fledge.tokenizer.parts import PLAIN_BPE
+from fledge.tokenizer.parts import tokenizer_json
 from fledge.tokenizer.stream import EncodedPart
 
 SPECIAL_TOKENS = {"<|unknown|>": 0, "<|start|>": 1, "<|end|>": 2, "<|pad|>": 3}
@@ -232,24 +232,14 @@ def write_spelled(tokenizer: SpellingTokenizer) -> dict[str, Any]:
     """
     words = tokenizer.kind == "word"
     split = {"type": "Split", "pattern": {"Regex": WORDS}, "behavior": "Isolated", "invert": False}
-    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [{"id": token, "content": text, **plain} for text, token in SPECIAL_TOKENS.items()],
-        "normalizer": None,
-        "pre_tokenizer": split if words else None,
-        "post_processor": None,
-        "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]},
-        "model": {
-            **PLAIN_BPE,
-            "byte_fallback": True,
-            "ignore_merges": words,
-            "vocab": {text: token for token, text in written_names(tokenizer).items()},
-            "merges": [],
-        },
+    decoder = {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]}
+    model = {
+        "byte_fallback": True,
+        "ignore_merges": words,
+        "vocab": {text: token for token, text in written_names(tokenizer).items()},
+        "merges": [],
     }
+    return tokenizer_json(SPECIAL_TOKENS, (), decoder, model, pre_tokenizer=split if words else None)
 
 
 def read_spelled(document: Any, kind: type[SpellingTokenizer], where: str) -> SpellingTokenizer:

@@ -113,10 +113,7 @@ def account_answer(found: Account) -> AccountAnswer:
         forward_flops=found.forward_flops,
         flops_per_token=found.flops_per_token,
         flops_by_component=found.flops_by_component,
-        products=[
-            ProductFacts(name=p.name, component=p.component, shape=p.shape, times=p.times, flops=p.flops)
-            for p in found.products
-        ],
+        products=[ProductFacts.model_validate(product, from_attributes=True) for product in found.products],
         memory=memory.total,
         memory_parts=[
             PartFacts(name=part.name, bytes=part.at(found.batch), grows=part.per_window > 0) for part in memory.parts
