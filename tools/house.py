@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import sys
 import tempfile
 from collections import defaultdict
@@ -71,7 +72,8 @@ def meanings() -> dict[str, list[str]]:
         if ".cli" in module or ".standalone" in module:  # verbs are named for what they do; the others leave us
             continue
         for node in ast.parse(path.read_bytes()).body:
-            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+            public = isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")
+            if public and node.name != "routes":  # of each part of the page, which has its own
                 homes[node.name].append(module)
     return {name: places for name, places in sorted(homes.items()) if len(places) > 1}
 
@@ -84,7 +86,8 @@ def trace() -> tuple[int, int]:
 
     def watch(frame: FrameType, event: str, _argument: Any) -> None:
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(str(SOURCE)) and not code.co_name.startswith("<"):
+        function = code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith("<")  # not a class's body
+        if event == "call" and code.co_filename.startswith(str(SOURCE)) and function:
             seen.add((code.co_filename, code.co_qualname if sys.version_info >= (3, 11) else code.co_name))
 
     with tempfile.TemporaryDirectory() as folder:

@@ -124,6 +124,7 @@ def _attention(chart: Chart, config: ModelConfig, source: str) -> str:
 
 def _feed_forward(chart: Chart, config: ModelConfig, source: str) -> str:
     width, inner = config.width, config.inner_size
+    activation = ACTIVATIONS.get(config.feed_forward, config.feed_forward)
     if config.gated:
         chart.row(
             _linear("w1", "gate w1", width, inner, config.bias, "feed", 0, 5.9),
@@ -131,12 +132,12 @@ def _feed_forward(chart: Chart, config: ModelConfig, source: str) -> str:
         )
         chart.link(source, "w1")
         chart.link(source, "w3")
-        chart.row(Node("gated", ACTIVATIONS[config.feed_forward], "SwiGLU", "feed"))
+        chart.row(Node("gated", activation, "SwiGLU", "feed"))
         chart.link("w1", "gated", f"T × {inner:,}")
         chart.link("w3", "gated")
         return chart.step(_linear("w2", "down w2", inner, width, config.bias, "feed"), "gated")
     chart.step(_linear("w1", "w1", width, inner, config.bias, "feed"), source)
-    chart.step(Node("activation", ACTIVATIONS[config.feed_forward], "", "feed", 3, 9), "w1", label=f"T × {inner:,}")
+    chart.step(Node("activation", activation, "", "feed", 3, 9), "w1", label=f"T × {inner:,}")
     return chart.step(_linear("w2", "w2", inner, width, config.bias, "feed"), "activation")
 
 
