@@ -174,7 +174,7 @@ def test_a_chart_is_updated_once_a_second_and_takes_little_time_for_curves(monke
         return ["curves"]
 
     monkeypatch.setattr(chart.time, "monotonic", lambda: now)
-    monkeypatch.setattr(chart, "draw", draw)
+    monkeypatch.setattr(chart, "draw_losses", draw)
     cell, rows = Shown(), []
     shown = chart.LossChart("run", 1000, cell)
     shown.rows = lambda: rows

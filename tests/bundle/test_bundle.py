@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from fledge.bundle import Bundle, TrainingState, load_bundle, save_bundle
 from fledge.bundle.card import CARD
-from fledge.bundle.describe import describe, differences
+from fledge.bundle.describe import describe, describe_differences
 from fledge.bundle.save import record_metrics
 from fledge.bundle.weights import read_header, write_tensors
 from fledge.config import CorpusConfig
@@ -148,10 +148,13 @@ def test_settings_without_effect_are_no_difference(tmp_path: Path, tokenizer: To
         given = plain.tokenizer.model_copy(update={"path": "tokenizer", "vocabulary_size": size})
         config = plain.model_copy(update={"tokenizer": given})
         places.append(save_bundle(tmp_path / name, config, tokenizer, small_model(config, tokenizer)))
-    assert differences(*places) == []
+    assert describe_differences(*places) == []
     stored = plain.model_copy(update={"tokens": plain.tokens.model_copy(update={"store": "tokens"})})
     place = save_bundle(tmp_path / "c", stored, tokenizer, small_model(stored, tokenizer))
-    assert {difference.name for difference in differences(place, tmp_path / "a")} >= {"tokens.store", "corpus.source"}
+    assert {difference.name for difference in describe_differences(place, tmp_path / "a")} >= {
+        "tokens.store",
+        "corpus.source",
+    }
     assert ("token store", "tokens") in describe(place)["how it was trained"]
     card = (place / "README.md").read_text()
     assert "| token store | tokens |" in card
@@ -172,7 +175,7 @@ def test_differences_beyond_four_digits_are_shown_in_full(tmp_path: Path, tokeni
     for name, loss in (("a", 2.7801), ("b", 2.7804)):
         metrics = {"validation_loss": loss, "best": float("nan"), "step": 5}
         places.append(save_bundle(tmp_path / name, config, tokenizer, model, metrics=metrics))
-    assert differences(*places) == [("metrics: validation_loss", "2.7801", "2.7804")]
+    assert describe_differences(*places) == [("metrics: validation_loss", "2.7801", "2.7804")]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fledge.bundle import Bundle, load_bundle, save_bundle
-from fledge.bundle.describe import describe, differences
+from fledge.bundle.describe import describe, describe_differences
 from fledge.bundle.exchange import export_bundle, import_bundle
 from fledge.config import SamplingConfig
 from fledge.errors import FledgeError
@@ -476,7 +476,7 @@ def test_an_imported_model_does_not_claim_a_training(
         for claim in ("akjv", "adamw", "seed", "batch"):
             assert claim not in card
             assert claim not in str(rows)
-    found = {one.name: one[1:] for one in differences(bundle.path, tmp_path / "back")}
+    found = {one.name: one[1:] for one in describe_differences(bundle.path, tmp_path / "back")}
     assert found["how it was trained"] == ("by fledge: see bundle show", "not known: imported from hub")
     assert not [name for name in found if name.startswith(("corpus", "optimizer", "schedule", "training"))]
     assert "akjv" in (bundle.path / "README.md").read_text()

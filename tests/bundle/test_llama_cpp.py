@@ -11,7 +11,7 @@ import zstandard
 
 from fledge.bundle import load_bundle, save_bundle
 from fledge.bundle.exchange import SHORT, export_bundle
-from fledge.bundle.gguf import QUANTISED, rounded
+from fledge.bundle.gguf import QUANTISED, rounded_as_stored
 from fledge.config import SamplingConfig
 from fledge.errors import FledgeError
 from fledge.generation import generate
@@ -127,7 +127,7 @@ def test_llama_cpp_has_the_scores_of_the_rounded_weights(
     ids = tokenizer.encode("In the beginning")
     theirs = judge.log_probabilities(ids, tokenizer.vocab_size, tokenizer.encode("a")[0])
     before = bundle.model(torch.tensor([ids]))[0, -1].log_softmax(-1)
-    bundle.model.load_state_dict(rounded(bundle.model.state_dict(), SHORT.get(kind, kind)))
+    bundle.model.load_state_dict(rounded_as_stored(bundle.model.state_dict(), SHORT.get(kind, kind)))
     with torch.inference_mode():
         ours = bundle.model(torch.tensor([ids]))[0, -1].log_softmax(-1)
     assert (theirs - ours).abs().max() < (0.4 if wide else 0.15 if kind in QUANTISED else 0.05)

@@ -11,7 +11,7 @@ import torch
 
 from fledge.bundle import Bundle, load_bundle, save_bundle
 from fledge.bundle.exchange import export_bundle, import_bundle
-from fledge.bundle.gguf import rounded
+from fledge.bundle.gguf import rounded_as_stored
 from fledge.config import RunConfig, TokensConfig, load_recipe, recipe_names
 from fledge.errors import FledgeError
 from fledge.start.choose import model_of
@@ -63,7 +63,7 @@ def test_a_packaged_recipe_leaves(tmp_path: Path, tokenizer: Tokenizer, recipe: 
     export_bundle(bundle, target, dtype=dtype or None)
     given = torch.tensor([IDS])
     if kind == "gguf":
-        bundle.model.load_state_dict(rounded(bundle.model.state_dict(), {"f16": "float16"}.get(dtype, dtype)))
+        bundle.model.load_state_dict(rounded_as_stored(bundle.model.state_dict(), {"f16": "float16"}.get(dtype, dtype)))
     with torch.inference_mode():
         ours = bundle.model(given)[0, -1].log_softmax(-1)
     if kind == "huggingface":

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 import fledge.cli
 from fledge.bundle import load_bundle, save_bundle
 from fledge.bundle.archive import pack
-from fledge.bundle.gguf import rounded
+from fledge.bundle.gguf import rounded_as_stored
 from fledge.bundle.manifest import describe_file
 from fledge.bundle.migrations import VERSION
 from fledge.config import ModelConfig, RunConfig, SamplingConfig, TokensConfig
@@ -668,7 +668,7 @@ def test_a_quantised_export_says_what_it_costs(tmp_path: Path, folder: Path, fle
     assert "Ollama" not in fledge("bundle", "export", folder / "one", tmp_path / "a").out
     bundle = load_bundle(folder / "one")
     bits = []
-    for weights in (bundle.model.state_dict(), rounded(bundle.model.state_dict(), kind)):
+    for weights in (bundle.model.state_dict(), rounded_as_stored(bundle.model.state_dict(), kind)):
         bundle.model.load_state_dict(weights)
         text = (folder / "text.txt").read_bytes()
         bits.append(f"{evaluate_texts(bundle.model, bundle.tokenizer, [text]).bits_per_byte:.4f}")

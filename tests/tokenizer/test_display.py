@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fledge import train_bpe
 from fledge.tokenizer import CharacterTokenizer, Tokenizer, WordTokenizer
-from fledge.tokenizer.display import plain, show, shown_tokens, visible
+from fledge.tokenizer.display import plain_tokens, show, shown_tokens, visible_bytes
 
 EGGS = ["egg", "Egg", " egg"]
 
@@ -36,7 +36,7 @@ def test_every_byte_of_the_text_is_in_a_token(tokenizers: dict[str, Tokenizer], 
 @settings(deadline=None)
 @given(st.binary(min_size=1, max_size=8))
 def test_what_is_shown_can_be_seen(data: bytes) -> None:
-    shown = visible(data)
+    shown = visible_bytes(data)
     assert shown
     assert all(character.isprintable() or character in "\n\t" for character in shown), shown
 
@@ -44,7 +44,7 @@ def test_what_is_shown_can_be_seen(data: bytes) -> None:
 def test_three_eggs_differ_by_tokenizer(tokenizers: dict[str, Tokenizer]) -> None:
     view = show(tokenizers, EGGS)
     assert view.names == ["bpe", "word"]
-    assert [[plain(cell) for cell in row] for row in view.rows] == [
+    assert [[plain_tokens(cell) for cell in row] for row in view.rows] == [
         ["egg", "egg"],
         ["Egg", "Egg"],
         [" egg", " ¦egg"],

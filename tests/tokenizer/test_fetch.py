@@ -13,7 +13,7 @@ import pytest
 
 from fledge import FledgeError
 from fledge.tokenizer import fetch as fetching
-from fledge.tokenizer.fetch import cached, fetch_tokenizer, place_of
+from fledge.tokenizer.fetch import cached, fetch_tokenizer, kept_file
 from fledge.tokenizer.ranks import ENCODINGS, Encoding
 
 CONTENT = b"".join(b"line %d of a file to fetch\n" % number for number in range(20_000))
@@ -77,7 +77,7 @@ def test_a_file_is_fetched_once(server: Server) -> None:
         cached("gpt2")
     place = fetch_tokenizer("gpt2")
     assert place.read_bytes() == CONTENT
-    assert fetch_tokenizer("gpt2") == place == cached("gpt2") == place_of("gpt2")
+    assert fetch_tokenizer("gpt2") == place == cached("gpt2") == kept_file("gpt2")
     assert server.requests == [None]
     assert [path.name for path in place.parent.iterdir()] == ["gpt2.tiktoken"]
 
@@ -90,7 +90,7 @@ def test_a_broken_connection_is_resumed(server: Server) -> None:
 
 
 def test_what_an_earlier_command_left_is_used(server: Server) -> None:
-    place = place_of("gpt2")
+    place = kept_file("gpt2")
     place.parent.mkdir(parents=True)
     place.with_name("gpt2.tiktoken.partial").write_bytes(CONTENT[:1000])
     assert fetch_tokenizer("gpt2").read_bytes() == CONTENT
@@ -99,7 +99,7 @@ def test_what_an_earlier_command_left_is_used(server: Server) -> None:
 
 def test_a_server_that_can_not_resume_sends_all_again(server: Server) -> None:
     server.ranges = False
-    place = place_of("gpt2")
+    place = kept_file("gpt2")
     place.parent.mkdir(parents=True)
     place.with_name("gpt2.tiktoken.partial").write_bytes(b"other")
     assert fetch_tokenizer("gpt2").read_bytes() == CONTENT
@@ -109,7 +109,7 @@ def test_the_wrong_content_is_thrown_away(server: Server) -> None:
     server.content = CONTENT.replace(b"1", b"2")
     with pytest.raises(FledgeError, match="does not match its checksum"):
         fetch_tokenizer("gpt2")
-    assert list(place_of("gpt2").parent.iterdir()) == []
+    assert list(kept_file("gpt2").parent.iterdir()) == []
 
 
 def test_a_file_changed_in_the_cache_is_noticed(server: Server) -> None:

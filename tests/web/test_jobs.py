@@ -15,7 +15,7 @@ import pytest
 from fledge.errors import FledgeError
 from fledge.files import read_json, write_json
 from fledge.web import launch
-from fledge.web.jobs import Jobs, last_words
+from fledge.web.jobs import Jobs, said_last
 from fledge.web.launch import JOB, LOCK, LOG, STATE
 from fledge.web.library import NotFound
 
@@ -163,5 +163,5 @@ def test_what_is_broken_is_left_out(home: Path) -> None:
 
 
 def test_the_last_words_are_the_sentence() -> None:
-    assert last_words("step 1\nfledge: The disk is full.\nFree some space.\n") == "The disk is full.\nFree some space."
-    assert last_words("Traceback\nKeyError: 'a'\n") == "KeyError: 'a'"
+    assert said_last("step 1\nfledge: The disk is full.\nFree some space.\n") == "The disk is full.\nFree some space."
+    assert said_last("Traceback\nKeyError: 'a'\n") == "KeyError: 'a'"

@@ -119,7 +119,7 @@ def test_one_model_is_in_memory_at_a_time_whoever_asks(
     client: TestClient, grown: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inside_now, most = [0], [0]
-    read, score = Shelf.read_bundle, learn.score
+    read, score = Shelf.read_bundle, learn.score_tokens
 
     def slow(shelf: Shelf, path: Path) -> Any:
         inside_now[0] += 1
@@ -133,7 +133,7 @@ def test_one_model_is_in_memory_at_a_time_whoever_asks(
         return found
 
     monkeypatch.setattr(Shelf, "read_bundle", slow)
-    monkeypatch.setattr(learn, "score", last)
+    monkeypatch.setattr(learn, "score_tokens", last)
     asks = [
         threading.Thread(target=replay, args=(client,), kwargs={"text": f"the egg {number}", "max_tokens": 0})
         for number in range(3)

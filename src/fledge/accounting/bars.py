@@ -11,7 +11,7 @@ from fledge.accounting.svg import SERIES, Drawing, text_width
 BAR_WIDTH, BAR_HEIGHT, GAP = 620.0, 26.0, 10.0
 
 
-def shares(accounts: Mapping[str, Account], context_lengths: Sequence[int]) -> list[dict[str, Any]]:
+def flops_shares(accounts: Mapping[str, Account], context_lengths: Sequence[int]) -> list[dict[str, Any]]:
     """Forward FLOPs by component for every model at every context length: the rows of the comparison."""
     rows: list[dict[str, Any]] = []
     for context_length in context_lengths:
@@ -31,7 +31,7 @@ def shares(accounts: Mapping[str, Account], context_lengths: Sequence[int]) -> l
 
 def draw_shares(accounts: Mapping[str, Account], context_lengths: Sequence[int]) -> str:
     """The same as stacked bars, each 100 % wide, grouped by context length."""
-    rows = shares(accounts, context_lengths)
+    rows = flops_shares(accounts, context_lengths)
     components = list(dict.fromkeys(c for row in rows for c in row["shares"]))
     colours = {component: SERIES[number % len(SERIES)] for number, component in enumerate(components)}
     left = 40 + max(text_width(row["name"], 13, bold=True) for row in rows)

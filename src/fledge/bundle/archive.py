@@ -127,7 +127,7 @@ def packed_sizes(path: Path) -> dict[str, int] | None:
     """The size of every file in a .zip, from its table of contents; None for a .tar.zst, which has none."""
     if not path.name.lower().endswith(".zip"):
         return None
-    with whole(path), zipfile.ZipFile(path) as archive:
+    with whole_archive(path), zipfile.ZipFile(path) as archive:
         return {info.filename: info.file_size for info in archive.infolist()}
 
 
@@ -164,12 +164,12 @@ def named_as(path: Path, folder: Path) -> Iterator[None]:
 @contextmanager
 def reading(path: Path) -> Iterator[Iterator[tuple[str, IO[bytes]]]]:
     """`members`, where a cut or forged archive is answered by a sentence."""
-    with whole(path), members(path) as entries:
+    with whole_archive(path), members(path) as entries:
         yield entries
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[None]:
+def whole_archive(path: Path) -> Iterator[None]:
     """Whatever a cut or forged archive makes the readers raise, turned into a sentence."""
     try:
         yield

@@ -36,7 +36,7 @@ def model_card(config: RunConfig, manifest: Manifest, hub: HubCard | None = None
         tuned = "What that was, and whether it was tuned to follow instructions, is not known here."
     prompt = config.sampling.prompt or ("In the beginning" if config.corpus.source == ("akjv",) else "")
     begin = f" --prompt {shlex.quote(' '.join(prompt.split()))}" if prompt.strip() else ""
-    table = "\n".join(f"| {name} | {cell(value)} |" for name, value in rows.items())
+    table = "\n".join(f"| {name} | {markdown_cell(value)} |" for name, value in rows.items())
     place = "." if hub is None else f"hf://{hub.repository}"
     library = "transformers" if hub is not None and hub.format == "huggingface" else "fledge"
     what = "A language model in a fledge bundle: weights, tokenizer and settings in one folder."
@@ -48,7 +48,7 @@ pipeline_tag: text-generation
 tags: [fledge, {config.model.architecture}]
 ---
 
-# {cell(config.name)}
+# {markdown_cell(config.name)}
 
 {what}
 
@@ -138,17 +138,17 @@ def imported_from(manifest: Manifest) -> str | None:
 def plain_metrics(manifest: Manifest) -> dict[str, str]:
     """What was measured, as people read it."""
     told = (IMPORTED, TUNED)  # elsewhere
-    return {n: readable(value) for n, value in manifest.metrics.items() if n not in told and is_plain(value)}
+    return {n: readable_metric(value) for n, value in manifest.metrics.items() if n not in told and is_plain(value)}
 
 
 def is_plain(value: Any) -> bool:
     return isinstance(value, str | int | float) and not isinstance(value, bool)
 
 
-def readable(value: Any) -> str:
+def readable_metric(value: Any) -> str:
     """A metric as people write it.
 
-    >>> readable(3.14159265), readable(1500), readable("akjv")
+    >>> readable_metric(3.14159265), readable_metric(1500), readable_metric("akjv")
     ('3.142', '1,500', 'akjv')
     """
     if isinstance(value, float):
@@ -156,6 +156,6 @@ def readable(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def cell(text: str) -> str:
+def markdown_cell(text: str) -> str:
     """Text that can't break out of a Markdown table or heading."""
     return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())

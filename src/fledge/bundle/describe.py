@@ -13,7 +13,7 @@ from fledge.bundle.card import (
     is_plain,
     model_rows,
     plain_metrics,
-    readable,
+    readable_metric,
     training_rows,
 )
 from fledge.bundle.hub import place_of
@@ -122,7 +122,7 @@ def _costs(manifest: Manifest, config: RunConfig) -> Rows:
     return rows
 
 
-def differences(first: Path | str, second: Path | str) -> list[Difference]:
+def describe_differences(first: Path | str, second: Path | str) -> list[Difference]:
     """Every setting, fact and metric in which two bundles differ, weights by the checksums in their manifests."""
     opened = [open_manifest(path) for path in (first, second)]
     for place, manifest in opened:
@@ -144,7 +144,7 @@ def _told_apart(first: Any, second: Any) -> tuple[str, str]:
 
 
 def _shown(value: Any) -> str:
-    return readable(value) if is_plain(value) else str(value)
+    return readable_metric(value) if is_plain(value) else str(value)
 
 
 def _groups(place: Path, manifest: Manifest, imported: bool) -> dict[str, dict[str, Any]]:

@@ -90,7 +90,7 @@ def write_gguf(path: Path, bundle: Bundle, weights: dict[str, Tensor], kind: str
     return path
 
 
-def rounded(weights: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
+def rounded_as_stored(weights: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
     """A model's own weights as they come out of a GGUF file of this type, to measure what it costs."""
     import gguf
 

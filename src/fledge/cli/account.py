@@ -120,7 +120,7 @@ def compare(
     """Compare the share of FLOPs in each component across models and context lengths."""
     from rich.console import Console
 
-    from fledge.accounting.bars import draw_shares, shares
+    from fledge.accounting.bars import draw_shares, flops_shares
     from fledge.accounting.tables import show_shares
     from fledge.runs.target import find_target
 
@@ -128,7 +128,7 @@ def compare(
         check_drawing(out, SVG)
     accounts = {name: find_target(name, settings or (), vocabulary).account() for name in targets}
     contexts = list(dict.fromkeys(contexts or [1_024, 16_384]))
-    rows = shares(accounts, contexts)
+    rows = flops_shares(accounts, contexts)
     if out:
         save_drawing(out, draw_shares(accounts, contexts))
     if as_json:

@@ -93,10 +93,10 @@ def diff(first: Place, second: Place, at: At = None, as_json: Json = False) -> N
     from rich.markup import escape
     from rich.table import Table
 
-    from fledge.bundle.describe import differences
+    from fledge.bundle.describe import describe_differences
     from fledge.runs import find_bundle
 
-    found = differences(find_bundle(first, at), find_bundle(second, at))
+    found = describe_differences(find_bundle(first, at), find_bundle(second, at))
     if as_json:
         return print_json([dict(zip(("name", str(first), str(second)), row, strict=True)) for row in found])
     if not found:
@@ -177,7 +177,7 @@ def export_(
 
 def _print_cost(loaded: Bundle, place: Path, kind: str, text: Path | None) -> None:
     """The loss on held-out text as the weights are, and as the file has them."""
-    from fledge.bundle.gguf import rounded
+    from fledge.bundle.gguf import rounded_as_stored
     from fledge.evaluation import Evaluation, evaluate, evaluate_texts
     from fledge.runs.folder import held_out_split
 
@@ -193,7 +193,7 @@ def _print_cost(loaded: Bundle, place: Path, kind: str, text: Path | None) -> No
         return evaluate(loaded.model, split, tokenizer=loaded.tokenizer, max_tokens=MEASURED)
 
     before = measured()
-    loaded.model.load_state_dict(rounded(loaded.model.state_dict(), kind))
+    loaded.model.load_state_dict(rounded_as_stored(loaded.model.state_dict(), kind))
     after = measured()
     bits = [f"{each.bits_per_byte:.4f}" if each.bits_per_byte is not None else "–" for each in (before, after)]
     where = text or "held-out text"

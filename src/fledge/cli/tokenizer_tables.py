@@ -13,7 +13,7 @@ from fledge.files import readable_bytes
 from fledge.progress import readable_time
 from fledge.tokenizer.base import Tokenizer
 from fledge.tokenizer.compare import Measurement, Sample
-from fledge.tokenizer.display import visible
+from fledge.tokenizer.display import visible_bytes
 from fledge.tokenizer.inspect import KINDS, Contrast, Token, Usage, VocabularyFacts, longest_tokens
 from fledge.tokenizer.train import TrainingProfile
 from fledge.tokenizer.unicode import CATEGORIES, CodePoint, Flaw, StringSizes
@@ -32,7 +32,7 @@ def table(*headings: str, title: str | None = None) -> Table:
 
 def quoted(token: Token) -> Text:
     """A token between quotation marks, so that its spaces can be seen; of a long one the beginning."""
-    text = visible(token.data[: 4 * SHOWN]).replace("\n", "")
+    text = visible_bytes(token.data[: 4 * SHOWN]).replace("\n", "")
     return Text(f"“{text}”" if len(text) <= SHOWN else f"“{text[:SHOWN]}…")
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from fledge.config.refusals import sentence, setting_fields
+from fledge.config.refusals import refusal, setting_fields
 from fledge.config.settings import RunConfig, Settings, needs_of, types_of
 from fledge.errors import FledgeError, command, nearest, note, short
 from fledge.files import did_you_mean, read_json
@@ -34,7 +34,7 @@ def parse(kind: type[S], values: Mapping[str, Any], where: str = "") -> S:
         return kind.model_validate(values)
     except ValidationError as error:
         prefix = f"{where}: " if where else ""
-        raise FledgeError(prefix + " ".join(sentence(kind, e) for e in error.errors())) from None
+        raise FledgeError(prefix + " ".join(refusal(kind, e) for e in error.errors())) from None
 
 
 def load_recipe(recipe: str | Path, overrides: Iterable[str] = ()) -> RunConfig:

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from fledge.errors import short
 
 
-def sentence(kind: type[BaseModel], error: Any) -> str:
+def refusal(kind: type[BaseModel], error: Any) -> str:
     path = [str(part) for part in error["loc"]]
     name, value = ".".join(path), error.get("input")
     if error["type"] == "extra_forbidden":

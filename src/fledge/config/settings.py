@@ -21,7 +21,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from fledge.config.refusals import sentence, setting_fields
+from fledge.config.refusals import refusal, setting_fields
 from fledge.config.sizes import OptimizerName
 from fledge.errors import FledgeError
 from fledge.files import Format
@@ -83,7 +83,7 @@ class _InSentences(ModelMetaclass):
             return super().__call__(*arguments, **values)
         except ValidationError as error:
             kind = cast("type[BaseModel]", cls)
-            raise FledgeError(" ".join(sentence(kind, one) for one in error.errors())) from None
+            raise FledgeError(" ".join(refusal(kind, one) for one in error.errors())) from None
 
 
 @dataclass(frozen=True)

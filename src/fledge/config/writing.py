@@ -67,7 +67,7 @@ def recipe_text(name: str, title: str, choices: Sequence[Choice]) -> str:
             lines = groups.setdefault(group, [])
             if group not in said:
                 said.add(group)
-                lines += [f"# {line}" for line in wrapped(sentence(choice.why))]
+                lines += [f"# {line}" for line in wrapped(as_sentence(choice.why))]
             lines.append(f"{leaf} = {toml(value)}")
     parts = [f"[{group}]\n" + "\n".join(lines) for group, lines in groups.items()]
     head = "\n".join(f"# {line}" for line in wrapped(title))
@@ -94,7 +94,7 @@ def write_recipe(path: Path, text: str) -> None:
         file.write(text.encode())
 
 
-def sentence(text: str) -> str:
+def as_sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fledge.errors import FledgeError
 from fledge.notebook import FONT, SEEN, SMALL, SURPRISE, TEXT, Html, element, picture, shaded, table
-from fledge.tokenizer.display import visible
+from fledge.tokenizer.display import visible_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -170,7 +170,7 @@ class ReadText:
 
 def look(model: Model, tokenizer: Tokenizer, text: str, paragraphs: bool = False) -> ReadText:
     """Let the model read a text; with `paragraphs`, each is a document of its own, which sees no other."""
-    documents, note = read(model, tokenizer, text, paragraphs)
+    documents, note = read_documents(model, tokenizer, text, paragraphs)
     return see(model, tokenizer, documents, note)
 
 
@@ -182,7 +182,9 @@ def see(model: Model, tokenizer: Tokenizer, documents: list[list[int]], note: st
     return ReadText(model, tokenizer, seen, look_inside(model, seen), note)
 
 
-def read(model: Model, tokenizer: Tokenizer, text: str, paragraphs: bool) -> tuple[list[list[int]], str | None]:
+def read_documents(
+    model: Model, tokenizer: Tokenizer, text: str, paragraphs: bool
+) -> tuple[list[list[int]], str | None]:
     """The text's documents as ids, as many as the model sees, and what was left out."""
     texts = re.split(r"\n\s*\n", text) if paragraphs else [text]
     texts = [each for each in texts if each.strip()] or [text]
@@ -285,7 +287,7 @@ def _likely(look: ReadText, said: Spoken, place: int) -> list[str]:
 
 
 def _word(look: ReadText, token: int) -> str:
-    return visible(look.tokenizer.vocab.get(token, b""))
+    return visible_bytes(look.tokenizer.vocab.get(token, b""))
 
 
 def _chosen(what: str, number: int | None, count: int) -> int:

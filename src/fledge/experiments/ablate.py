@@ -176,7 +176,7 @@ def ablate(
         findings.add_given_up(page, outcomes)
         findings.add_samples(page, plan, outcomes, folder, config.sampling.prompt)
         findings.add_setup(page, plan, command, outcomes, folder)
-        return Experiment(plan, outcomes, findings.write(page, outcomes, folder))
+        return Experiment(plan, outcomes, findings.write_findings(page, outcomes, folder))
 
 
 def add_policies(page: Page, plan: ExperimentPlan, config: RunConfig) -> None:

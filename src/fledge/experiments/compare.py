@@ -147,7 +147,7 @@ def compare(
             varied.add("training.steps")
         ranking.add_matching(page, plan, chosen, steps, notes)
         findings.add_setup(page, plan, command, outcomes, folder, varied)
-        return Experiment(plan, outcomes, findings.write(page, outcomes, folder))
+        return Experiment(plan, outcomes, findings.write_findings(page, outcomes, folder))
 
 
 def shared_vocabulary(base: RunConfig, folder: Path) -> int:

@@ -421,7 +421,7 @@ class Experiment(NamedTuple):
         return cell(self.report).body
 
 
-def write(page: Page, outcomes: Sequence[Outcome], folder: Path) -> Path:
+def write_findings(page: Page, outcomes: Sequence[Outcome], folder: Path) -> Path:
     """`report.html`, the same as Markdown, and every outcome as CSV."""
     page.write(folder / "report.md")
     names = [name for name in Outcome.__dataclass_fields__ if name != "why"]

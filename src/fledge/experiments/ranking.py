@@ -44,7 +44,7 @@ def comparison_page(
         ("training FLOPs", "tokens", per_token),
     ):
         lines = {
-            name: curve(finals, arm, plan.seeds[0], folder, x, scales.get(arm, 1.0)) for name, arm in chosen.items()
+            name: curve_of(finals, arm, plan.seeds[0], folder, x, scales.get(arm, 1.0)) for name, arm in chosen.items()
         }
         drawing = curves(lines, title, "validation loss, nats per token")
         page.figure(drawing, f"Validation loss against {title}, seed {plan.seeds[0]}, each arm at its best rate.")
@@ -309,7 +309,7 @@ def add_matching(
     )
 
 
-def curve(
+def curve_of(
     finals: Sequence[Outcome], arm: str, seed: int, folder: Path, x: str, scale: float
 ) -> tuple[list[float], list[float]]:
     outcome = next(outcome for outcome in finals if outcome.arm == arm and outcome.seed == seed)

@@ -135,7 +135,7 @@ class Search:
         )
 
     def point(self, params: Mapping[str, Any]) -> Point:
-        return {axis.key: rounded(params[axis.key]) for axis in self.axes}
+        return {axis.key: rounded_value(params[axis.key]) for axis in self.axes}
 
     def measure(self, points: Sequence[Point]) -> Any:
         """Each point with its mean loss over the seeds, or None where a seed diverged or was pruned."""
@@ -173,7 +173,7 @@ def suggest(trial: Any, axis: Axis) -> Any:
     return trial.suggest_float(axis.key, axis.low, axis.high, log=axis.log)
 
 
-def rounded(value: Any) -> Any:
+def rounded_value(value: Any) -> Any:
     """A number that reads well in names and tables, near enough to the one that was chosen."""
     return float(f"{value:.4g}") if isinstance(value, float) else value
 

@@ -119,7 +119,7 @@ def sweep(
         findings.add_setup(page, plan, command, outcomes, folder, keys)
         if equal_samples:
             page.paragraph(samples_sentence(outcomes))
-        return Experiment(plan, outcomes, findings.write(page, outcomes, folder))
+        return Experiment(plan, outcomes, findings.write_findings(page, outcomes, folder))
 
 
 class Points:

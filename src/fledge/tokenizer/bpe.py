@@ -22,7 +22,7 @@ from fledge.files import COMPRESSED, to_bytes
 from fledge.tokenizer.base import Ids, Roles, Special, Tokenizer
 from fledge.tokenizer.checks import MOST_IDS, as_path, brief, check_special, check_texts, check_threads, thread_count
 from fledge.tokenizer.parts import Parts
-from fledge.tokenizer.patterns import PATTERNS, check_pattern, compose, cut, encode_between, refused
+from fledge.tokenizer.patterns import PATTERNS, check_pattern, compose, cut_pretokens, encode_between, refused
 from fledge.tokenizer.specials import number_specials, roles_by_name
 from fledge.tokenizer.stream import EncodedPart, LastCut, file_blocks, settled_blocks
 
@@ -178,7 +178,7 @@ class BPETokenizer(Tokenizer):
         text = compose(text) if self.composed else text
         if self.pattern in PATTERNS:
             return self._encoder.encode(text, "text", 1)
-        words = list(cut(self.pattern, text))
+        words = list(cut_pretokens(self.pattern, text))
         bounds = np.cumsum([0, *map(len, words)], dtype=np.uint64)
         return self._encoder.encode_words(b"".join(words), bounds)
 

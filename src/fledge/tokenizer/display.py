@@ -53,16 +53,16 @@ def shown_tokens(tokenizer: Tokenizer, text: str | bytes, special: Special = "re
     """
     special_ids = set(tokenizer.special_tokens.values())
     return [
-        Shown(token, data, visible(data), token in special_ids)
+        Shown(token, data, visible_bytes(data), token in special_ids)
         for token in tokenizer.encode_array(text, special).tolist()
         for data in (tokenizer.vocab[token],)
     ]
 
 
-def visible(data: bytes) -> str:
+def visible_bytes(data: bytes) -> str:
     """Text that can be seen: line ends and tabs are marked, what is invisible is numbered, bytes in hex.
 
-    >>> visible(b"a\\n"), visible(b"\\xe2\\x82"), visible("\\u200b".encode())
+    >>> visible_bytes(b"a\\n"), visible_bytes(b"\\xe2\\x82"), visible_bytes("\\u200b".encode())
     ('a↵\\n', '⟨E2 82⟩', '⟨U+200B⟩')
     """
     try:
@@ -93,7 +93,7 @@ class TokenView:
         yield table
 
     def _terminal_cell(self, cell: ShownText, colour: bool) -> Text:
-        text = coloured(cell) if colour else Text(plain(cell))
+        text = coloured(cell) if colour else Text(plain_tokens(cell))
         text.append(f"\n{cell.summary}", style="dim")
         if self.ids:
             text.append("\n" + " ".join(str(shown.token) for shown in cell.tokens), style="dim")
@@ -101,7 +101,7 @@ class TokenView:
 
     def __repr__(self) -> str:
         return "\n".join(
-            f"{name}: {plain(cell)} ({cell.summary})"
+            f"{name}: {plain_tokens(cell)} ({cell.summary})"
             for row in self.rows
             for name, cell in zip(self.names, row, strict=True)
         )
@@ -151,7 +151,7 @@ def show(
 
     >>> from fledge.tokenizer import CharacterTokenizer
     >>> view = show(CharacterTokenizer([]), ["egg", " egg"])
-    >>> [plain(row[0]) for row in view.rows]
+    >>> [plain_tokens(row[0]) for row in view.rows]
     ['e¦g¦g', ' ¦e¦g¦g']
     """
     named = _named(tokenizers)
@@ -187,6 +187,6 @@ def coloured(cell: ShownText) -> Text:
     return text
 
 
-def plain(cell: ShownText) -> str:
+def plain_tokens(cell: ShownText) -> str:
     """The tokens with a bar between them, for where there is no colour."""
     return BAR.join(shown.text for shown in cell.tokens)

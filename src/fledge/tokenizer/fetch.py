@@ -11,7 +11,7 @@ from fledge.files import sha256
 from fledge.tokenizer.ranks import ENCODINGS
 
 
-def place_of(name: str) -> Path:
+def kept_file(name: str) -> Path:
     return cache_folder() / "tokenizers" / f"{name}.tiktoken"
 
 
@@ -19,7 +19,7 @@ def cached(name: str) -> Path | None:
     """The file of a published vocabulary that was fetched before and is whole; None for any other name."""
     if name not in ENCODINGS:
         return None
-    place = place_of(name)
+    place = kept_file(name)
     if not place.is_file():
         raise FledgeError(f"{name} has not been fetched yet. Where there is a network: fledge tokenizer fetch {name}")
     if sha256(place) != ENCODINGS[name].sha256:
@@ -31,7 +31,7 @@ def fetch_tokenizer(name: str, *, progress: bool = False) -> Path:
     """Download a published vocabulary (`gpt2`, `cl100k`, `o200k`), unless it is in the cache already."""
     if name not in ENCODINGS:
         raise FledgeError(f"{name} is not a published vocabulary. {nearest(name, ENCODINGS)}")
-    encoding, place = ENCODINGS[name], place_of(name)
+    encoding, place = ENCODINGS[name], kept_file(name)
     if place.is_file() and sha256(place) != encoding.sha256:
         place.unlink()
     file = Remote(encoding.address, encoding.size, encoding.sha256)

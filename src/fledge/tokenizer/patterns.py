@@ -77,7 +77,7 @@ def _refuse_a_slip(pattern: str) -> None:
             )
 
 
-def cut(pattern: str, data: bytes) -> Iterator[bytes]:
+def cut_pretokens(pattern: str, data: bytes) -> Iterator[bytes]:
     """The pre-tokens of a text without special tokens, gaps included: joined, they are the text.
 
     An expression may try ever more ways to match the more there is to match: one that takes too long is given up.
@@ -169,5 +169,5 @@ def count_with_pattern(pattern: str, data: bytes, specials: Iterable[bytes]) -> 
     """How often each pre-token occurs, special tokens left out."""
     counts: Counter[bytes] = Counter()
     for text, _ in between_specials(data, specials):
-        counts.update(cut(pattern, text))
+        counts.update(cut_pretokens(pattern, text))
     return list(counts.items())

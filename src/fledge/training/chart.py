@@ -48,14 +48,14 @@ class LossChart:
             return
         rows = self.rows()
         if began >= self._next_drawing:
-            self._drawn = draw(rows)
+            self._drawn = draw_losses(rows)
             self._next_drawing = began + (time.monotonic() - began) / SHARE
         self._show(rows, line, left)
 
     def close(self, line: str) -> None:
         """The last state, with all of its curves."""
         rows = self.rows()
-        self._drawn = draw(rows)
+        self._drawn = draw_losses(rows)
         self._show(rows, line, None)
 
     def _show(self, rows: Sequence[Row], line: str, left: float | None) -> None:
@@ -81,7 +81,7 @@ class LossChart:
         return element("div", "".join(body), f"{FONT};max-width:56em")
 
 
-def draw(rows: Sequence[Row]) -> list[str]:
+def draw_losses(rows: Sequence[Row]) -> list[str]:
     """Both losses against the steps, with the time above them, and the throughput."""
     lines, times = learning_curves(rows, most=MOST_POINTS)
     if not lines:

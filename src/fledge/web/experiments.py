@@ -106,7 +106,7 @@ def routes(library: Library) -> APIRouter:
         for name, folder in catalogue.experiments.items():
             try:
                 if not is_workbook(folder):
-                    found.append(describe(name, folder, catalogue).summary)
+                    found.append(describe_experiment(name, folder, catalogue).summary)
             except (FledgeError, OSError) as error:
                 found.append(ExperimentSummary(name=name, state="broken", problem=str(error)[:500]))
         found.sort(key=lambda summary: (summary.state != "running", summary.state == "broken", -(summary.updated or 0)))
@@ -115,7 +115,7 @@ def routes(library: Library) -> APIRouter:
     @router.get("/one")
     def experiment(experiment: str = Query(max_length=500)) -> ExperimentAnswer:
         """An experiment with its arms and their trials, the curves of those under way among them."""
-        return describe(experiment, library.experiment(experiment), library.catalogue())
+        return describe_experiment(experiment, library.experiment(experiment), library.catalogue())
 
     @router.get(
         "/report",
@@ -134,10 +134,10 @@ def is_workbook(folder: Path) -> bool:
     return "corpora" in read_object(folder / PLAN)
 
 
-def describe(name: str, folder: Path, catalogue: Catalogue) -> ExperimentAnswer:
+def describe_experiment(name: str, folder: Path, catalogue: Catalogue) -> ExperimentAnswer:
     """An experiment as it stands now. Whatever is wrong with its files becomes a sentence."""
     try:
-        found = look(folder, catalogue)
+        found = look_at_folder(folder, catalogue)
         steps = found.plan.facts.get("steps")
         return ExperimentAnswer(
             summary=summary_of(name, folder, found),
@@ -153,7 +153,7 @@ def describe(name: str, folder: Path, catalogue: Catalogue) -> ExperimentAnswer:
         raise FledgeError(f"The files of {name} are damaged: {type(error).__name__}, {str(error)[:200]}.") from None
 
 
-def look(folder: Path, catalogue: Catalogue) -> Found:
+def look_at_folder(folder: Path, catalogue: Catalogue) -> Found:
     """The plan, and every trial as it stands now."""
     read_object(folder / PLAN)  # refuses one that is too large
     plan = ExperimentPlan.read(folder)
@@ -189,7 +189,7 @@ def arms_of(found: Found) -> list[ArmEntry]:
         groups.setdefault(trial.arm, []).append(trial)
     entries = []
     for name, trials in groups.items():
-        value = estimate(values) if (values := whole(trials)) else None
+        value = estimate(values) if (values := whole_losses(trials)) else None
         entries.append(
             ArmEntry(
                 name=name,
@@ -202,7 +202,7 @@ def arms_of(found: Found) -> list[ArmEntry]:
     return entries
 
 
-def whole(trials: Iterable[TrialEntry]) -> list[float]:
+def whole_losses(trials: Iterable[TrialEntry]) -> list[float]:
     """The losses of trials that ran to their end; none where one of them diverged or was given up."""
     ended = [trial for trial in trials if trial.state in ENDED]
     losses = [trial.loss for trial in ended if trial.state == "complete" and trial.loss is not None]

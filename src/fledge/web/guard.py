@@ -56,10 +56,10 @@ def own_names() -> set[str]:
     return {own, f"{own}.local", socket.getfqdn().lower()}
 
 
-def place_of(origin: str) -> str | None:
+def host_of(origin: str) -> str | None:
     """The name and port of an Origin; None where it is none.
 
-    >>> place_of("http://127.0.0.1:8765"), place_of("http://[")
+    >>> host_of("http://127.0.0.1:8765"), host_of("http://[")
     ('127.0.0.1:8765', None)
     """
     try:
@@ -182,7 +182,7 @@ class Guard:
         if not self.known(host):
             raise Refusal(421, f"This server does not answer to the name {host!r}. Open it by the address it printed.")
         origin = headers.get("origin")
-        if origin is not None and place_of(origin) != host:
+        if origin is not None and host_of(origin) != host:
             raise Refusal(403, f"Requests from {origin} are refused: only this server's own page may use it.")
         navigation = scope["method"] == "GET" and scope["path"] == "/" and headers.get("sec-fetch-mode") == "navigate"
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not navigation:

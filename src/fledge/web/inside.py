@@ -15,7 +15,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from fledge.errors import FledgeError
-from fledge.evaluation.look import TOKENS, ReadText, gate_shades, read, scaled, see, shades, small
+from fledge.evaluation.look import TOKENS, ReadText, gate_shades, read_documents, scaled, see, shades, small
 from fledge.web.library import NotFound
 from fledge.web.schemas import Answer, Name, Request
 from fledge.web.shelf import Shelf
@@ -132,14 +132,14 @@ def routes(shelf: Shelf) -> APIRouter:
     def look(request: LookRequest) -> LookAnswer:
         """A text through a bundle's model: loss of each token, and small pictures of everything inside."""
         bundle = shelf.bundle(request.bundle)
-        documents, note = read(bundle.model, bundle.tokenizer, request.text, request.paragraphs)
+        documents, note = read_documents(bundle.model, bundle.tokenizer, request.text, request.paragraphs)
         device = next(bundle.model.parameters()).device
         require_little(bundle.model.parameters_count(), sum(map(len, documents)), device)
         if not looking.acquire(timeout=PATIENCE):
             raise Busy("Another look takes long. Try again in a moment.")
         try:
             name, seen = secrets.token_hex(8), see(bundle.model, bundle.tokenizer, documents, note)
-            answer = describe(name, seen)
+            answer = describe_look(name, seen)
         finally:
             looking.release()
         with keeping:
@@ -168,7 +168,7 @@ def routes(shelf: Shelf) -> APIRouter:
                 f"There is no head {head} in layer {layer}: this model has {len(inside.attention)} layers with "
                 f"{inside.heads} heads."
             )
-        return picture(shades(scaled(inside.attention[layer](head))))
+        return as_picture(shades(scaled(inside.attention[layer](head))))
 
     return router
 
@@ -181,7 +181,7 @@ def require_little(parameters: int, tokens: int, device: torch.device) -> None:
         raise FledgeError(f"{tokens:,} tokens of this model would take long on a CPU. At most {fits:,} are shown here.")
 
 
-def describe(name: str, look: ReadText) -> LookAnswer:
+def describe_look(name: str, look: ReadText) -> LookAnswer:
     from fledge.model.inside import speak
 
     model, tokenizer, text, inside = look.model, look.tokenizer, look.text, look.inside
@@ -203,16 +203,18 @@ def describe(name: str, look: ReadText) -> LookAnswer:
         look=name,
         architecture=model.config.architecture,
         tokens=tokens,
-        heads=[[picture(head) for head in small(look, layer)] for layer in range(len(inside.attention))],
+        heads=[[as_picture(head) for head in small(look, layer)] for layer in range(len(inside.attention))],
         lens=lens,
         gates=[
-            GatePicture(layer=layer, name=gate, picture=picture(gate_shades(gate, values)))
+            GatePicture(layer=layer, name=gate, picture=as_picture(gate_shades(gate, values)))
             for layer, gates in enumerate(inside.gates)
             for gate, values in gates.items()
         ],
         neurons=[
             NeuronLayer(
-                share=rounded(layer.share_T), gated_share=rounded(layer.gated_share_T), grown=layer.grown_hK.tolist()
+                share=rounded_shares(layer.share_T),
+                gated_share=rounded_shares(layer.gated_share_T),
+                grown=layer.grown_hK.tolist(),
             )
             for layer in inside.neurons
         ],
@@ -261,7 +263,7 @@ def describe_token(look: ReadText, place: int, likeliest: int) -> TokenAnswer:
     return TokenAnswer(place=place, layers=layers, attention=rows, neurons=strong)
 
 
-def picture(values: NDArray[np.uint8]) -> Picture:
+def as_picture(values: NDArray[np.uint8]) -> Picture:
     return Picture(rows=values.shape[0], columns=values.shape[1], data=as_base64(values.tobytes()))
 
 
@@ -269,5 +271,5 @@ def finite_or_none(values: Tensor) -> list[float | None]:
     return [round(value, 4) if math.isfinite(value) else None for value in values.tolist()]
 
 
-def rounded(values: Tensor) -> list[float]:
+def rounded_shares(values: Tensor) -> list[float]:
     return [round(value, 5) for value in values.tolist()]

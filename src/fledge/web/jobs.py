@@ -64,7 +64,7 @@ class Jobs:
         found = []
         for folder in self._folders():
             try:
-                job = read(folder, ahead)
+                job = read_job(folder, ahead)
             except (OSError, FledgeError, KeyError, TypeError, ValueError):
                 continue  # half-written, or somebody else's
             found.append(job)
@@ -169,7 +169,7 @@ class Jobs:
             shutil.rmtree(self.folder / job.id, ignore_errors=True)
 
 
-def read(folder: Path, ahead: dict[str, int]) -> TrainingJob:
+def read_job(folder: Path, ahead: dict[str, int]) -> TrainingJob:
     """What lies in a job's folder; the lock says whether it lives, whatever was written last."""
     asked: dict[str, Any] = read_json(folder / JOB)
     alive = is_alive(folder)
@@ -189,7 +189,7 @@ def read(folder: Path, ahead: dict[str, int]) -> TrainingJob:
         started=state.get("started"),
         ended=state.get("ended"),
         ahead=ahead.get(str(asked["device"]), 0) if found == "waiting" else 0,
-        problem=last_words(last) if found == "failed" else None,
+        problem=said_last(last) if found == "failed" else None,
     )
 
 
@@ -208,7 +208,7 @@ def end_of(log: Path) -> str:
         return ""
 
 
-def last_words(log: str) -> str:
+def said_last(log: str) -> str:
     """The sentence that a command ended with: from its last `fledge:` on, or the last line of a traceback."""
     said = log.rpartition("fledge: ")[2].strip() if "fledge: " in log else log.strip().rpartition("\n")[2]
     return said[-600:] or "It ended without a word."

@@ -111,7 +111,9 @@ def routes(shelf: Shelf, worker: Worker) -> APIRouter:
         """
         if streams >= STREAMS:
             raise Busy(f"{streams} runs are replayed already. Try again in a moment.")
-        return LiveResponse(lines(await run_in_threadpool(prepare, shelf, request)), media_type="application/x-ndjson")
+        return LiveResponse(
+            lines(await run_in_threadpool(prepare_replay, shelf, request)), media_type="application/x-ndjson"
+        )
 
     async def lines(replay: Replay) -> AsyncGenerator[bytes, None]:
         nonlocal streams
@@ -158,16 +160,16 @@ def routes(shelf: Shelf, worker: Worker) -> APIRouter:
     async def work(part: str, replay: Replay, bundle: Bundle) -> Any:
         """One part of an answer. Writing takes turns with the other texts of the server."""
         if part == "written":
-            return (await collect(worker.submit(lambda: write(replay.request, bundle)).events()))[-1]
+            return (await collect(worker.submit(lambda: write_sample(replay.request, bundle)).events()))[-1]
         if part == "logprobs":
-            return await run_in_threadpool(score, bundle.model, replay.ids)
+            return await run_in_threadpool(score_tokens, bundle.model, replay.ids)
         assert replay.request.token is not None
         return await run_in_threadpool(neighbours, bundle.model, bundle.tokenizer, replay.request.token)
 
     return router
 
 
-def prepare(shelf: Shelf, request: LearnRequest) -> Replay:
+def prepare_replay(shelf: Shelf, request: LearnRequest) -> Replay:
     """Everything that can be wrong with a request is found here, before a model is read."""
     import torch
 
@@ -188,7 +190,7 @@ def prepare(shelf: Shelf, request: LearnRequest) -> Replay:
     require_little(facts.parameters, len(ids), torch.device(shelf.device))
     wanted = [] if request.token is None else [request.token]
     check_ids(wanted, tokenizer)
-    shown = spread(found, SHOWN)
+    shown = evenly_spread(found, SHOWN)
     losses = held_out_losses(shown)
     start = {
         "event": "start",
@@ -203,10 +205,10 @@ def prepare(shelf: Shelf, request: LearnRequest) -> Replay:
     return Replay(request, shown, tokenizer, ids, start)
 
 
-def spread(found: Sequence[Path], most: int) -> list[Path]:
+def evenly_spread(found: Sequence[Path], most: int) -> list[Path]:
     """At most so many, evenly spread, the first and the last among them.
 
-    >>> [path.name for path in spread([Path(str(number)) for number in range(9)], 3)]
+    >>> [path.name for path in evenly_spread([Path(str(number)) for number in range(9)], 3)]
     ['0', '4', '8']
     """
     if len(found) <= most:
@@ -226,7 +228,7 @@ def replayed_parts(replay: Replay) -> dict[str, str]:
     return asked
 
 
-def write(request: LearnRequest, bundle: Bundle) -> Iterator[Any]:
+def write_sample(request: LearnRequest, bundle: Bundle) -> Iterator[Any]:
     """The text that a checkpoint writes, after a piece for each step towards it: other texts take turns with these."""
     from fledge.generation.generate import Decoding
 
@@ -237,7 +239,7 @@ def write(request: LearnRequest, bundle: Bundle) -> Iterator[Any]:
     yield {"tokens": [token(result, vocab, place) for place in range(len(result.ids))], "stopped": result.stopped}
 
 
-def score(model: Model, ids: Sequence[int]) -> list[float | None]:
+def score_tokens(model: Model, ids: Sequence[int]) -> list[float | None]:
     """The log-probability of each token after those before it; none for the first."""
     import numpy as np
 

@@ -89,7 +89,7 @@ class Trainings:
         if request.run is not None:
             self.discard(self.planned(request.run))
         folder = self.free(name_of(places[0]))
-        words = ["start", *places, "--time", duration(request.seconds), "--out", shown(folder), "--plan", *changes]
+        words = ["start", *places, "--time", duration(request.seconds), "--out", path_shown(folder), "--plan", *changes]
         return self.jobs.begin("plan", folder.name, device_of(request.set), [words])
 
     def start(self, run: str) -> TrainingJob:
@@ -114,7 +114,7 @@ class Trainings:
             load_recipe(request.recipe, changes[1::2])  # an impossible setting is refused now
             words, name = ["train", request.recipe], request.recipe
         folder = self.free(request.name or name)
-        out = shown(folder)
+        out = path_shown(folder)
         commands = [[*words, "--out", out, *changes], ["report", out]]
         asked = request.model_dump(exclude={"name"})
         return self.jobs.begin("train", folder.name, device_of(request.set), commands, asked)
@@ -123,7 +123,7 @@ class Trainings:
         folder = self.library.run(request.run)
         if folder.parent != self.library.home():
             raise FledgeError(f"{request.run} is not in the first served folder. Resume it in a terminal.")
-        former, out = self.jobs.of_run(folder.name), shown(folder)
+        former, out = self.jobs.of_run(folder.name), path_shown(folder)
         device = former.device if former is not None else device_of({})
         if is_planned(folder):
             return self.jobs.begin("start", folder.name, device, [again(folder, request.seconds)])
@@ -195,7 +195,7 @@ def again(folder: Path, seconds: float | None = None) -> list[str]:
     if seconds is not None and seconds <= parse_duration(kept["time"]):
         raise FledgeError(f"It was planned for {kept['time']} already. Give it more time than that.")
     length = kept["time"] if seconds is None else duration(seconds)
-    return ["start", *kept["texts"], "--time", length, "--out", shown(folder)]
+    return ["start", *kept["texts"], "--time", length, "--out", path_shown(folder)]
 
 
 def is_planned(folder: Path) -> bool:
@@ -231,7 +231,7 @@ def device_of(changes: dict[str, Any]) -> str:
     return str(choose_device(str(changes.get("training.device", "auto")))).replace(":", "-")
 
 
-def shown(folder: Path) -> str:
+def path_shown(folder: Path) -> str:
     """A path as a person would write it where the server was started."""
     path, here = folder.absolute(), Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

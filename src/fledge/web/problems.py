@@ -35,7 +35,7 @@ def handle_problems(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def form(request: Request, error: RequestValidationError) -> Response:
-        return problem(422, sentence(error.errors(), error.body), "invalid_request_error")
+        return problem(422, problem_sentence(error.errors(), error.body), "invalid_request_error")
 
     @app.exception_handler(HTTPException)
     async def status(request: Request, error: HTTPException) -> Response:
@@ -75,7 +75,7 @@ class Fault(NamedTuple):
         return self.kind in STRANGE or self.kind.endswith("_type")
 
 
-def sentence(errors: Sequence[dict[str, Any]], body: Any) -> str:
+def problem_sentence(errors: Sequence[dict[str, Any]], body: Any) -> str:
     """The first thing that does not fit, by its place; of a value with several forms, told of the one meant."""
     if errors[0]["type"] == "json_invalid":
         return f"The body is not valid JSON: {errors[0]['ctx']['error']} at character {errors[0]['loc'][-1]}."

@@ -160,7 +160,7 @@ def _summary(name: str, folder: Path) -> RunSummary:
 def metrics_since(run: str, folder: Path, cursor: str = "") -> MetricsAnswer:
     """The rows that came since `cursor`; all of them where the file was replaced, as a resumed run may do."""
     path = readable_file(folder, METRICS)
-    flops = flops_per_token(folder)
+    flops = flops_of_run(folder)
     if path is None:
         return MetricsAnswer(
             run=run, columns={}, cursor="", reset=True, more=False, unreadable=0, flops_per_token=flops
@@ -238,7 +238,7 @@ def parameter_count(folder: Path) -> int | None:
     return count if isinstance(count, int) else None
 
 
-def flops_per_token(folder: Path) -> float | None:
+def flops_of_run(folder: Path) -> float | None:
     """Of training, by the accounting; None where the run does not yet say what its model is."""
     from fledge.accounting import account
 

@@ -42,7 +42,7 @@ def routes(shelf: Shelf) -> APIRouter:
         results: list[TokenizedText | Problem] = []
         for name in request.tokenizers:
             try:
-                results.append(tokenize(shelf, name, data))
+                results.append(tokenize_texts(shelf, name, data))
             except FledgeError as error:  # one bad tokenizer leaves the other panels alone
                 results.append(Problem(error=ProblemDetail(message=str(error), type="tokenizer")))
         return TokensAnswer(characters=len(request.text), bytes=len(data), results=results)
@@ -63,7 +63,7 @@ def routes(shelf: Shelf) -> APIRouter:
     return router
 
 
-def tokenize(shelf: Shelf, name: str, data: bytes) -> TokenizedText:
+def tokenize_texts(shelf: Shelf, name: str, data: bytes) -> TokenizedText:
     tokenizer = shelf.tokenizer(name)
     started = time.perf_counter()
     ids = tokenizer.encode_array(data, special="text")

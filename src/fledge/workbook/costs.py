@@ -32,7 +32,7 @@ def accounts() -> dict[str, Account]:
 
 
 def ask_accounting(book: Book) -> Facts:
-    from fledge.accounting.bars import shares
+    from fledge.accounting.bars import flops_shares
 
     every = accounts()
     xl = every["xl"]
@@ -42,8 +42,8 @@ def ask_accounting(book: Book) -> Facts:
         "products": [[p.name, p.shape, p.times, p.flops] for p in xl.products],
         "forward": xl.forward_flops,
         "components": xl.flops_by_component,
-        "shares": shares(every, [xl.context_length]),
-        "long": shares({"xl": xl}, [xl.context_length, LONG]),
+        "shares": flops_shares(every, [xl.context_length]),
+        "long": flops_shares({"xl": xl}, [xl.context_length, LONG]),
     }
 
 

@@ -14,7 +14,15 @@ from fledge.experiments.plan import with_shared_data
 from fledge.experiments.space import RATE
 from fledge.plot import curves
 from fledge.reports.page import Page
-from fledge.workbook.sweeps import add_sweep_curves, arms_of, best_rate, learned_from, result_text, start, too_short
+from fledge.workbook.sweeps import (
+    add_sweep_curves,
+    arms_of,
+    best_rate,
+    learned_from,
+    result_text,
+    start_part,
+    too_short,
+)
 
 if TYPE_CHECKING:
     from fledge.run import Run
@@ -37,7 +45,7 @@ Facts = dict[str, Any]
 def ask_ablations(book: Book) -> Facts:
     from fledge.experiments.ablate import BASE, ablate
 
-    config = start(book, "ablations", best_rate(book))
+    config = start_part(book, "ablations", best_rate(book))
     plan, outcomes, _ = ablate(config, book.folder / "ablations", command=book.command)
     return {
         "base": BASE,
@@ -126,7 +134,7 @@ def ask_main(book: Book) -> Facts:
             if stopped:
                 raise KeyboardInterrupt
         result = result_of(run)
-        report = report_run(run, result, prompts_of(book, run))
+        report = report_run(run, result, held_out_prompts(book, run))
         train = run.tokens.split("train")
         found[name] = {
             "parameters": run.model.parameters_count(),
@@ -182,7 +190,7 @@ def show_main(page: Page, facts: Facts, book: Book) -> None:
         )
 
 
-def prompts_of(book: Book, run: Run) -> tuple[str, ...]:
+def held_out_prompts(book: Book, run: Run) -> tuple[str, ...]:
     """Nothing, and the first words of two documents that were held out."""
     openings = []
     for document in islice(run.corpus.documents("validation"), 2):
@@ -200,13 +208,13 @@ def ask_generation(book: Book) -> Facts:
         if "diverged" in f:
             continue
         folder = main_folder(book, name)
-        prompt = next(reversed(prompts_of(book, Run.open(folder))))
+        prompt = next(reversed(held_out_prompts(book, Run.open(folder))))
         run = load(folder)
-        known = set(words_of(sample_of(book, name, SAMPLE).decode("utf-8", "replace")))
+        known = set(words_in(sample_of(book, name, SAMPLE).decode("utf-8", "replace")))
         rows = []
         for label, sampling in SAMPLINGS.items():
             text = run.generate([prompt], seed=0, **sampling)[0].text
-            words = words_of(text)
+            words = words_in(text)
             rows.append(
                 {
                     "label": label,
@@ -220,7 +228,7 @@ def ask_generation(book: Book) -> Facts:
     return found
 
 
-def words_of(text: str) -> list[str]:
+def words_in(text: str) -> list[str]:
     return re.findall(r"[^\W\d_]+", text.lower())
 
 

@@ -141,12 +141,14 @@ def settle(
         raise FledgeError(f"{folder} exists already and holds no workbook. Choose another folder with -o.")
     if seconds < SHORTEST:
         raise FledgeError(f"--budget {budget} is too short for a workbook: give at least {SHORTEST:.0f}s, such as 5m.")
-    plan = measure(BookPlan(**asked, seconds=seconds, steps={}, evaluate_windows=0, threads=0, trained={}), folder)
+    plan = measure_machine(
+        BookPlan(**asked, seconds=seconds, steps={}, evaluate_windows=0, threads=0, trained={}), folder
+    )
     write_json(folder / PLAN, asdict(plan))
     return plan
 
 
-def measure(plan: BookPlan, folder: Path) -> BookPlan:
+def measure_machine(plan: BookPlan, folder: Path) -> BookPlan:
     """The plan with what this machine and the texts allow."""
     import torch
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Facts = dict[str, Any]
 
 
-def start(book: Book, part: str, rate: float | None = None) -> RunConfig:
+def start_part(book: Book, part: str, rate: float | None = None) -> RunConfig:
     """The first text's run for one part, on the tokens that all parts share."""
     config = book.plan.config(book.first, part)
     if rate is not None:
@@ -74,13 +74,13 @@ def result_text(row: Facts) -> str:
     return f"{row['loss']:.4f}" if row["loss"] is not None else f"{row['status']} at step {row['step']:,}"
 
 
-def lowest_loss(rows: Sequence[Facts]) -> Facts | None:
+def lowest_row(rows: Sequence[Facts]) -> Facts | None:
     return min((row for row in rows if row["loss"] is not None), key=lambda row: float(row["loss"]), default=None)
 
 
 def best_rate(book: Book) -> float:
     """The rate that the sweep found best; the recipe's own where every rate diverged."""
-    best = lowest_loss(book.answers["rates"]["points"])
+    best = lowest_row(book.answers["rates"]["points"])
     return float(best[RATE]) if best else book.plan.config(book.first, "main").optimizer.learning_rate
 
 
@@ -92,7 +92,7 @@ def ask_rates(book: Book) -> Facts:
     from fledge.experiments.sweep import sweep
     from fledge.experiments.trials import unigram_loss
 
-    config, axes = start(book, "rates"), [Axis(RATE, RATES, log=True)]
+    config, axes = start_part(book, "rates"), [Axis(RATE, RATES, log=True)]
     _, outcomes, _ = sweep(config, book.folder / "rates", axes, command=book.command, prune=False)
     return {
         "points": points(axes, outcomes),
@@ -104,7 +104,7 @@ def ask_rates(book: Book) -> Facts:
 
 def show_rates(page: Page, facts: Facts, book: Book) -> None:
     rows = facts["points"]
-    best = lowest_loss(rows)
+    best = lowest_row(rows)
     page.paragraph(
         f"{facts['optimizer']}, {facts['steps']:,} steps at each rate, all else equal, on {book.first}."
         f"{learned_from(book, book.first)}"
@@ -164,7 +164,7 @@ def ask_batches(book: Book) -> Facts:
     from fledge.experiments.sweep import sweep
     from fledge.tokens import TokenStore
 
-    rate, config = best_rate(book), start(book, "batches")
+    rate, config = best_rate(book), start_part(book, "batches")
     rates = tuple(float(f"{rate * factor:.3g}") for factor in RATE_FACTORS)
     windows = config.steps * config.training.batch_size
     sizes = tuple(size for size in batch_sizes_around(config.training.batch_size) if size <= windows)
@@ -209,7 +209,7 @@ def show_batches(page: Page, facts: Facts, book: Book) -> None:
             for batch in batches
         ],
     )
-    chosen = {batch: lowest_loss([table[batch, rate] for rate in rates]) for batch in batches}
+    chosen = {batch: lowest_row([table[batch, rate] for rate in rates]) for batch in batches}
     found = {batch: row for batch, row in chosen.items() if row is not None}
     if found:
         lowest = min(found, key=lambda batch: float(found[batch]["loss"]))

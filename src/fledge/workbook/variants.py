@@ -9,7 +9,7 @@ from fledge.errors import FledgeError
 from fledge.files import readable_bytes
 from fledge.reports.page import Page
 from fledge.workbook.plan import COMPARED, SEEDS, batch_sizes_around
-from fledge.workbook.sweeps import add_sweep_curves, arms_of, best_rate, result_text, start
+from fledge.workbook.sweeps import add_sweep_curves, arms_of, best_rate, result_text, start_part
 
 if TYPE_CHECKING:
     from fledge.workbook.book import Book
@@ -40,7 +40,7 @@ def ask_group(book: Book, group: str) -> Facts | None:
 
     if left_out(book, group):
         return None
-    config = start(book, group, best_rate(book))
+    config = start_part(book, group, best_rate(book))
     if group == "vocabulary":  # every arm has a tokenizer and tokens of its own
         config = override_config(config, ["tokens.store=none"])
         if config.tokenizer.kind == "character":
@@ -94,7 +94,7 @@ def ask_comparison(book: Book) -> Facts | None:
 
     if left_out(book, "comparison"):
         return None
-    config = start(book, "comparison")
+    config = start_part(book, "comparison")
     folder = book.folder / "comparison"
     try:
         _, outcomes, report = compare(COMPARED, config, folder, "parameters", SEEDS, command=book.command)
