@@ -9,7 +9,7 @@ mkdir -p "$build"
 compiler="${CXX:-c++}"
 flags="-std=c++20 -O1 -g -Wall -Wextra -Wpedantic -Werror -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
 python="${PYTHON:-$here/../../.venv/bin/python}"
-sources=$(find "$core" -name "*.cpp" ! -name bindings.cpp)
+sources=$(find "$core" -maxdepth 1 -name "*.cpp" ! -name bindings.cpp)
 # shellcheck disable=SC2086
 "$compiler" $flags -I"$core" "$here/native_test.cpp" $sources -pthread -o "$build/native_test"
 # shellcheck disable=SC2086
@@ -25,7 +25,7 @@ headers="-isystem $include -isystem $binding -isystem $binding/../ext/robin_map/
 "$compiler" -std=c++20 -O1 -fPIC -fvisibility=hidden -fno-strict-aliasing $headers \
     -c "$binding/../src/nb_combined.cpp" -o "$build/nanobind.o"
 # shellcheck disable=SC2086
-"$compiler" $flags -fPIC -shared -fvisibility=hidden $headers -I"$core" "$core/bindings.cpp" $sources \
+"$compiler" $flags -fPIC -shared -fvisibility=hidden $headers -I"$core" "$core/bindings.cpp" "$core"/bindings/*.cpp $sources \
     "$build/nanobind.o" -pthread -o "$build/_core.so"
 # The sanitizers must be there before Python is. Leaks are Python's own; memory that is refused is an answer.
 LD_PRELOAD="$("$compiler" -print-file-name=libasan.so) $("$compiler" -print-file-name=libstdc++.so.6)" \

@@ -8,7 +8,7 @@ build="${BUILD:-$here/../../build/windows}"
 mkdir -p "$build"
 compiler="${MINGW:-x86_64-w64-mingw32-g++-posix}"
 flags="-std=c++20 -O2 -Wall -Wextra -Wpedantic -Werror -DFLEDGE_PLAIN_LANES"
-sources=$(find "$core" -name "*.cpp" ! -name bindings.cpp)
+sources=$(find "$core" -maxdepth 1 -name "*.cpp" ! -name bindings.cpp)
 # shellcheck disable=SC2086
 "$compiler" $flags -I"$core" "$here/native_test.cpp" $sources -static -o "$build/native_test.exe"
 export WINEPREFIX="${WINEPREFIX:-$build/wine}" WINEDEBUG=-all
