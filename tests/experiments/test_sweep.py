@@ -18,13 +18,16 @@ from fledge.errors import FledgeError
 from fledge.evaluation import KneserNey
 from fledge.experiments import engines, findings, landscape, processes, trials
 from fledge.experiments.ablate import BASE, ablate, ablation_answer, group_arms, parse_arm
+from fledge.experiments.checks import check_arms
 from fledge.experiments.compare import compare
 from fledge.experiments.engines import Engine, alone_in
 from fledge.experiments.plan import Arm, ExperimentPlan, with_shared_data, with_windows
+from fledge.experiments.search import changes_of, equal_windows
+from fledge.experiments.setup import unequal_tokens
 from fledge.experiments.space import Axis, grid, parse_axis
-from fledge.experiments.sweep import changes_of, equal_windows, matrix_rates, samples_sentence, sweep
+from fledge.experiments.sweep import matrix_rates, samples_sentence, sweep
 from fledge.experiments.timing import Cost, CostClock, gain, steps_that_fit
-from fledge.experiments.trials import Outcome, Trial, check_arms, run_trial, trial_folder
+from fledge.experiments.trials import Outcome, Trial, run_trial, trial_folder
 from fledge.files import write_json
 from fledge.reports.page import Page
 from fledge.tokens import TokenStore
@@ -324,7 +327,7 @@ def test_unequal_tokens_are_said_with_what_would_make_them_equal(config, tmp_pat
     given = landscape.sweep_answer(runs, axes, points, "validation_loss", whole=True, equal_samples=True)
     assert "on 128 to 256: --equal-samples gives them equally many windows, and these differ in length" in given
     assert "with --equal-samples" not in given
-    batches = findings.unequal_tokens([outcome("a", tokens=64), outcome("b", tokens=640)], [BATCH, RATE])
+    batches = unequal_tokens([outcome("a", tokens=64), outcome("b", tokens=640)], [BATCH, RATE])
     assert batches.endswith("with --equal-samples all would see as many.")
     _, _, report = ablate(config, tmp_path / "a", [], [parse_arm("long: tokens.context_length=32")])
     text = report.with_suffix(".md").read_text()

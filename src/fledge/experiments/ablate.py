@@ -10,6 +10,7 @@ from pathlib import Path
 from fledge.config import RunConfig, override_config, parse
 from fledge.errors import FledgeError, nearest, short
 from fledge.experiments import findings
+from fledge.experiments.checks import check_arms, check_effects
 from fledge.experiments.engines import ONE_BY_ONE, Engine, alone_in, run_trials
 from fledge.experiments.findings import Experiment
 from fledge.experiments.plan import (
@@ -22,18 +23,10 @@ from fledge.experiments.plan import (
     with_shared_data,
     with_windows,
 )
+from fledge.experiments.setup import add_setup, tokens_seen, unequal_tokens
 from fledge.experiments.statistics import Estimate, apart, estimate
 from fledge.experiments.timing import Cost, CostClock, pacer
-from fledge.experiments.trials import (
-    Measure,
-    Metric,
-    Outcome,
-    by_arm,
-    check_arms,
-    check_effects,
-    plan_trials,
-    unigram_loss,
-)
+from fledge.experiments.trials import Measure, Metric, Outcome, by_arm, plan_trials, unigram_loss
 from fledge.reports.page import Page
 from fledge.tokens.policies import POLICIES
 
@@ -161,7 +154,7 @@ def ablate(
         metric = measure.metric
         outcomes = list(run_trials(plan_trials(plan, measure.alone), folder, engine))
         found = ablation_answer(plan, outcomes, metric, unigrams(plan, folder))
-        page = Page(plan.question, f"{found} {findings.unequal_tokens(outcomes, keys)}".strip())
+        page = Page(plan.question, f"{found} {unequal_tokens(outcomes, keys)}".strip())
         findings.add_arms(page, plan, outcomes, metric, BASE)
         for sentence in left_out:
             page.paragraph(sentence)
@@ -175,7 +168,7 @@ def ablate(
         findings.add_curves(page, plan, outcomes, folder, measure.note)
         findings.add_given_up(page, outcomes)
         findings.add_samples(page, plan, outcomes, folder, config.sampling.prompt)
-        findings.add_setup(page, plan, command, outcomes, folder)
+        add_setup(page, plan, command, outcomes, folder)
         return Experiment(plan, outcomes, findings.write_findings(page, outcomes, folder))
 
 
@@ -263,7 +256,7 @@ def ablation_answer(
         )
     spread = f", ± half the 95 % interval over {len(plan.seeds)} seeds" * (len(plan.seeds) > 1)
     padded = any(change.startswith("tokens.policy=") for arm in plan.arms for change in arm.changes)
-    seen = findings.tokens_seen(outcomes) + ", padding included" * padded
+    seen = tokens_seen(outcomes) + ", padding included" * padded
     unit = f"In {findings.METRICS[metric]} after training on {seen}{spread}."
     if plan.question.startswith("Which") and found:
         means = {arm.name: findings.arm_values(groups.get(arm.name, []), metric) for arm in plan.arms}

@@ -17,6 +17,7 @@ from fledge.config import RunConfig, load_recipe, override_config, parse, recipe
 from fledge.config.reading import nearest_recipe
 from fledge.errors import FledgeError
 from fledge.experiments import findings, ranking
+from fledge.experiments.checks import check_arms
 from fledge.experiments.engines import ONE_BY_ONE, Engine, alone_in, run_trials
 from fledge.experiments.findings import Experiment
 from fledge.experiments.match import Match, same_parameters, same_work
@@ -30,8 +31,9 @@ from fledge.experiments.plan import (
     make_plan,
     with_shared_data,
 )
+from fledge.experiments.setup import add_setup
 from fledge.experiments.timing import Cost, CostClock, pacer
-from fledge.experiments.trials import Outcome, Trial, check_arms, unigram_loss
+from fledge.experiments.trials import Outcome, Trial, unigram_loss
 
 RATES = (0.3, 1.0, 3.0)
 "The small grid that every arm is tuned over, as factors of its recipe's learning rate."
@@ -146,7 +148,7 @@ def compare(
         if len(set(steps.values())) > 1:
             varied.add("training.steps")
         ranking.add_matching(page, plan, chosen, steps, notes)
-        findings.add_setup(page, plan, command, outcomes, folder, varied)
+        add_setup(page, plan, command, outcomes, folder, varied)
         return Experiment(plan, outcomes, findings.write_findings(page, outcomes, folder))
 
 

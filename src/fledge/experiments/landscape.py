@@ -8,6 +8,7 @@ from typing import Any
 
 from fledge.experiments import findings
 from fledge.experiments.plan import ExperimentPlan
+from fledge.experiments.setup import unequal_tokens
 from fledge.experiments.space import BATCH, RATE, Axis, Point
 from fledge.experiments.statistics import estimate
 from fledge.experiments.trials import Measure, Metric, Outcome, by_arm
@@ -92,7 +93,7 @@ def sweep_answer(
         )
         parts += [said for axis in axes if (said := unfinished_beside(axis, best, points, losses, diverged))]
     parts += [end for axis in axes if (end := at_end(axis, points[best][axis.key]))]
-    if unequal := findings.unequal_tokens(outcomes, [axis.key for axis in axes], equal_samples):
+    if unequal := unequal_tokens(outcomes, [axis.key for axis in axes], equal_samples):
         parts.append(unequal)
     if whole and not pruned:
         # Elsewhere a batch size may have lost, or never been given, the rate that would have been its best.

@@ -13,10 +13,11 @@ from typing import Any, Literal
 
 from fledge.config import RunConfig, override_config, parse
 from fledge.errors import FledgeError
+from fledge.experiments.checks import check_arms
 from fledge.experiments.engines import Engine, run_trials
 from fledge.experiments.plan import Arm, ExperimentPlan, with_length
 from fledge.experiments.space import BATCH, MATRIX_RATE, RATE, Axis, Point, grid, label, overrides
-from fledge.experiments.trials import Measure, Outcome, Trial, check_arms, with_rivals
+from fledge.experiments.trials import Measure, Outcome, Trial, with_rivals
 
 Method = Literal["grid", "random", "tpe"]
 ROUND = 4

@@ -13,6 +13,7 @@ from pathlib import Path
 from fledge.config import RunConfig, override_config
 from fledge.errors import FledgeError
 from fledge.experiments import findings, landscape
+from fledge.experiments.checks import check_arms, check_effects
 from fledge.experiments.engines import ONE_BY_ONE, Engine, alone_in
 from fledge.experiments.findings import Experiment
 from fledge.experiments.largest import FEWEST_STEPS, KEPT, Largest, largest_batch
@@ -28,9 +29,10 @@ from fledge.experiments.plan import (
     with_windows,
 )
 from fledge.experiments.search import ROUND, Method, Search, batch_sizes, changes_of, equal_windows, study_errors
+from fledge.experiments.setup import add_setup
 from fledge.experiments.space import LARGEST_GRID, MATRIX_RATE, MAX, RATE, Axis, Point, check_once, grid, label
 from fledge.experiments.timing import Cost, CostClock, pacer
-from fledge.experiments.trials import Measure, Outcome, check_arms, check_effects
+from fledge.experiments.trials import Measure, Outcome
 from fledge.extras import missing
 
 
@@ -116,7 +118,7 @@ def sweep(
         ):
             if told:
                 page.paragraph(told)
-        findings.add_setup(page, plan, command, outcomes, folder, keys)
+        add_setup(page, plan, command, outcomes, folder, keys)
         if equal_samples:
             page.paragraph(samples_sentence(outcomes))
         return Experiment(plan, outcomes, findings.write_findings(page, outcomes, folder))

@@ -58,7 +58,7 @@ def pack_for_kaggle(config: RunConfig, folder: Path, time: str = "8h50m", user: 
     """Write the folder: `dataset/` and `notebook/`, each with its metadata for the kaggle command, and a README."""
     from fledge.bundle.save import put_in_place
     from fledge.corpus import Corpus
-    from fledge.experiments.trials import check_model
+    from fledge.experiments.checks import check_model
     from fledge.training import parse_duration
 
     packed, folder = Packed(folder), Path(os.path.abspath(folder))
