@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -69,23 +69,6 @@ def types_of(annotation: Any) -> list[Any]:
     return [annotation, *(kind for part in get_args(annotation) for kind in types_of(part))]
 
 
-if TYPE_CHECKING:
-    from pydantic._internal._model_construction import ModelMetaclass
-else:
-    ModelMetaclass = type(BaseModel)  # which pydantic does not name in public
-
-
-class _InSentences(ModelMetaclass):
-    """Settings made in Python refuse a value in the words that a recipe's do."""
-
-    def __call__(cls, *arguments: Any, **values: Any) -> Any:
-        try:
-            return super().__call__(*arguments, **values)
-        except ValidationError as error:
-            kind = cast("type[BaseModel]", cls)
-            raise FledgeError(" ".join(refusal(kind, one) for one in error.errors())) from None
-
-
 @dataclass(frozen=True)
 class Needs:
     """Marks a setting that has an effect only while another has one of these values, or none of them."""
@@ -125,10 +108,19 @@ def unless(setting: str, *values: Any) -> Needs:
     return Needs(setting, values, one=False)
 
 
-class Settings(BaseModel, metaclass=_InSentences):
+class Settings(BaseModel):
     """A frozen group of settings that refuses unknown names and checks every value."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
+
+    def __init__(self, **values: Any) -> None:
+        """Settings made in Python refuse a value in the words that a recipe's do."""
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise FledgeError(" ".join(refusal(type(self), one) for one in error.errors())) from None
+
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # a group within another is not made by it
 
     @field_validator("*", mode="before")
     @classmethod
