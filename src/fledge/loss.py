@@ -63,13 +63,7 @@ def _wide(tensor: Tensor) -> Tensor:
 
 @torch.library.custom_op("fledge::head_cross_entropy", mutates_args=())
 def _head_cross_entropy(
-    hidden: Tensor,
-    weight: Tensor,
-    targets: Tensor,
-    vocabulary: int,
-    smoothing: float,
-    z_loss: float,
-    grad: bool,
+    hidden: Tensor, weight: Tensor, targets: Tensor, vocabulary: int, smoothing: float, z_loss: float, grad: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The summed loss and its gradients. `weight` may have padding rows: their probability and gradient are zero."""
     loss = torch.zeros((), dtype=_wide(hidden[:0]).dtype, device=hidden.device)

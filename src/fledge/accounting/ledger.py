@@ -10,13 +10,7 @@ from fledge.accounting.activations import FP32, activations, recomputed
 from fledge.accounting.budget import Bound, Time, check_number, check_whole
 from fledge.accounting.devices import Device, best_precision, find_device
 from fledge.accounting.flops import Product, list_products, product_flops
-from fledge.accounting.memory import (
-    ACTIVATION_BYTES,
-    Memory,
-    elementwise_flops,
-    optimizer_numbers,
-    training_memory,
-)
+from fledge.accounting.memory import ACTIVATION_BYTES, Memory, elementwise_flops, optimizer_numbers, training_memory
 from fledge.accounting.parameters import Parameters, list_parameters
 from fledge.config import ModelConfig, RunConfig
 from fledge.config.sizes import OPTIMIZER_SIZES

@@ -4,11 +4,4 @@ from fledge.bundle.load import Bundle, load_bundle
 from fledge.bundle.manifest import Manifest, read_manifest
 from fledge.bundle.save import TrainingState, save_bundle
 
-__all__ = [
-    "Bundle",
-    "Manifest",
-    "TrainingState",
-    "load_bundle",
-    "read_manifest",
-    "save_bundle",
-]
+__all__ = ["Bundle", "Manifest", "TrainingState", "load_bundle", "read_manifest", "save_bundle"]

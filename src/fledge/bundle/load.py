@@ -58,10 +58,7 @@ class Bundle:
 
 
 def load_bundle(
-    path: Path | str,
-    device: str | torch.device = "cpu",
-    dtype: torch.dtype | None = None,
-    verify: bool = True,
+    path: Path | str, device: str | torch.device = "cpu", dtype: torch.dtype | None = None, verify: bool = True
 ) -> Bundle:
     """The bundle at `path`: its folder, or a .zip or .tar.zst of it; of a run, `fledge.runs.find_bundle` names one.
 

@@ -25,14 +25,7 @@ OURS = {
 }
 OFF = {"top_k": 0, "top_p": 1, "min_p": 0}  # how their files say that nothing is filtered
 # What changes no token, is the tokenizer's or the model's own, or has been looked at already.
-SILENT = {
-    "transformers_version",
-    "bos_token_id",
-    "pad_token_id",
-    "eos_token_id",
-    "do_sample",
-    "use_cache",
-}
+SILENT = {"transformers_version", "bos_token_id", "pad_token_id", "eos_token_id", "do_sample", "use_cache"}
 
 _USUAL = SamplingConfig().model_dump()
 

@@ -31,15 +31,7 @@ from fledge.bundle.manifest import (
 from fledge.bundle.weights import SHARD_BYTES, write_sharded
 from fledge.config import RunConfig, parse
 from fledge.errors import FledgeError
-from fledge.files import (
-    PARTIAL,
-    atomic_folder,
-    atomic_write,
-    exchange,
-    require_space,
-    require_utf8,
-    write_json,
-)
+from fledge.files import PARTIAL, atomic_folder, atomic_write, exchange, require_space, require_utf8, write_json
 from fledge.system import sync_folder
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from fledge.cli.settings import Set
 def ablate(
     recipe: Annotated[str, typer.Argument(help="A packaged recipe's name, or a TOML file.", autocompletion=recipes)],
     group: Annotated[
-        list[str] | None,
-        typer.Option(help="architecture, windows, vocabulary, fit or tied; can be repeated."),
+        list[str] | None, typer.Option(help="architecture, windows, vocabulary, fit or tied; can be repeated.")
     ] = None,
     arm: Annotated[list[str] | None, typer.Option(help="An arm of your own: 'name: a.b=c d.e=f'.")] = None,
     set_: Set = None,

@@ -25,8 +25,7 @@ def device(
     recipe: Annotated[str, typer.Argument(help="A packaged recipe's name, or a TOML file.")] = "akjv-demo",
     set_: Set = None,
     batch: Annotated[
-        list[int] | None,
-        typer.Option(help="A batch size; can be repeated. Default: 8, 50, 128 and 500."),
+        list[int] | None, typer.Option(help="A batch size; can be repeated. Default: 8, 50, 128 and 500.")
     ] = None,
     device: Annotated[
         list[str] | None, typer.Option(help="A device; can be repeated. Default: every device of this machine.")

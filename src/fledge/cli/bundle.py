@@ -18,8 +18,7 @@ MEASURED = 50_000
 "Held-out tokens that a quantised export is measured on at most."
 
 app = typer.Typer(
-    no_args_is_help=True,
-    help="Show, check, pack and exchange bundles.\n\nStart with: fledge bundle show runs/NAME",
+    no_args_is_help=True, help="Show, check, pack and exchange bundles.\n\nStart with: fledge bundle show runs/NAME"
 )
 
 Place = Annotated[
@@ -208,8 +207,7 @@ def push(
     ],
     at: At = None,
     format: Annotated[
-        str,
-        typer.Option(help="huggingface, which transformers reads; or bundle, which keeps everything."),
+        str, typer.Option(help="huggingface, which transformers reads; or bundle, which keeps everything.")
     ] = "huggingface",
     dtype: Annotated[
         str | None, typer.Option("--type", "--dtype", help="float32, bfloat16 or float16; default: unchanged.")

@@ -19,8 +19,7 @@ from fledge.cli.values import Json, plain, print_json
 app = typer.Typer(help="Fetch text, look at it, and clean it.", no_args_is_help=True)
 
 Sources = Annotated[
-    list[str],
-    typer.Argument(help="Files, folders, globs, addresses, - for standard input, or a corpus (akjv)."),
+    list[str], typer.Argument(help="Files, folders, globs, addresses, - for standard input, or a corpus (akjv).")
 ]
 CorpusFields = Annotated[dict[str, Any], Fields("corpus", without=("source",))]
 PLAIN = ("format", "separator", "field")

@@ -58,10 +58,7 @@ def walk(console: Console, run: Run, out: Path, again: str) -> None:
         )
     run.windows("validation")  # too little of it is refused before training, not after
     ratio = train.source_bytes / len(train.tokens)
-    say(
-        "tokens",
-        f"{len(train.tokens):,} to train on, {len(validation.tokens):,} held out, {ratio:.2f} bytes each",
-    )
+    say("tokens", f"{len(train.tokens):,} to train on, {len(validation.tokens):,} held out, {ratio:.2f} bytes each")
     model = run.config.model
     say(
         "model",

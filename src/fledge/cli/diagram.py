@@ -13,15 +13,13 @@ from fledge.cli.settings import Set
 
 def diagram(
     target: Annotated[
-        str | None,
-        typer.Argument(help="A recipe, a TOML file, a bundle, or a shape: small, medium, large, xl."),
+        str | None, typer.Argument(help="A recipe, a TOML file, a bundle, or a shape: small, medium, large, xl.")
     ] = None,
     settings: Set = None,
     context: Context = None,
     vocabulary: Vocabulary = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="The file to write, .svg or .mmd (Mermaid); default: NAME.svg."),
+        Path | None, typer.Option("--out", "-o", help="The file to write, .svg or .mmd (Mermaid); default: NAME.svg.")
     ] = None,
     mermaid: Annotated[bool, typer.Option("--mermaid", help="Mermaid text instead of SVG.")] = False,
     house: Annotated[bool, typer.Option("--house", help="Draw fledge's own modules and their imports.")] = False,

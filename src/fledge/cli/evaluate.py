@@ -38,8 +38,7 @@ def evaluate(
     ] = None,
     tokens: Annotated[Path | None, typer.Option(help="A token store made with the bundle's tokenizer.")] = None,
     split: Annotated[
-        Literal["train", "validation", "test"] | None,
-        typer.Option(help="The part of the store; default: validation."),
+        Literal["train", "validation", "test"] | None, typer.Option(help="The part of the store; default: validation.")
     ] = None,
     stride: Annotated[
         int | None,

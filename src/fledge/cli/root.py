@@ -28,8 +28,7 @@ def print_version(wanted: bool) -> None:
 
 def root(
     version: Annotated[
-        bool,
-        typer.Option("--version", help="Print the version and exit.", callback=print_version, is_eager=True),
+        bool, typer.Option("--version", help="Print the version and exit.", callback=print_version, is_eager=True)
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the Python traceback of an error.")] = False,
     quiet: Quiet = False,

@@ -18,8 +18,7 @@ def serve(
     runs: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Folders of runs, single runs or bundles, or tokenizer files. Default: runs.",
-            show_default=False,
+            help="Folders of runs, single runs or bundles, or tokenizer files. Default: runs.", show_default=False
         ),
     ] = None,
     host: Annotated[
@@ -27,8 +26,7 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 chooses a free one.")] = 8765,
     token: Annotated[
-        str | None,
-        typer.Option(help="A secret that every request must send; `new` generates one.", show_default=False),
+        str | None, typer.Option(help="A secret that every request must send; `new` generates one.", show_default=False)
     ] = None,
     device: Annotated[
         str, typer.Option(help="Where models run: cpu, cuda, xpu or mps; auto chooses the fastest.")
@@ -51,11 +49,5 @@ def serve(
             f"--token needs at least {SHORTEST_TOKEN} characters, so that nobody guesses it; `new` makes one."
         )
     start(
-        runs or [Path("runs")],
-        host=host,
-        port=port,
-        token=token,
-        device=device,
-        open_page=open_page,
-        waiting=not runs,
+        runs or [Path("runs")], host=host, port=port, token=token, device=device, open_page=open_page, waiting=not runs
     )

@@ -35,8 +35,7 @@ def train(
     ] = None,
     time_limit: Annotated[str | None, typer.Option(help="Save and stop within this time, such as 8h50m.")] = None,
     overfit_one_batch: Annotated[
-        bool,
-        typer.Option("--overfit-one-batch", help="Only check that the model can overfit one batch."),
+        bool, typer.Option("--overfit-one-batch", help="Only check that the model can overfit one batch.")
     ] = False,
     profile: Annotated[
         bool, typer.Option(help="Profile a few steps: print where the time goes and write a trace.")

@@ -182,10 +182,7 @@ def sampling_of(options: Mapping[str, Any]) -> SamplingConfig:
 
 
 def run_tasks(
-    bundles: Mapping[str, Bundle],
-    tasks: Sequence[str],
-    folder: Path | None = None,
-    limit: int | None = None,
+    bundles: Mapping[str, Bundle], tasks: Sequence[str], folder: Path | None = None, limit: int | None = None
 ) -> dict[str, Any]:
     """What `lm_eval` finds for every bundle on its tasks; `folder` holds further task descriptions."""
     if folder is not None and not folder.is_dir():

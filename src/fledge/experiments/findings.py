@@ -68,19 +68,7 @@ def add_arms(page: Page, plan: ExperimentPlan, outcomes: Sequence[Outcome], metr
             )
         )
     page.heading("Result")
-    page.table(
-        [
-            "arm",
-            "changes",
-            METRICS[metric],
-            "difference",
-            "diverged",
-            "parameters",
-            "tokens",
-            "tokens/s",
-        ],
-        rows,
-    )
+    page.table(["arm", "changes", METRICS[metric], "difference", "diverged", "parameters", "tokens", "tokens/s"], rows)
     if len(plan.seeds) > 1:
         page.paragraph(
             f"± is half the 95 % interval of the mean over the {len(plan.seeds)} seeds (Student's t). A difference is "

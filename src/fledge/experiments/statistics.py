@@ -20,11 +20,7 @@ def t95(degrees: int) -> float:
     if degrees <= len(T95):
         return T95[degrees - 1]
     z = NORMAL95
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
+    terms = ((z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384)
     return z + sum(term * (1 / degrees) ** power for power, term in enumerate(terms, 1))
 
 

@@ -80,10 +80,7 @@ class Page:
             data = "".join(f"<td{mark}>{html.escape(cell)}</td>" for cell, mark in zip(row, marks, strict=True))
             row_mark = ' class="strong"' if index == strong else ""
             body += f"<tr{row_mark}>{data}</tr>\n"
-        lines = [
-            "| " + " | ".join(header) + " |",
-            "|" + "|".join("--:" if n else "---" for n in numeric) + "|",
-        ]
+        lines = ["| " + " | ".join(header) + " |", "|" + "|".join("--:" if n else "---" for n in numeric) + "|"]
         lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells]
         self.parts.append((f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>", "\n".join(lines)))
 

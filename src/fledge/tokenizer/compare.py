@@ -220,7 +220,5 @@ def _first(block: TextBlock, size: float) -> TextBlock:
 
     count = max(1, int(np.searchsorted(block.offsets, int(size), side="right")) - 1)
     return block._replace(
-        buffer=block.buffer[: int(block.offsets[count])],
-        offsets=block.offsets[: count + 1],
-        parts=block.parts[:count],
+        buffer=block.buffer[: int(block.offsets[count])], offsets=block.offsets[: count + 1], parts=block.parts[:count]
     )

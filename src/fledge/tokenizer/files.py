@@ -32,10 +32,7 @@ AnyTokenizer = TypeVar("AnyTokenizer", bound=Tokenizer)
 
 
 def load_tokenizer(
-    path: str | PathLike[str],
-    *,
-    pattern: str | None = None,
-    special_tokens: Mapping[str, int] | None = None,
+    path: str | PathLike[str], *, pattern: str | None = None, special_tokens: Mapping[str, int] | None = None
 ) -> Tokenizer:
     """The tokenizer in a folder or file, ours or another program's; or one fetched before, by its name.
 

@@ -99,11 +99,7 @@ def write_document(parts: Parts, where: str) -> dict[str, Any]:
             "invert": False,
         }
         pre_tokenizer = {"type": "Sequence", "pretokenizers": [split, {**byte_level, "use_regex": False}]}
-    model = {
-        "ignore_merges": parts.whole_words,
-        "vocab": write_vocabulary(parts, where),
-        "merges": write_merges(parts),
-    }
+    model = {"ignore_merges": parts.whole_words, "vocab": write_vocabulary(parts, where), "merges": write_merges(parts)}
     normalizer = {"type": "NFC"} if parts.composed else None
     decoder = {**byte_level, "use_regex": True}
     return tokenizer_json(parts.special_tokens, parts.always, decoder, model, normalizer, pre_tokenizer)
@@ -147,11 +143,7 @@ def read_document(document: Any, where: str, start: str | None = None) -> Parts 
     kind = model.get("type", "BPE")
     if kind != "BPE":
         raise FledgeError(f"{where} holds a {kind!r:.40} model; fledge reads byte-level BPE.")
-    for section, key in (
-        (model, "continuing_subword_prefix"),
-        (model, "end_of_word_suffix"),
-        (model, "dropout"),
-    ):
+    for section, key in ((model, "continuing_subword_prefix"), (model, "end_of_word_suffix"), (model, "dropout")):
         if section.get(key):
             raise FledgeError(f"{where} sets model.{key} = {section[key]!r:.40}, which byte-level BPE does not have.")
     special_tokens, always = _read_added_tokens(document.get("added_tokens", []), where)

@@ -134,11 +134,7 @@ def compose(data: bytes) -> bytes:
 
 
 def encode_between(
-    tokenizer: Tokenizer,
-    data: bytes,
-    special: str,
-    start: int,
-    encode: Callable[[bytes, int], Ids],
+    tokenizer: Tokenizer, data: bytes, special: str, start: int, encode: Callable[[bytes, int], Ids]
 ) -> Ids:
     """The ids of a text: its special tokens, and between them what `encode` makes of each stretch and its place. A
     refusal names the byte, counted from `start`."""

@@ -21,13 +21,7 @@ from fledge.tokenizer.disk import (
     write_together,
     written_json,
 )
-from fledge.tokenizer.huggingface import (
-    EXPRESSIONS,
-    expression_of,
-    start_before_texts,
-    write_merges,
-    write_vocabulary,
-)
+from fledge.tokenizer.huggingface import EXPRESSIONS, expression_of, start_before_texts, write_merges, write_vocabulary
 from fledge.tokenizer.ranks import beside_ranks, write_ranks
 
 FORMATS = ("huggingface", "gpt2", "tiktoken")

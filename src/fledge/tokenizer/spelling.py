@@ -84,11 +84,7 @@ class SpellingTokenizer(Tokenizer):
 
     @classmethod
     def train(
-        cls: type[Self],
-        texts: Iterable[str | bytes],
-        vocab_size: int | None = None,
-        *,
-        min_frequency: int = 1,
+        cls: type[Self], texts: Iterable[str | bytes], vocab_size: int | None = None, *, min_frequency: int = 1
     ) -> Self:
         """Keep the most frequent pieces: up to `vocab_size` ids, each seen `min_frequency` times or more.
 

@@ -43,12 +43,7 @@ POLICIES = {
 
 
 def make_windows(
-    split: TokenSplit,
-    config: TokensConfig,
-    roles: Roles,
-    seed: int,
-    shuffle: bool = True,
-    lanes: int | None = None,
+    split: TokenSplit, config: TokensConfig, roles: Roles, seed: int, shuffle: bool = True, lanes: int | None = None
 ) -> Windows:
     """The windows of a split under `config.policy`; without `shuffle`, in the order in which they lie.
 

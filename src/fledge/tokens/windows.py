@@ -178,13 +178,7 @@ class LaneWindows(StreamWindows):
     """
 
     def __init__(
-        self,
-        split: TokenSplit,
-        config: TokensConfig,
-        roles: Roles,
-        seed: int,
-        shuffle: bool = False,
-        lanes: int = 1,
+        self, split: TokenSplit, config: TokensConfig, roles: Roles, seed: int, shuffle: bool = False, lanes: int = 1
     ) -> None:
         super().__init__(split, config, roles, seed, shuffle=False)
         self.lanes = lanes

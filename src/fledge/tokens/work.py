@@ -94,10 +94,7 @@ class SplitFiles:
             "tokens": self.tokens.size // width,
             "documents": self.documents.size // 8,
             "source_bytes": self.source_bytes,
-            "checksums": {
-                "tokens": self.tokens.all_checksums(),
-                "documents": self.documents.all_checksums(),
-            },
+            "checksums": {"tokens": self.tokens.all_checksums(), "documents": self.documents.all_checksums()},
         }
 
 

@@ -232,12 +232,7 @@ def require_same(
 
 
 def _write(
-    corpus: Corpus,
-    tokenizer: Tokenizer,
-    folder: Path,
-    encoder: Encoder,
-    progress: bool,
-    purpose: dict[str, Any],
+    corpus: Corpus, tokenizer: Tokenizer, folder: Path, encoder: Encoder, progress: bool, purpose: dict[str, Any]
 ) -> None:
     width = tokenizer.token_dtype.itemsize
     journal = Journal(folder / JOURNAL)

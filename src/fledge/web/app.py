@@ -37,15 +37,9 @@ from fledge.web.worker import Worker
 STEP = re.compile(r"(?:(.*)/)?checkpoints/step-(\d+)")
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     400: {"model": Problem, "description": "What was asked for can't be done; the message says why."},
-    401: {
-        "model": Problem,
-        "description": "The server was started with a token, and it is missing or wrong.",
-    },
+    401: {"model": Problem, "description": "The server was started with a token, and it is missing or wrong."},
     403: {"model": Problem, "description": "The request comes from another site."},
-    404: {
-        "model": Problem,
-        "description": "There is no such run, bundle or tokenizer below the served folders.",
-    },
+    404: {"model": Problem, "description": "There is no such run, bundle or tokenizer below the served folders."},
     413: {"model": Problem, "description": "The request is too large."},
     422: {"model": Problem, "description": "The request does not have the documented form."},
     429: {"model": Problem, "description": "Too many requests at once."},

@@ -21,13 +21,7 @@ from fledge.runs.layout import REPORT
 from fledge.runs.metrics import finite
 from fledge.system import is_locked
 from fledge.web.library import Catalogue, Library, readable_file
-from fledge.web.runs import (
-    LARGEST_JSON,
-    LIVE_SECONDS,
-    TRIALS,
-    read_object,
-    report_page,
-)
+from fledge.web.runs import LARGEST_JSON, LIVE_SECONDS, TRIALS, read_object, report_page
 from fledge.web.schemas import Answer
 from fledge.web.trials import ENDED, TrialEntry, trial_of
 

@@ -171,9 +171,7 @@ class Guard:
     def check_rate(self, client: str) -> None:
         if wait := self.requests.take(client):
             raise Refusal(
-                429,
-                "Too many requests at once. Wait a moment and go on.",
-                [("retry-after", str(max(1, round(wait))))],
+                429, "Too many requests at once. Wait a moment and go on.", [("retry-after", str(max(1, round(wait))))]
             )
 
     def check_names(self, scope: Scope, headers: dict[str, str]) -> None:
@@ -223,9 +221,7 @@ class Guard:
         """The whole body, bounded in size and time: a client can neither fill the memory nor hold a place
         by waiting."""
         too_large = Refusal(
-            413,
-            f"The request is larger than {self.body_limit >> 20} MB. Send less at once.",
-            [("connection", "close")],
+            413, f"The request is larger than {self.body_limit >> 20} MB. Send less at once.", [("connection", "close")]
         )
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > self.body_limit:

@@ -77,12 +77,7 @@ class Jobs:
         return next((job for job in self.all() if job.run == run), None)
 
     def begin(
-        self,
-        kind: str,
-        run: str,
-        device: str,
-        commands: Sequence[Sequence[str]],
-        asked: dict[str, Any] | None = None,
+        self, kind: str, run: str, device: str, commands: Sequence[Sequence[str]], asked: dict[str, Any] | None = None
     ) -> TrainingJob:
         """Start the process that runs the commands when their turn comes; `asked` is kept with it."""
         active = [job for job in self.all() if job.state in ("waiting", "running")]

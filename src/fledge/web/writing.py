@@ -80,13 +80,7 @@ def routes(shelf: Shelf, worker: Worker) -> APIRouter:
         values = request.model_dump(exclude={"bundle", "prompt", "prefix", "alternatives"})
         sampling = parse(SamplingConfig, values)
         decoding = await run_in_threadpool(
-            open_decoding,
-            shelf,
-            request.bundle,
-            [request.prompt],
-            sampling,
-            request.alternatives,
-            request.prefix,
+            open_decoding, shelf, request.bundle, [request.prompt], sampling, request.alternatives, request.prefix
         )
         job = worker.submit(lambda: run_decoding(decoding))
         return LiveResponse(lines(job, decoding), media_type="application/x-ndjson")

@@ -35,8 +35,7 @@ def model_chart(config: ModelConfig, vocabulary_size: int, context_length: int, 
     parameters = list_parameters(config, vocabulary_size, context_length)
     title = TITLES[config.architecture]
     chart = Chart(
-        f"{name}: {title}" if name else title,
-        f"{parameters.total:,} parameters · T: up to {context_length:,} tokens",
+        f"{name}: {title}" if name else title, f"{parameters.total:,} parameters · T: up to {context_length:,} tokens"
     )
     _CHARTS[config.architecture](chart, config, parameters, vocabulary_size, context_length)
     return chart
@@ -96,16 +95,7 @@ def _attention(chart: Chart, config: ModelConfig, source: str) -> str:
         chart.link(k, "k_norm")
         q, k = "q_norm", "k_norm"
     if config.position == "rope":
-        chart.row(
-            Node(
-                "rope",
-                "RoPE",
-                "turns each pair by an angle that grows with the position",
-                "attention",
-                0,
-                7.9,
-            )
-        )
+        chart.row(Node("rope", "RoPE", "turns each pair by an angle that grows with the position", "attention", 0, 7.9))
         chart.link(q, "rope", at=1.9)
         chart.link(k, "rope", at=6.0)
         q = k = "rope"
@@ -153,24 +143,12 @@ def _bdh(chart: Chart, config: ModelConfig, parameters: Parameters, vocabulary_s
         chart.row(Node("rope", "q = RoPE(u)", "queries and keys are the same", "neuron", 0, 9))
         chart.link(u, "rope", f"{heads:,} × T × {neurons:,} neurons", at=4.5)
         chart.row(
-            Node(
-                "scores",
-                "A = q · qᵀ",
-                "strictly the past: no softmax, no scale, no diagonal",
-                "attention",
-                0,
-                9,
-            )
+            Node("scores", "A = q · qᵀ", "strictly the past: no softmax, no scale, no diagonal", "attention", 0, 9)
         )
         chart.link("rope", "scores")
         chart.row(
             Node(
-                "read",
-                "a = LayerNorm(A · x)",
-                f"the values are x itself: {heads:,} × T × {width:,}",
-                "attention",
-                0,
-                9,
+                "read", "a = LayerNorm(A · x)", f"the values are x itself: {heads:,} × T × {width:,}", "attention", 0, 9
             )
         )
         chart.link("scores", "read", f"{heads:,} × T × T")
