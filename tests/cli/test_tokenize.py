@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fledge import train_bpe
-from fledge.corpus import Text
+from fledge.corpus import JoinedText
 from fledge.corpus.split import held_out
 from fledge.tokens import TokenStore
 
@@ -288,7 +288,7 @@ def test_a_limit_on_documents_is_an_option(fledge, text, tokenizer, tmp_path):
 def test_nothing_to_train_on_is_said(fledge, tokenizer, tmp_path):
     path = tmp_path / "one.txt"
     copies = [f"held out by its hash {i}" for i in range(200)]
-    (held,) = [text for text in copies if held_out(Text.of([text.encode()]), 0.1)[0]][:1]
+    (held,) = [text for text in copies if held_out(JoinedText.of([text.encode()]), 0.1)[0]][:1]
     path.write_text("<|endoftext|>".join([held] * 30))
     assert "nothing is left to train on" in fledge("corpus", "show", path).out
     made = fledge("tokenize", path, "--tokenizer", tokenizer, "--out", tmp_path / "store", "--quiet")

@@ -11,7 +11,7 @@ import pytest
 from fledge import train_bpe
 from fledge.bundle import save_bundle
 from fledge.config import ModelConfig, RunConfig
-from fledge.corpus import Corpus, Text
+from fledge.corpus import Corpus, JoinedText
 from fledge.errors import FledgeError
 from fledge.model import build_model
 from fledge.tokens import write_store
@@ -36,7 +36,7 @@ def documents(*sources: Path) -> list[bytes]:
 def test_many_small_files_are_looked_at_once_each(folder, monkeypatch):
     """The work for a file does not grow with the number of those before it, nor with that of all sources."""
     sized, walked = [], []
-    size = Text.size.fget
+    size = JoinedText.size.fget
 
     class Sources(list):
         def __iter__(self):
@@ -45,7 +45,7 @@ def test_many_small_files_are_looked_at_once_each(folder, monkeypatch):
 
     corpus = Corpus.open(folder, split="document")  # near-copies are looked for in a reading of its own
     corpus.sources = Sources(corpus.sources)
-    monkeypatch.setattr(Text, "size", property(lambda text: sized.append(1) or size(text)))
+    monkeypatch.setattr(JoinedText, "size", property(lambda text: sized.append(1) or size(text)))
     assert sum(len(batch.text) for batch in corpus.batches()) == len(BYTES)
     assert len(sized) <= len(BYTES)
     assert len(walked) < 10

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fledge import _core
 from fledge.corpus.passages import find_passages
-from fledge.corpus.text import Text
+from fledge.corpus.text import JoinedText
 from fledge.errors import FledgeError
 
 MINIMUM = 6
@@ -203,7 +203,7 @@ def test_suffixes_that_are_not_of_the_tokens_are_refused():
 def test_a_full_temporary_folder_is_named(monkeypatch):
     monkeypatch.setattr("tempfile.TemporaryFile", lambda: open("/dev/full", "wb+", buffering=0))  # noqa: SIM115
     with pytest.raises(FledgeError, match="TMPDIR"):
-        find_passages([Text.of([b"a text"])])
+        find_passages([JoinedText.of([b"a text"])])
 
 
 some_texts = st.lists(st.text("ab", min_size=1, max_size=16), min_size=1, max_size=4)
@@ -214,12 +214,12 @@ some_texts = st.lists(st.text("ab", min_size=1, max_size=16), min_size=1, max_si
 def test_the_leak_and_the_shares_are_those_of_brute_force(train, held):
     """How many held-out bytes lie in a stretch of the training text, and how much of each text in a larger one."""
     documents = [text.encode() for text in train]
-    found = find_passages([Text.of(documents)], [Text.of([text.encode() for text in held])], at_least=4)
+    found = find_passages([JoinedText.of(documents)], [JoinedText.of([text.encode() for text in held])], at_least=4)
     both = [*documents, *(text.encode() for text in held)]
     longest = longest_by_brute_force(both, len(documents))[sum(map(len, documents)) :]
     for least in (4, 6, 9):
         assert found.covered(least) == sum(length >= least for length in longest)
-    shares = find_passages([Text.of(documents)], at_least=4).shares()
+    shares = find_passages([JoinedText.of(documents)], at_least=4).shares()
     for number, (text, share) in enumerate(zip(documents, shares.tolist(), strict=True)):
         inside = [False] * len(text)
         for other, larger in enumerate(documents):

@@ -14,7 +14,7 @@ from fledge.corpus import Corpus
 from fledge.corpus.inspect import inspect, leak
 from fledge.corpus.native import crc32
 from fledge.corpus.split import Spans, cut_document, held_out
-from fledge.corpus.text import Text
+from fledge.corpus.text import JoinedText
 from fledge.errors import FledgeError
 from fledge.tokenizer.fit import _documents
 
@@ -25,19 +25,19 @@ pieces = st.lists(st.sampled_from([b"a", b"b", b" ", b"\n", b"\r\n", b"<|endofte
 @given(parts=pieces, mark=marks)
 def test_between_marks_is_what_splitting_gives(parts, mark):
     data = b"".join(parts)
-    assert Text.between(data, mark).documents() == [text for text in data.split(mark) if text.strip()]
+    assert JoinedText.between(data, mark).documents() == [text for text in data.split(mark) if text.strip()]
 
 
 @given(parts=pieces)
 def test_lines_lose_their_ends_and_nothing_else(parts):
     data = b"".join(parts)
-    found = Text.between(data, b"\n", strip_returns=True).documents()
+    found = JoinedText.between(data, b"\n", strip_returns=True).documents()
     assert found == [text.removesuffix(b"\r") for text in data.split(b"\n") if text.strip()]
 
 
 @given(documents=st.lists(st.binary(max_size=20)))
 def test_joining_and_taking_apart(documents):
-    text = Text.of(documents)
+    text = JoinedText.of(documents)
     assert text.documents() == [text for text in documents if text.strip()]
     assert text.joined().documents() == text.documents()
     assert text.size == sum(map(len, text.documents()))
@@ -45,25 +45,25 @@ def test_joining_and_taking_apart(documents):
 
 @given(documents=st.lists(st.binary(min_size=1, max_size=20).filter(bytes.strip), min_size=1), cut=st.integers(0, 9))
 def test_a_document_stays_on_its_side_when_others_are_added(documents, cut):
-    text, fewer = Text.of(documents), Text.of(documents[cut:])
+    text, fewer = JoinedText.of(documents), JoinedText.of(documents[cut:])
     assert held_out(text, 0.3)[cut:].tolist() == held_out(fewer, 0.3).tolist()
 
 
 @given(documents=st.lists(st.binary(max_size=200)))
 def test_checksums_are_those_of_zlib(documents):
     """The native core takes many documents at once; the split must not depend on whether it is built."""
-    text = Text.of(documents)
+    text = JoinedText.of(documents)
     assert text.checksums.tolist() == [zlib.crc32(document) for document in text.documents()]
 
 
 def test_the_share_held_out_is_the_one_asked_for():
-    text = Text.of([b"document number %d" % i for i in range(20_000)])
+    text = JoinedText.of([b"document number %d" % i for i in range(20_000)])
     for fraction in (0.01, 0.1, 0.5):
         assert abs(held_out(text, fraction).mean() - fraction) < 0.01
 
 
 def test_another_seed_holds_out_other_documents_and_none_is_the_split_of_old_stores():
-    text = Text.of([b"document number %d" % i for i in range(20_000)])
+    text = JoinedText.of([b"document number %d" % i for i in range(20_000)])
     old = held_out(text, 0.2)
     assert old.tolist() == held_out(text, 0.2, seed=0).tolist()
     drawn = [held_out(text, 0.2, seed=seed) for seed in (1, 2, (1 << 63) - 1)]
@@ -75,7 +75,7 @@ def test_another_seed_holds_out_other_documents_and_none_is_the_split_of_old_sto
 
 @given(validation=st.floats(0, 0.5), test=st.floats(0.01, 0.49), seed=st.sampled_from([0, 5]))
 def test_a_test_part_leaves_validation_as_it_is(validation, test, seed):
-    text = Text.of([b"document number %d" % i for i in range(2000)])
+    text = JoinedText.of([b"document number %d" % i for i in range(2000)])
     alone, both = held_out(text, validation, seed=seed), held_out(text, validation, seed=seed, test=test)
     assert ((both == 1) == (alone == 1)).all()
     assert not alone[both == 2].any(), "the test part is taken from the training part"

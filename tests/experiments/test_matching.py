@@ -12,7 +12,7 @@ from fledge.config import ModelConfig, RunConfig, load_recipe, override_config, 
 from fledge.errors import FledgeError
 from fledge.experiments.compare import ARCHITECTURES, ArmCosts, arm_config, compare, moved
 from fledge.experiments.findings import without_budget
-from fledge.experiments.match import TOLERANCE, same_parameters, same_work, spread
+from fledge.experiments.match import TOLERANCE, relative_spread, same_parameters, same_work
 from fledge.experiments.plan import Arm, ExperimentPlan, Pace, make_plan, warm_up
 from fledge.experiments.ranking import how_matched
 from fledge.experiments.timing import Cost, CostClock
@@ -58,7 +58,7 @@ def test_arms_have_the_same_parameters_whichever_comes_first(width: int, layers:
     for names in [*orders, *pairs]:
         asked = [arms[name] for name in names]
         found = sizes(same_parameters(names, asked, vocabulary_size), vocabulary_size)
-        assert spread(found) <= TOLERANCE, (names, found)
+        assert relative_spread(found) <= TOLERANCE, (names, found)
         assert abs(found[0] / sizes(asked[:1], vocabulary_size)[0] - 1) < 0.04, f"{names[0]} moved too far"
 
 
@@ -94,7 +94,7 @@ def test_a_match_that_no_size_satisfies_names_the_arm_the_nearest_and_what_would
     assert "its nearest is width 1 with" in sentence
     width = int(sentence.partition("transformer with width ")[2].split()[0])
     asked[0] = override_config(asked[0], [f"model.width={width}"])
-    assert spread(sizes(same_parameters(names, asked, 30), 30)) <= TOLERANCE
+    assert relative_spread(sizes(same_parameters(names, asked, 30), 30)) <= TOLERANCE
 
 
 @pytest.mark.parametrize("steps", [60, 100, 137, 1000])
@@ -102,7 +102,7 @@ def test_a_match_that_no_size_satisfies_names_the_arm_the_nearest_and_what_would
 def test_whole_steps_give_the_same_work(steps: int, longer: bool) -> None:
     costs = [1.0, 2.13, 0.61]
     found = same_work(["a", "b", "c"], costs, steps, "flops", longer)
-    assert spread(cost * count for cost, count in zip(costs, found.values(), strict=True)) <= TOLERANCE
+    assert relative_spread(cost * count for cost, count in zip(costs, found.values(), strict=True)) <= TOLERANCE
     assert 0.8 * steps <= found["a"] <= (1.25 * steps if longer else steps)
 
 
@@ -110,7 +110,7 @@ def test_too_few_steps_are_refused_with_how_many_would_do() -> None:
     with pytest.raises(FledgeError, match=r"10 steps of a are too few to match flops: in whole steps") as caught:
         same_work(["a", "b"], [1.0, 20.7], 10, "flops", longer=True)
     enough = int(str(caught.value).partition("training.steps=")[2].partition(":")[0])
-    assert spread([enough, 20.7 * same_work(["a", "b"], [1.0, 20.7], enough, "flops", True)["b"]]) <= TOLERANCE
+    assert relative_spread([enough, 20.7 * same_work(["a", "b"], [1.0, 20.7], enough, "flops", True)["b"]]) <= TOLERANCE
     with pytest.raises(FledgeError, match="times the time"):
         same_work(["a", "b"], [1.0, 20.7], 10, "time", longer=False)
 
@@ -124,7 +124,7 @@ def test_steps_of_matched_flops_are_kept_with_the_plan_and_nothing_is_left_where
     assert not (folder / "plan.json").exists(), "a longer run may use the same folder"
     config = override_config(config, ["training.steps=30"])
     plan, outcomes, report = compare(["transformer", "gru"], config, folder, "flops", seeds=1)
-    assert spread(outcome.flops for outcome in outcomes) <= TOLERANCE
+    assert relative_spread(outcome.flops for outcome in outcomes) <= TOLERANCE
     steps = {outcome.arm.partition(" ")[0]: outcome.step for outcome in outcomes}
     assert plan.facts["arm_steps"] == steps
     assert "Matched: flops, " in report.read_text()
@@ -138,7 +138,7 @@ def test_matched_time_is_by_measured_steps_and_says_their_ratio(
     monkeypatch.setattr(CostClock, "cost", lambda self, config: Cost(0.01 * config.model.width, 0.001))
     arms = [Arm("a"), Arm("b", ("model.width=40",))]
     facts = ArmCosts(["a", "b"], [config, config], arms, "time", 300, tmp_path).facts(config, 200, longer=True)
-    assert spread(facts["step_costs"][name] * facts["arm_steps"][name] for name in "ab") <= TOLERANCE
+    assert relative_spread(facts["step_costs"][name] * facts["arm_steps"][name] for name in "ab") <= TOLERANCE
     plan = ExperimentPlan("compare", "?", {}, tuple(arms), (0,), facts)
     assert "2.5 times that for b" in how_matched(plan, [], "time")
     outcomes = [Outcome(name, 0, "complete", 1, 1, size, 1.0) for name, size in (("a", 1000), ("b", 1008))]

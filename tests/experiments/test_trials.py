@@ -17,7 +17,7 @@ from fledge.config import load_recipe, override_config
 from fledge.errors import FledgeError
 from fledge.experiments.ablate import ablate, parse_arm
 from fledge.experiments.compare import arm_config, compare
-from fledge.experiments.match import same_parameters, spread
+from fledge.experiments.match import relative_spread, same_parameters
 from fledge.experiments.plan import Arm
 from fledge.experiments.ranking import lost_sentences, verdict
 from fledge.experiments.space import grid, parse_axis
@@ -104,7 +104,7 @@ def test_what_seeds_share_cancels_in_a_paired_difference() -> None:
 def test_matched_parameters_agree_within_one_per_cent(name: str) -> None:
     base = load_recipe("akjv-demo")
     found = same_parameters(["mine", name], [base, arm_config(name, base)], 1024)
-    assert spread(Account(config.model, 1024, 64).parameters.total for config in found) <= 0.01
+    assert relative_spread(Account(config.model, 1024, 64).parameters.total for config in found) <= 0.01
 
 
 @pytest.mark.parametrize("recipe", ["bdh", "lstm"])

@@ -28,7 +28,7 @@ import fledge.tokens.scratch
 import fledge.tokens.work
 from fledge.cli.tokens import _summary
 from fledge.config import TokensConfig
-from fledge.corpus import Corpus, Cursor, DocumentBatch, Text
+from fledge.corpus import Corpus, Cursor, DocumentBatch, JoinedText
 from fledge.errors import FledgeError
 from fledge.tokens import Loader, TokenStore, make_windows, store_on_the_fly, write_store
 from fledge.tokens.adopt import import_tokens
@@ -73,7 +73,7 @@ def test_encoding_in_place_equals_encoding_one_by_one(documents, between, ended,
     """Separators encoded where they lie, or put in afterwards: the same ids, starts and bytes."""
     data = b"".join(part for pair in zip(documents, between, strict=False) for part in pair)
     data = data if ended else data.removesuffix(between[len(documents) - 1])
-    text = Text.between(data, b"<|endoftext|>")
+    text = JoinedText.between(data, b"<|endoftext|>")
     parts = np.array(flags[: len(text)], np.uint8)
     tokenizer = ByteTokenizer(ROLES[layout])
     found = encode_batch(DocumentBatch(text, parts, Cursor(), 0, 0), tokenizer, special, 1)

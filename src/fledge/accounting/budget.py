@@ -81,7 +81,7 @@ def check_number(
     raise FledgeError(f"{name} = {value!r} is not allowed: it is {allowed}.")
 
 
-def check_whole(name: str, value: object) -> None:
+def check_counted(name: str, value: object) -> None:
     """For what is counted: batches, tokens of a context, processes."""
     if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < 1:
         raise FledgeError(f"{name} = {value!r} is not allowed: it is a whole number, 1 or more.")

@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from math import ceil
 
 from fledge.accounting.activations import FP32, activations, recomputed
-from fledge.accounting.budget import Bound, Time, check_number, check_whole
+from fledge.accounting.budget import Bound, Time, check_counted, check_number
 from fledge.accounting.devices import Device, best_precision, find_device
 from fledge.accounting.flops import Product, list_products, product_flops
 from fledge.accounting.memory import ACTIVATION_BYTES, Memory, elementwise_flops, optimizer_numbers, training_memory
@@ -46,7 +46,7 @@ class Account:
         for name in ("vocabulary_size", "context_length", "batch", "shards", "step_batch", "positions"):
             value = getattr(self, name)
             if value is not None or name not in ("step_batch", "positions"):
-                check_whole(name, value)
+                check_counted(name, value)
         if not isinstance(self.config, ModelConfig):
             raise FledgeError(
                 f"config = {self.config!r} is not allowed: it is a ModelConfig, such as a recipe's model."
@@ -184,7 +184,7 @@ class Account:
         read once; weights are read twice for each batch; the optimizer reads and writes weights and state and
         reads gradients; averaged weights are read beside the others and written.
         """
-        check_whole("processes", processes)
+        check_counted("processes", processes)
         found, windows = self._device(device), self.windows / processes
         work = self.forward_flops + self.backward_flops + self.recomputed_flops
         weights = FP32 * self.parameters.total

@@ -21,7 +21,7 @@ from fledge.accounting.activations import (
     kept_neurons,
     recomputed,
 )
-from fledge.accounting.budget import check_number, check_whole
+from fledge.accounting.budget import check_counted, check_number
 from fledge.accounting.parameters import Parameter, Parameters, list_parameters
 from fledge.config import ModelConfig
 from fledge.config.sizes import (
@@ -165,7 +165,7 @@ class Memory:
 
     def at(self, batch: int) -> float:
         """The peak of a step of another size."""
-        check_whole("batch", batch)
+        check_counted("batch", batch)
         return self.stretch_of(batch, self.device_memory or ASSUMED_MEMORY).at(batch)
 
     def largest_batch(self, memory: float) -> int:

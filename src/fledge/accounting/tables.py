@@ -200,7 +200,7 @@ def _side_by_side(rows: list[dict[str, Any]], room: int) -> list[list[dict[str, 
     return found
 
 
-def show_devices(console: Console, devices: Iterable[Device]) -> None:
+def print_devices(console: Console, devices: Iterable[Device]) -> None:
     """Dense peaks in TFLOP/s, and below the table where they are printed."""
     devices = list(devices)
     table = _table("Dense matrix peaks, TFLOP/s", "device", *PRECISIONS, "memory", "GB/s")

@@ -145,12 +145,12 @@ def devices(as_json: Json = False) -> None:
     from rich.console import Console
 
     from fledge.accounting.devices import DEVICES
-    from fledge.accounting.tables import device_values, show_devices
+    from fledge.accounting.tables import device_values, print_devices
 
     if as_json:
         print_json([device_values(device) for device in DEVICES.values()])
     else:
-        show_devices(Console(), DEVICES.values())
+        print_devices(Console(), DEVICES.values())
 
 
 def bare_name(target: str) -> str:

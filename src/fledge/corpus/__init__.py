@@ -2,6 +2,6 @@
 
 from fledge.corpus.batch import Cursor, DocumentBatch, TextBlock
 from fledge.corpus.corpus import Corpus
-from fledge.corpus.text import Text
+from fledge.corpus.text import JoinedText
 
-__all__ = ["Corpus", "Cursor", "DocumentBatch", "Text", "TextBlock"]
+__all__ = ["Corpus", "Cursor", "DocumentBatch", "JoinedText", "TextBlock"]

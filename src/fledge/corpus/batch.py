@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from fledge.corpus.sources import Special
 from fledge.corpus.split import Parts
-from fledge.corpus.text import Text
+from fledge.corpus.text import JoinedText
 
 
 class TextBlock(NamedTuple):
@@ -31,7 +31,7 @@ class Cursor(NamedTuple):
 class DocumentBatch(NamedTuple):
     """Some documents, the part of each, and the cursor from which reading would go on."""
 
-    text: Text
+    text: JoinedText
     parts: Parts
     cursor: Cursor
     consumed: int
@@ -50,12 +50,12 @@ class Gathered:
     """What was read since the last batch, all of it to be encoded alike."""
 
     special: Special
-    texts: list[Text] = field(default_factory=list)
+    texts: list[JoinedText] = field(default_factory=list)
     parts: list[Parts] = field(default_factory=list)
     size: int = 0
     skipped: int = 0
 
-    def add(self, text: Text, parts: Parts, skipped: int) -> None:
+    def add(self, text: JoinedText, parts: Parts, skipped: int) -> None:
         self.texts.append(text)
         self.parts.append(parts)
         self.size += text.size
@@ -68,5 +68,5 @@ class Gathered:
         return DocumentBatch(_one(self.texts), parts, cursor, consumed, self.skipped, sums, self.special)
 
 
-def _one(texts: list[Text]) -> Text:
-    return texts[0] if len(texts) == 1 else Text.of([view for text in texts for view in text.views()])
+def _one(texts: list[JoinedText]) -> JoinedText:
+    return texts[0] if len(texts) == 1 else JoinedText.of([view for text in texts for view in text.views()])

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from fledge.corpus.batch import DocumentBatch
 from fledge.corpus.native import native
-from fledge.corpus.text import Text
+from fledge.corpus.text import JoinedText
 from fledge.errors import FledgeError
 
 ALIKE = 0.6  # of the shingles of two documents are in both: about one word in ten was changed
@@ -99,7 +99,7 @@ class Sides:
         self._firsts = {copies.hash(i): int(own[copies.groups[i]]) for i in moved.tolist()}
         self._key = copies.key
 
-    def checksums(self, text: Text) -> npt.NDArray[np.uint32]:
+    def checksums(self, text: JoinedText) -> npt.NDArray[np.uint32]:
         """One for each document."""
         sums = text.checksums
         suspects = np.flatnonzero(np.isin(sums, self._checksums)).tolist()

@@ -26,7 +26,7 @@ from fledge.corpus.readers import BLOCK, Options, Read, read
 from fledge.corpus.sources import Source, Special, find_sources
 from fledge.corpus.split import ENOUGH, PARTS, VALIDATION, Parts, held_out
 from fledge.corpus.streams import BUFFER
-from fledge.corpus.text import Text
+from fledge.corpus.text import JoinedText
 from fledge.errors import FledgeError, note
 from fledge.files import to_bytes
 from fledge.progress import progress_bar
@@ -239,7 +239,7 @@ class Corpus:
             text, parts = batch.text, batch.parts
             if split is not None:
                 wanted = parts == PARTS.index(split)
-                text = Text(text.buffer, text.starts[wanted], text.ends[wanted])
+                text = JoinedText(text.buffer, text.starts[wanted], text.ends[wanted])
                 parts = parts[wanted]
             if len(text):
                 joined = text.joined()

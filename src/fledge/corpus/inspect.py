@@ -13,7 +13,7 @@ from fledge.corpus.corpus import Corpus
 from fledge.corpus.passages import INSIDE, LENGTHS, PASSAGE, find_passages
 from fledge.corpus.private import find_private, has_markup, hidden, is_mojibake, recurring_lines, script_of
 from fledge.corpus.split import PARTS, TRAIN
-from fledge.corpus.text import Text
+from fledge.corpus.text import JoinedText
 from fledge.files import readable_bytes
 
 GIANT = 10 << 20  # bytes; a longer document is worth a question
@@ -148,10 +148,10 @@ def leak(held_out: Corpus, train: Corpus | None = None, progress: bool = False) 
     of one corpus in another, or of one corpus' held-out part in its training part.
     """
 
-    def texts(corpus: Corpus, wanted: bool) -> Iterator[Text]:
+    def texts(corpus: Corpus, wanted: bool) -> Iterator[JoinedText]:
         for batch in corpus.watched(f"reading {'held-out' if wanted else 'training'} text", progress):
             chosen = (batch.parts != TRAIN) == wanted if train is None else np.ones(len(batch.text), np.bool_)
-            yield Text(batch.text.buffer, batch.text.starts[chosen], batch.text.ends[chosen])
+            yield JoinedText(batch.text.buffer, batch.text.starts[chosen], batch.text.ends[chosen])
 
     found = find_passages(texts(train or held_out, False), texts(held_out, True), LENGTHS[0])
     if not found.size or not found.first:

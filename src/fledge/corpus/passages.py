@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fledge.corpus.native import native
-from fledge.corpus.text import Text
+from fledge.corpus.text import JoinedText
 from fledge.errors import FledgeError
 
 LENGTHS = (50, 100, 200, 500, 1000)  # bytes by which a leak is told
@@ -106,13 +106,16 @@ def _room_said() -> Iterator[None]:
 
 
 def find_passages(
-    texts: Iterable[Text], held_out: Iterable[Text] | None = None, at_least: int = PASSAGE, threads: int | None = None
+    texts: Iterable[JoinedText],
+    held_out: Iterable[JoinedText] | None = None,
+    at_least: int = PASSAGE,
+    threads: int | None = None,
 ) -> Passages:
     """The passages of at least so many bytes that stand earlier in the texts; with `held_out`, those of the held-out
     texts that stand in the texts.
 
     >>> verse, quoted = b"In the beginning was the Word", b"In the beginning"
-    >>> found = find_passages([Text.of([verse])], [Text.of([quoted])], at_least=8)
+    >>> found = find_passages([JoinedText.of([verse])], [JoinedText.of([quoted])], at_least=8)
     >>> found.lengths.tolist(), found.covered(8), found.size
     ([16], 16, 16)
     """

@@ -16,7 +16,7 @@ from fledge.config import CorpusConfig
 from fledge.corpus.sources import Source
 from fledge.corpus.split import Spans, cut_document, cut_place
 from fledge.corpus.streams import BUFFER
-from fledge.corpus.text import Text
+from fledge.corpus.text import JoinedText
 from fledge.errors import FledgeError, nearest
 from fledge.extras import missing
 from fledge.files import readable_bytes, to_bytes
@@ -53,7 +53,7 @@ class Options:
 class Read(NamedTuple):
     """Some documents, the position after them, the source bytes consumed, and how many bad lines were skipped."""
 
-    text: Text
+    text: JoinedText
     position: list[int]
     consumed: int
     skipped: int = 0
@@ -78,7 +78,7 @@ def read(source: Source, options: Options, position: list[int], contiguous: int 
 def _cut(found: Read, options: Options) -> Read:
     shares = options.validation_fraction, options.test_fraction
     pieces = [piece for document in found.text.documents() for piece in cut_document(document, *shares)]
-    return found._replace(text=Text.of([text for text, _ in pieces]), parts=[part for _, part in pieces])
+    return found._replace(text=JoinedText.of([text for text, _ in pieces]), parts=[part for _, part in pieces])
 
 
 def read_text(source: Source, options: Options, position: list[int]) -> Iterator[Read]:
@@ -102,14 +102,14 @@ def read_file(source: Source, options: Options, position: list[int]) -> Iterator
             size += len(part)
             if size > options.max_document_bytes:
                 raise FledgeError(_too_long(source, "byte 0", options))
-        yield Read(Text.of([b"".join(parts)]), [1], stream.consumed)
+        yield Read(JoinedText.of([b"".join(parts)]), [1], stream.consumed)
 
 
 def _separated(source: Source, mark: bytes, options: Options, position: list[int]) -> Iterator[Read]:
     done = position[0] if position else 0
     with source.open() as stream:
         for data in stream.pieces(mark, done, BLOCK, options.max_document_bytes):
-            text = Text.between(data, mark, strip_returns=mark == b"\n")
+            text = JoinedText.between(data, mark, strip_returns=mark == b"\n")
             if text.longest > options.max_document_bytes:
                 first = int(text.starts[(text.ends - text.starts > options.max_document_bytes).argmax()])
                 raise FledgeError(_too_long(source, f"byte {done + first:,}", options))
@@ -135,7 +135,7 @@ def _spans(source: Source, separator: bytes, spans: Spans, position: list[int]) 
                 return
             beyond = place - done >= len(data)
             end = len(data) if beyond else cut_place(data, place - done, slack, separator)
-            text = Text.between(data[:end], separator) if separator else Text.of([data[:end]])
+            text = JoinedText.between(data[:end], separator) if separator else JoinedText.of([data[:end]])
             data = data[end:]
             done += end
             yield Read(text, [done], stream.consumed, 0, [part] * len(text))
@@ -175,7 +175,7 @@ def read_jsonl(source: Source, options: Options, position: list[int]) -> Iterato
                     raise FledgeError(_too_long(source, f"line {line:,}", options))
                 documents.append(document)
             done += len(data)
-            yield Read(Text.of(documents), [done, line], stream.consumed, skipped)
+            yield Read(JoinedText.of(documents), [done, line], stream.consumed, skipped)
 
 
 def _field(line: bytes, field: str) -> bytes:
@@ -253,7 +253,7 @@ def read_parquet(source: Source, options: Options, position: list[int]) -> Itera
                         if document and len(document) > options.max_document_bytes:
                             raise FledgeError(_too_long(source, f"row {row:,}", options))
                     done += len(column)
-                    yield Read(Text.of([document for document in documents if document]), [done], stream.consumed)
+                    yield Read(JoinedText.of([document for document in documents if document]), [done], stream.consumed)
         except (arrow.ArrowException, OSError) as error:
             if getattr(error, "errno", None) is not None:  # of the disk; Arrow's own have none
                 raise
@@ -269,7 +269,7 @@ def read_memory(source: Source, options: Options, position: list[int]) -> Iterat
         while end < len(source.documents) and size < BLOCK:
             size += len(source.documents[end])
             end += 1
-        text = Text.of(source.documents[done:end])
+        text = JoinedText.of(source.documents[done:end])
         done = end
         yield Read(text, [done], sum(map(len, source.documents[:done])))
 

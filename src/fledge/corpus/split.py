@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fledge.corpus.text import Text, find_marks
+from fledge.corpus.text import JoinedText, find_marks
 
 Parts = npt.NDArray[np.uint8]
 PARTS = ("train", "validation", "test")  # a document's part is a number: its place in this row
@@ -26,14 +26,14 @@ LINE_SEARCH = 1 << 16  # how far past the chosen place a line may end
 
 
 def held_out(
-    text: Text, fraction: float, checksums: npt.NDArray[np.uint32] | None = None, seed: int = 0, test: float = 0.0
+    text: JoinedText, fraction: float, checksums: npt.NDArray[np.uint32] | None = None, seed: int = 0, test: float = 0.0
 ) -> Parts:
     """The part of each document, by its checksum or by one that is given instead.
 
     The validation part takes the lowest hashes and the test part the highest, so neither depends on the size of the
     other. Another seed chooses others; seed 0 is the split of stores that were made before there was one.
 
-    >>> held_out(Text.of([b"a verse"]), 0.0).tolist()
+    >>> held_out(JoinedText.of([b"a verse"]), 0.0).tolist()
     [0]
     """
     parts = np.zeros(len(text), np.uint8)

@@ -18,7 +18,7 @@ BLANKS = np.isin(np.arange(256), list(b" \t\n\r\x0b\x0c"))
 
 
 @dataclass(frozen=True)
-class Text:
+class JoinedText:
     """Document i is `buffer[starts[i]:ends[i]]`; between documents there may be separators."""
 
     buffer: bytes | memoryview
@@ -26,17 +26,17 @@ class Text:
     ends: Places
 
     @classmethod
-    def of(cls, documents: Sequence[bytes | memoryview]) -> Text:
+    def of(cls, documents: Sequence[bytes | memoryview]) -> JoinedText:
         """Documents joined, one beside the other; those of nothing but white space are left out."""
         kept = [text for text in documents if len(text) and (text[0] > 32 or bytes(text).strip())]
         ends = np.cumsum(np.fromiter(map(len, kept), np.int64, len(kept)))
         return cls(b"".join(kept), np.concatenate((np.zeros(1, np.int64), ends[:-1])) if kept else ends, ends)
 
     @classmethod
-    def between(cls, data: bytes | memoryview, mark: bytes, strip_returns: bool = False) -> Text:
+    def between(cls, data: bytes | memoryview, mark: bytes, strip_returns: bool = False) -> JoinedText:
         """What lies between the marks; documents of nothing but white space are left out.
 
-        >>> Text.between(b"one|two| |three", b"|").documents()
+        >>> JoinedText.between(b"one|two| |three", b"|").documents()
         [b'one', b'two', b'three']
         """
         if not len(data):
@@ -83,9 +83,9 @@ class Text:
         each(self.buffer, self.starts, self.ends, sums)
         return sums.astype(np.uint32)
 
-    def joined(self) -> Text:
+    def joined(self) -> JoinedText:
         """The same documents with nothing between them."""
-        return Text.of(list(self.views()))
+        return JoinedText.of(list(self.views()))
 
 
 def find_marks(data: bytes | memoryview, mark: bytes) -> Places:

@@ -105,7 +105,7 @@ def split_ids(bundle: Bundle, context: str, continuation: str) -> tuple[list[int
         context, continuation = context[:-spaces], context[-spaces:] + continuation
     tokenizer = bundle.tokenizer
     own = tokenizer.roles.own_start
-    start = beginning(bundle) if not context else [] if own is None else [own]
+    start = first_ids(bundle) if not context else [] if own is None else [own]
     before = tokenizer.encode(context, special="text")
     whole = tokenizer.encode(context + continuation, special="text")
     if len(whole) <= len(before):  # the border lies in the middle of a token
@@ -113,7 +113,7 @@ def split_ids(bundle: Bundle, context: str, continuation: str) -> tuple[list[int
     return [*start, *whole[: len(before)]] if before else start, whole[len(before) :]
 
 
-def beginning(bundle: Bundle) -> list[int]:
+def first_ids(bundle: Bundle) -> list[int]:
     """What stands before a text: a start token, or the separator of the document before."""
     roles = bundle.tokenizer.roles
     start = roles.start if roles.start is not None else end_token(roles)
@@ -122,7 +122,7 @@ def beginning(bundle: Bundle) -> list[int]:
 
 def rolling_loglikelihoods(bundle: Bundle, texts: Sequence[str], progress: bool = False) -> list[float]:
     """The log-probability of each text, every token predicted once from as much of the text as the context holds."""
-    start = beginning(bundle)
+    start = first_ids(bundle)
     stretches = [[*start, *bundle.tokenizer.encode(text, special="text")] for text in texts]
     ends = np.cumsum([len(ids) for ids in stretches])
     starts = ends - [len(ids) for ids in stretches]

@@ -201,10 +201,10 @@ def _no_match(
     )
 
 
-def spread(values: Iterable[float]) -> float:
+def relative_spread(values: Iterable[float]) -> float:
     """How much more the largest is than the smallest.
 
-    >>> round(spread([100, 101, 100.5]), 4)
+    >>> round(relative_spread([100, 101, 100.5]), 4)
     0.01
     """
     found = list(values)
@@ -244,4 +244,4 @@ def _whole(costs: Sequence[float], first: int) -> list[int]:
 
 
 def _work_apart(costs: Sequence[float], steps: Sequence[int]) -> float:
-    return spread(cost * count for cost, count in zip(costs, steps, strict=True))
+    return relative_spread(cost * count for cost, count in zip(costs, steps, strict=True))

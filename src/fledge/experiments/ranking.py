@@ -8,7 +8,7 @@ from itertools import combinations
 from pathlib import Path
 
 from fledge.experiments import findings
-from fledge.experiments.match import Match, spread
+from fledge.experiments.match import Match, relative_spread
 from fledge.experiments.plan import ExperimentPlan
 from fledge.experiments.statistics import Estimate, apart, estimate, seeds_needed
 from fledge.experiments.trials import Outcome, by_arm
@@ -44,7 +44,7 @@ def comparison_page(
         ("training FLOPs", "tokens", per_token),
     ):
         lines = {
-            name: curve_of(finals, arm, plan.seeds[0], folder, x, scales.get(arm, 1.0)) for name, arm in chosen.items()
+            name: arm_curve(finals, arm, plan.seeds[0], folder, x, scales.get(arm, 1.0)) for name, arm in chosen.items()
         }
         drawing = curves(lines, title, "validation loss, nats per token")
         page.figure(drawing, f"Validation loss against {title}, seed {plan.seeds[0]}, each arm at its best rate.")
@@ -247,7 +247,7 @@ def how_matched(plan: ExperimentPlan, outcomes: Sequence[Outcome], match: Match)
         costs, steps = plan.facts["step_costs"], plan.facts["arm_steps"]
         first = next(iter(costs))
         ratios = ", ".join(f"{costs[name] / costs[first]:.3g} times that for {name}" for name in list(costs)[1:])
-        off = spread(costs[name] * steps[name] for name in costs)
+        off = relative_spread(costs[name] * steps[name] for name in costs)
         return (
             f"Matched: time, by steps measured before the first trial: {costs[first]:.3g} s for one of {first}, "
             f"{ratios}. The steps planned from that differ by {off:.2%} in time. The seconds in the table are what "
@@ -258,7 +258,7 @@ def how_matched(plan: ExperimentPlan, outcomes: Sequence[Outcome], match: Match)
         "tokens": [outcome.tokens for outcome in outcomes],
         "flops": [outcome.flops for outcome in outcomes],
     }
-    off = spread(values[match]) if values[match] else 0.0
+    off = relative_spread(values[match]) if values[match] else 0.0
     return f"Matched: {match}, {f'which differ by {off:.2%} at most' if off else 'the same for all'}."
 
 
@@ -309,7 +309,7 @@ def add_matching(
     )
 
 
-def curve_of(
+def arm_curve(
     finals: Sequence[Outcome], arm: str, seed: int, folder: Path, x: str, scale: float
 ) -> tuple[list[float], list[float]]:
     outcome = next(outcome for outcome in finals if outcome.arm == arm and outcome.seed == seed)

@@ -77,7 +77,7 @@ def report_run(
     with notes_kept():  # what a person should know of the samples stands on the page
         texts = run.generate(list(prompts))
     samples = [(prompt, text.text) for prompt, text in zip(prompts, texts, strict=True)]
-    page = Page(run.config.name, lead(run, result, evaluation))
+    page = Page(run.config.name, run_lead(run, result, evaluation))
     add_texts(page, run, samples)
     add_meaning(page, evaluation)
     add_answer(page, run, evaluation, baselines, known)
@@ -150,7 +150,7 @@ def text_name(run: Run) -> str:
         return run.config.corpus.source[0]
 
 
-def lead(run: Run, result: TrainingResult, evaluation: Evaluation) -> str:
+def run_lead(run: Run, result: TrainingResult, evaluation: Evaluation) -> str:
     bits = f"{evaluation.bits_per_byte:.3f} bits per byte, " if evaluation.bits_per_byte else ""
     return (
         f"A {run.config.model.architecture} of {run.model.parameters_count():,} parameters, trained on "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fledge.corpus import Corpus
 from fledge.corpus.native import native
 from fledge.corpus.passages import PASSAGE, find_passages
-from fledge.corpus.text import Text
+from fledge.corpus.text import JoinedText
 from fledge.errors import FledgeError
 from fledge.files import readable_bytes
 
@@ -132,7 +132,7 @@ def held_out_remarks(corpus: Corpus, validation: int, final: int) -> Iterator[st
         )
     if native("find_stretches") is not None:
         training, held_out = beginning(corpus, "train", SAMPLE), beginning(corpus, "validation", HELD_OUT_SAMPLE)
-        found = find_passages([Text.of([training])], [Text.of([held_out])])
+        found = find_passages([JoinedText.of([training])], [JoinedText.of([held_out])])
         if found.size and (share := found.covered(PASSAGE) / found.size) >= REPEATED:
             yield (
                 f"{share:.0%} of the held-out text stands in the training text word for word: figures on it say how "

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fledge.corpus import Corpus, DocumentBatch, Text
+from fledge.corpus import Corpus, DocumentBatch, JoinedText
 from fledge.corpus.sources import filesystem
 from fledge.errors import FledgeError
 from fledge.extras import missing
@@ -63,7 +63,7 @@ def write_store_on_ray(
         under_way: deque[tuple[DocumentBatch, Any]] = deque()
         for batch in batches:
             sent = batch._replace(text=batch.text.joined())  # a mapped file can't be sent
-            emptied = batch._replace(text=Text.of([]))
+            emptied = batch._replace(text=JoinedText.of([]))
             under_way.append((emptied, task.remote(sent, shared, batch.special)))
             if len(under_way) >= limit:
                 done, reference = under_way.popleft()

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fledge.corpus import DocumentBatch, Text
+from fledge.corpus import DocumentBatch, JoinedText
 from fledge.corpus.native import native
 from fledge.corpus.split import PARTS, Parts
 from fledge.tokenizer.base import Ids, Tokenizer
@@ -88,7 +88,7 @@ def _by_part(ids: Ids, starts: Ids, sizes: npt.NDArray[np.integer[Any]], parts: 
     return {name: own, **_by_part(divided[cut:], others, sizes[held], parts[held])}
 
 
-def _encode(text: Text, tokenizer: Tokenizer, special: Special, threads: int | None) -> tuple[Ids, Ids]:
+def _encode(text: JoinedText, tokenizer: Tokenizer, special: Special, threads: int | None) -> tuple[Ids, Ids]:
     """The ids of all documents with what bounds them, and where each starts.
 
     Where a separator that the tokenizer knows lies between documents, it is encoded with them, as a span of its own:

@@ -183,7 +183,7 @@ def arms_of(found: Found) -> list[ArmEntry]:
         groups.setdefault(trial.arm, []).append(trial)
     entries = []
     for name, trials in groups.items():
-        value = estimate(values) if (values := whole_losses(trials)) else None
+        value = estimate(values) if (values := ended_losses(trials)) else None
         entries.append(
             ArmEntry(
                 name=name,
@@ -196,7 +196,7 @@ def arms_of(found: Found) -> list[ArmEntry]:
     return entries
 
 
-def whole_losses(trials: Iterable[TrialEntry]) -> list[float]:
+def ended_losses(trials: Iterable[TrialEntry]) -> list[float]:
     """The losses of trials that ran to their end; none where one of them diverged or was given up."""
     ended = [trial for trial in trials if trial.state in ENDED]
     losses = [trial.loss for trial in ended if trial.state == "complete" and trial.loss is not None]

@@ -45,7 +45,9 @@ def best_validation_loss(path: Path) -> float | None:
     more = True
     while more:
         lines = read_new_lines(path, cursor)
-        losses = [loss for field in column(lines, "validation_loss") if field and (loss := number(field)) is not None]
+        losses = [
+            loss for field in one_field(lines, "validation_loss") if field and (loss := number(field)) is not None
+        ]
         best = min([math.inf if lines.reset else best, *losses])
         cursor, more = lines.cursor, lines.more
     _BEST[path] = cursor, best
@@ -119,7 +121,7 @@ def parse_rows(header: list[str], lines: list[str]) -> tuple[list[Row], int]:
     return rows, unreadable
 
 
-def column(lines: NewLines, name: str) -> list[str]:
+def one_field(lines: NewLines, name: str) -> list[str]:
     """One field of each row, which costs a tenth of all of them."""
     size, place = len(lines.header), lines.header.index(name) if name in lines.header else None
     return [] if place is None else [fields[place] for fields in split_fields(lines.lines) if len(fields) == size]

@@ -237,7 +237,7 @@ def write_workbook(
     book = Book(plan, folder, command)
     for name, question in ASKED:
         book.ask(name, question)
-    page = Page(f"Workbook: {', '.join(plan.corpora)}", lead(book))
+    page = Page(f"Workbook: {', '.join(plan.corpora)}", book_lead(book))
     page.contents([(f"q{number}", section.title) for number, section in enumerate(SECTIONS, 1)])
     for number, section in enumerate(SECTIONS, 1):
         page.heading(f"{number}. {section.title}", f"q{number}")
@@ -258,7 +258,7 @@ def check_recipe(recipe: str, changes: Sequence[str]) -> None:
         raise FledgeError(f"The workbook's ablations need a Transformer, and --recipe {recipe} is not one.") from None
 
 
-def lead(book: Book) -> str:
+def book_lead(book: Book) -> str:
     """The workbook in a sentence, from its own numbers."""
     main = book.answers["main"][book.first]
     if "diverged" in main:

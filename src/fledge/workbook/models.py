@@ -16,7 +16,7 @@ from fledge.plot import curves
 from fledge.reports.page import Page
 from fledge.workbook.sweeps import (
     add_sweep_curves,
-    arms_of,
+    arm_facts,
     best_rate,
     learned_from,
     result_text,
@@ -51,7 +51,7 @@ def ask_ablations(book: Book) -> Facts:
         "base": BASE,
         "steps": config.steps,
         "rate": config.optimizer.learning_rate,
-        "arms": arms_of(plan, outcomes),
+        "arms": arm_facts(plan, outcomes),
     }
 
 

@@ -52,7 +52,7 @@ def points(axes: Sequence[Axis], outcomes: Sequence[Outcome]) -> list[Facts]:
     return rows
 
 
-def arms_of(plan: ExperimentPlan, outcomes: Sequence[Outcome], **more: str) -> list[Facts]:
+def arm_facts(plan: ExperimentPlan, outcomes: Sequence[Outcome], **more: str) -> list[Facts]:
     """Each arm of an ablation with what came of it; `more` are further facts, each by its name in an outcome."""
     changes = {arm.name: " ".join(arm.changes) for arm in plan.arms}
     return [

@@ -9,7 +9,7 @@ from fledge.errors import FledgeError
 from fledge.files import readable_bytes
 from fledge.reports.page import Page
 from fledge.workbook.plan import COMPARED, SEEDS, batch_sizes_around
-from fledge.workbook.sweeps import add_sweep_curves, arms_of, best_rate, result_text, start_part
+from fledge.workbook.sweeps import add_sweep_curves, arm_facts, best_rate, result_text, start_part
 
 if TYPE_CHECKING:
     from fledge.workbook.book import Book
@@ -47,7 +47,7 @@ def ask_group(book: Book, group: str) -> Facts | None:
             return {"refused": "A character tokenizer has the vocabulary of its text: its size is not a choice."}
     plan, outcomes, report = ablate(config, book.folder / group, [group], command=book.command)
     answer = report.with_suffix(".md").read_text(encoding="utf-8").split("\n\n")[1]
-    arms = arms_of(plan, outcomes, bits="bits_per_byte", tokens="tokens")
+    arms = arm_facts(plan, outcomes, bits="bits_per_byte", tokens="tokens")
     return {"steps": config.steps, "rate": config.optimizer.learning_rate, "arms": arms, "answer": answer}
 
 
