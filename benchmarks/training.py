@@ -2,7 +2,9 @@
 
     python benchmarks/training.py                      on a CPU: overhead of the loop, ratio to transformers
     python benchmarks/training.py --memory             and the growth of memory over 10,000 steps
-    python benchmarks/training.py --store S --gpt2 G   on a GPU: tokens/s of the recipes over these token stores
+    python benchmarks/training.py                      on a GPU: tokens/s of the real loop at the sizes people train
+    python benchmarks/training.py --only bdh,lstm      these rows
+    python benchmarks/training.py --nanogpt CLONE      and nanoGPT's compiled step at the same shape, in the same run
     python benchmarks/training.py --store S --quality  on a GPU: bits per byte after 40,960,000 tokens of a store
     … --check                                          an exit code of 1 where a bar is missed
 
@@ -19,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -232,35 +234,107 @@ def run_recipe(name: str, store: str, overrides: list[str], out: Path) -> tuple[
     return result, elapsed - rest
 
 
-def on_gpu(store: str | None, gpt2: str | None) -> list[tuple[str, str, bool]]:
-    rows = []
-    plans = [
-        (
-            "tinystories",
-            store,
-            3.3e6,
-            ["training.batch_size=512", "training.steps=1001", "training.save_every=1000"],
-        ),
-        (
-            "gpt2-small",
-            gpt2,
-            600e3,
-            ["training.batch_size=64", "training.steps=501", "training.save_every=500"],
-        ),
-    ]
-    for name, place, bar, overrides in plans:
-        if place is None:
+class Row(NamedTuple):
+    """A size that people train on a GPU, and the tokens a second that are asked of it.
+
+    Those of `akjv-demo` and the LSTM are 5 and 8, and 3 and 5 times what steps reached before they were recorded.
+    """
+
+    recipe: str
+    vocabulary: int
+    changes: list[str]
+    bar: float
+    stretch: float
+
+
+LARGE = ["model.layers=10", "model.width=640", "model.heads=10", "model.hidden=none", "training.batch_size=64"]
+ROWS = {
+    "tinystories-16": Row("tinystories", 10_000, ["training.batch_size=16"], 1.6e6, 2.2e6),
+    "tinystories-64": Row("tinystories", 10_000, ["training.batch_size=64"], 2.8e6, 3.2e6),
+    "tinystories-512": Row("tinystories", 10_000, ["training.batch_size=512"], 3.7e6, 4.2e6),
+    "10x640-muon": Row("tinystories-muon", 4_096, LARGE, 1.25e6, 1.5e6),
+    "10x640-adamw": Row("tinystories-muon", 4_096, [*LARGE, "optimizer.name=adamw"], 1.25e6, 1.5e6),
+    "akjv-demo": Row("akjv-demo", 1_024, [], 0.98e6, 1.57e6),
+    "lstm": Row("lstm", 1_024, [], 0.58e6, 0.97e6),
+    "bdh": Row("bdh", 257, [], 270e3, 450e3),
+    "gpt2": Row("gpt2-small", 50_257, ["training.batch_size=64"], 620e3, 700e3),
+}
+
+
+def on_gpu(names: Sequence[str], seconds: float, clone: Path | None) -> list[tuple[str, str, bool]]:
+    """The real loop on random ids: tokens a second against the bars, and against the peer where one is given."""
+    found = []
+    for name, row in ROWS.items():
+        if name not in names:
             continue
-        with tempfile.TemporaryDirectory() as folder:
-            fixed = ["training.tokens=none", *overrides]
-            result, start = run_recipe(name, place, fixed, Path(folder) / "run")
-            logged = [row for row in read_metrics(result.metrics) if row["tokens_per_second"]]
-            steady = statistics.median(float(row["tokens_per_second"]) for row in logged[2:])
-            print(f"{name}: logged rows {steady:,.0f} tokens/s, MFU {logged[-1]['mfu']}", flush=True)
-        speed = result.tokens_per_second
-        rows.append((f"{name}, tokens/s of the real loop", f"{speed:,.0f} (bar: {bar:,.0f})", speed >= bar))
-        rows.append((f"{name}, start to the first step", f"{start:.0f} s (bar: 60, warm)", start < 60))
-    return rows
+        config = override_config(load_recipe(row.recipe), ["training.tokens=none", *row.changes])
+        tokens = config.training.batch_size * config.tokens.context_length
+        steps = max(100, round(seconds * row.bar / tokens / 10) * 10)
+        speed = loop_speed(config, row.vocabulary, steps)
+        note = f"{speed:,.0f} tokens/s"
+        if clone is not None and (config.model.architecture == "transformer"):
+            peer = nanogpt_speed(clone, config, row.vocabulary, seconds)
+            note += f", {speed / peer:.2f} times nanoGPT's step ({peer:,.0f})"
+        note += f" (bar: {row.bar:,.0f}, stretch: {row.stretch:,.0f})"
+        print(name, note, flush=True)
+        found.append((name, note, speed >= row.bar))
+    return found
+
+
+def loop_speed(config: RunConfig, vocabulary: int, steps: int) -> float:
+    """Tokens a second of the real loop with its defaults: the median of ten stretches of steps, the first two left out.
+
+    Loading and logging are in it; checkpoints, evaluations and samples are not.
+    """
+    length = config.tokens.context_length
+    quiet = ["training.save_every=0", "training.sample_every=0", "training.evaluate_every=0"]
+    settings = override_config(config, [*quiet, f"training.steps={steps}", f"training.log_every={steps // 10}"])
+    reseed(0, "weights")
+    model = build_model(config.model, vocabulary, length)
+    with tempfile.TemporaryDirectory() as folder:
+        source: Any = RandomWindows(vocabulary, length, size=1 << 20)
+        setup = Setup(settings, model, CharacterTokenizer([]), source, None, Path(folder) / "run", quiet=True)
+        logged = [row["tokens_per_second"] for row in read_metrics(train(setup).metrics)]
+    return statistics.median(float(speed) for speed in logged[2:] if speed)
+
+
+def nanogpt_speed(clone: Path, config: RunConfig, vocabulary: int, seconds: float) -> float:
+    """nanoGPT's compiled step of a model of the same layers, width and heads, as its train.py takes it."""
+    sys.path.insert(0, str(clone))
+    from model import GPT, GPTConfig  # type: ignore[import-not-found]
+
+    shape, length, size = config.model, config.tokens.context_length, config.training.batch_size
+    settings = GPTConfig(
+        block_size=length,
+        vocab_size=-(-vocabulary // 64) * 64,
+        n_layer=shape.layers,
+        n_head=shape.heads,
+        n_embd=shape.width,
+        dropout=shape.dropout,
+        bias=False,
+    )
+    torch._dynamo.reset()
+    model = GPT(settings).to("cuda")
+    optimizer = model.configure_optimizers(0.1, 1e-3, (0.9, 0.95), "cuda")
+    compiled = torch.compile(model)
+    batches = [RandomWindows(vocabulary, length).batch(range(n * size, (n + 1) * size)).pin() for n in range(8)]
+
+    def take(steps: int) -> float:
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for number in range(steps):
+            batch = batches[number % len(batches)].to("cuda")
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                _, loss = compiled(batch.inputs_BT, batch.targets_BT)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        torch.cuda.synchronize()
+        return (time.perf_counter() - start) / steps
+
+    take(10)
+    return size * length / take(max(10, round(seconds / take(20))))
 
 
 def quality(store: str, out: Path, names: list[str], extra: list[str]) -> list[tuple[str, str, bool]]:
@@ -286,8 +360,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="turns of each side")
     parser.add_argument("--busy", action="store_true", help="measure processor time: for a machine with other work")
     parser.add_argument("--threads", type=int, help="CPU threads; one per core where none is given")
-    parser.add_argument("--store", help="a token store of a 10,000-token vocabulary")
-    parser.add_argument("--gpt2", help="a token store of GPT-2's vocabulary")
+    parser.add_argument("--store", help="the token store for --quality, of a 10,000-token vocabulary")
+    parser.add_argument("--only", default=",".join(ROWS), help="rows of the GPU's table, separated by commas")
+    parser.add_argument("--seconds", type=float, default=6, help="how long each row of the GPU's table is measured")
+    parser.add_argument("--nanogpt", type=Path, help="a clone of nanoGPT, to measure its step beside ours")
     parser.add_argument("--quality", action="store_true", help="train on --store and measure bits per byte")
     parser.add_argument("--recipes", nargs="*", default=list(RECIPES), help="which of the quality recipes")
     parser.add_argument("--set", nargs="*", default=[], help="settings for the quality runs")
@@ -300,7 +376,7 @@ def main() -> None:
     if options.quality:
         rows = quality(options.store, options.out, options.recipes, options.set)
     elif torch.cuda.is_available():
-        rows = on_gpu(options.store, options.gpt2)
+        rows = on_gpu(options.only.split(","), options.seconds, options.nanogpt)
     else:
         rows = on_cpu(options.memory, options.rounds)
     for name, value, good in rows:

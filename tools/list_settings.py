@@ -29,7 +29,7 @@ ENVIRONMENT = """
 
 | variable | what it does |
 |---|---|
-| `FLEDGE_CACHE` | folder for downloads; default: `fledge` in the user's cache folder |
+| `FLEDGE_CACHE` | folder for downloads and compiled code; default: `fledge` in the user's cache folder |
 | `FLEDGE_CORPORA` | folder for fetched corpora; default: `corpora` in the cache |
 | `FLEDGE_IMPORT` | Python files with your own architectures, like `--import` |
 | `FLEDGE_INPUT`, `FLEDGE_WORKING` | in a notebook of `fledge kaggle`: its input and output folders |

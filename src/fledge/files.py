@@ -280,6 +280,13 @@ def readable_bytes(count: float) -> str:
     return f"{count:.1f} TB"
 
 
+def cache_folder() -> Path:
+    """Where downloads and compiled code are kept: `$FLEDGE_CACHE`, or `fledge` in the user's cache folder."""
+    if chosen := os.environ.get("FLEDGE_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fledge"
+
+
 def did_you_mean(path: Path) -> str:
     """A sentence with the place that a mistyped path may have meant; empty where there is none.
 

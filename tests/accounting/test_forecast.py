@@ -17,7 +17,8 @@ import torch
 from fledge.accounting import SHAPES, Account, account, forecast, usual_speed
 from fledge.accounting.budget import readable_share
 from fledge.accounting.devices import find_device, training_device
-from fledge.config import ModelConfig
+from fledge.accounting.launches import GPU_MFU
+from fledge.config import ModelConfig, load_recipe, override_config
 from fledge.training import Setup, train
 from fledge.training.device import GPU_SHARE, largest_micro_batch
 from tests.training.support import TextWindows, fresh_model, settings, tokenizer
@@ -151,3 +152,27 @@ def test_the_micro_batch_is_found_for_the_device_that_is_there(monkeypatch: pyte
     assert own.largest_batch(total * GPU_SHARE) != other.largest_batch(total * GPU_SHARE)
     parts = -(-(1 << 20) // own.largest_batch(total * GPU_SHARE))
     assert found == -(-(1 << 20) // parts)
+
+
+# Tokens a second of recorded steps on an H200, of the whole loop (docs/gpu-speed.md).
+MEASURED = {
+    "tinystories, 16 windows": ("tinystories", 10_000, ["training.batch_size=16"], 2.26e6),
+    "tinystories, 64 windows": ("tinystories", 10_000, ["training.batch_size=64"], 3.19e6),
+    "tinystories, 512 windows": ("tinystories", 10_000, [], 3.72e6),
+    "akjv-demo": ("akjv-demo", 1_024, [], 2.96e6),
+    "lstm": ("lstm", 1_024, [], 1.37e6),
+    "bdh": ("bdh", 257, [], 246e3),
+    "gpt2, 64 windows": ("gpt2-small", 50_257, ["training.batch_size=64"], 584e3),
+}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_what_is_expected_of_a_gpu_is_within_a_fifth_of_what_came(name: str) -> None:
+    recipe, vocabulary, changes, speed = MEASURED[name]
+    config = override_config(load_recipe(recipe), changes)
+    length, size = config.tokens.context_length, config.training.batch_size
+    found = account(config.model, vocabulary, length, batch=size, device="h200", optimizer=config.optimizer.name)
+    expected = forecast(found, mfu=GPU_MFU, recorded=True)
+    assert speed == pytest.approx(expected.tokens_per_second, rel=0.2)
+    assert f"at {readable_share(expected.mfu)} of the device's peak" in expected.sentence()
+    assert forecast(found, mfu=GPU_MFU, recorded=False).tokens_per_second <= expected.tokens_per_second

@@ -88,8 +88,9 @@ def test_an_activation_without_a_kernel_is_refused(monkeypatch: pytest.MonkeyPat
         steps = Bursts(model, model.init_state(1), SamplingConfig(temperature=0), numbers, 30)
         assert steps.kernels is not None
         steps.kernels.activation = "mish"
-        with pytest.raises(Exception, match="an activation without a kernel"):
+        with pytest.raises(Exception, match="") as raised:  # Triton's own kind; on a GPU the reason is its cause's
             steps.step()
+    assert "an activation without a kernel" in f"{raised.value} {raised.value.__cause__}"
 
 
 def compare_with_the_plain_formula(

@@ -19,7 +19,8 @@ ROWS = 30 if INTERPRETED else 300
 @pytest.mark.parametrize(("heads", "kv_heads", "size"), [(4, 4, 32), (2, 2, 64), (4, 2, 64), (2, 1, 16)])
 @pytest.mark.parametrize("length", [128, 80] if INTERPRETED else [256, 200, 1024])
 @pytest.mark.parametrize("rope", [True, False])
-def test_short_attention(heads, kv_heads, size, length, rope):
+@pytest.mark.parametrize("norm", [True, False])
+def test_short_attention(heads, kv_heads, size, length, rope, norm):
     from fledge.model.short_attention import short_attention
 
     torch.manual_seed(0)
@@ -27,19 +28,24 @@ def test_short_attention(heads, kv_heads, size, length, rope):
     turn = (
         [t.to(DEVICE) for t in rotation(torch.arange(length), rotary_frequencies(size, 1e4))] if rope else [None, None]
     )
+    gains = (torch.rand(2, size, device=DEVICE) + 0.5).requires_grad_() if norm else None
     q, k, v = torch.split(qkv.double().view(2, length, -1, size), [heads, kv_heads, kv_heads], dim=2)
+    if norm:
+        q, k = (functional.rms_norm(x, [size], gain, 1e-2) for x, gain in zip((q, k), gains.double(), strict=True))
     if rope:
         q, k = rotate(q, *turn), rotate(k, *turn)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     wanted = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     wanted = wanted.transpose(1, 2).flatten(2)
     seed = torch.randn_like(wanted)
-    found = short_attention(qkv, *turn, heads, kv_heads)[0]
+    found = short_attention(qkv, gains, *turn, heads, kv_heads, 1e-2)[0]
     assert distance(found, wanted) < near(6e-3)
-    (grad,), (wanted_grad,) = (
-        torch.autograd.grad(out, qkv, seed.to(out.dtype), retain_graph=True) for out in (found, wanted)
+    inputs = [qkv] if gains is None else [qkv, gains]
+    grads, wanted_grads = (
+        torch.autograd.grad(out, inputs, seed.to(out.dtype), retain_graph=True) for out in (found, wanted)
     )
-    assert distance(grad, wanted_grad) < near(1e-2)
+    for grad, wanted_grad in zip(grads, wanted_grads, strict=True):
+        assert distance(grad, wanted_grad) < near(1.5e-2)
 
 
 @pytest.mark.parametrize("size", [32, 64])

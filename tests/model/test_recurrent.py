@@ -94,3 +94,19 @@ def test_carrying_a_state_compiles_once():
         after.append(len(graphs))
     assert after[-1] == after[1]
     assert state.lengths.tolist() == [6 * CONTEXT] * 2
+
+
+@pytest.mark.parametrize("name", ["rnn", "gru", "lstm"])
+@pytest.mark.parametrize("carried", [True, False])
+def test_layer_by_layer_is_the_same(name, carried):
+    """The way that dropout between layers takes on a GPU."""
+    model = small(name).train()
+    x_BTD = torch.randn(3, 7, model.config.width)
+    state = tuple(torch.randn(model.config.layers, 3, model.config.width) for _ in model.parts) if carried else None
+    wanted, wanted_final = model._run(x_BTD, state)
+    found, final = model._run_layers(x_BTD, state)
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(final, wanted_final)
+    model.dropout.share = 0.9
+    dropped, _ = model._run_layers(x_BTD, state)
+    assert not torch.allclose(dropped, wanted)

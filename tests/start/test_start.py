@@ -280,7 +280,7 @@ def test_the_quickest_way_to_take_a_step_is_measured(monkeypatch, speeds, left, 
         return found
 
     monkeypatch.setattr(speed, "measured_speed", measured)
-    monkeypatch.setattr("fledge.training.optimizers.quick_type", lambda device: torch.bfloat16)
+    monkeypatch.setattr("fledge.training.rules.quick_type", lambda device: torch.bfloat16)
     monkeypatch.setattr(speed.time, "monotonic", lambda: clock[0])
     sizes = (model_of(2, 64), 512, 64, 32, 1.0)
     found = speed.quick_precision(*sizes, plan.given(given))

@@ -41,8 +41,8 @@ def test_over_the_whole_run_it_is_the_mean() -> None:
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter))
         seen.append({name: tensor.clone() for name, tensor in model.named_parameters()})
-        whole.update(step)
-        short.update(step)
+        whole.update(whole.share(step))
+        short.update(short.share(step))
     for name, average in whole.named():
         torch.testing.assert_close(average, torch.stack([weights[name] for weights in seen]).mean(0))
     newest = seen[-1]

@@ -54,7 +54,7 @@ def test_weight_decay_goes_to_its_end_on_a_line_and_training_follows_it(tmp_path
     assert decay_share(config, 0, 1) == 1.0
     assert {decay_share(ScheduleConfig(), step, 5) for step in range(5)} == {1.0}
     seen: list[float] = []
-    original = AdamW.step
-    monkeypatch.setattr(AdamW, "step", lambda self, *scale: (seen.append(self.decay_factor), original(self, *scale)))
+    original = AdamW.begin
+    monkeypatch.setattr(AdamW, "begin", lambda self: (seen.append(self.decay_factor), original(self)))
     run(settings(schedule={"final_weight_decay_factor": 0.0}, training={"steps": 5}), tmp_path / "run")
     assert seen == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0])

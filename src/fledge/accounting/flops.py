@@ -13,7 +13,7 @@ from fledge.accounting.built import built_products
 from fledge.accounting.memory import inner_matrix
 from fledge.accounting.parameters import Parameter, Parameters
 from fledge.config import ModelConfig
-from fledge.config.sizes import NEWTON_SCHULZ_STEPS, RECURRENT_GATES
+from fledge.config.sizes import NEWTON_SCHULZ, RECURRENT_GATES
 
 JOINED = {"attn.k_proj": "attn.q_proj", "attn.v_proj": "attn.q_proj", "ffn.w3": "ffn.w1"}
 "Matrices that lie in memory, and are updated, as one with another."
@@ -124,4 +124,4 @@ def _newton_schulz(rows: int, tensor: Parameter) -> int:
     columns = tensor.shape[-1]
     matrices = tensor.count // (tensor.shape[-2] * columns)
     short, long = min(rows, columns), max(rows, columns)
-    return NEWTON_SCHULZ_STEPS * matrices * (4 * short * short * long + 2 * short**3)
+    return len(NEWTON_SCHULZ) * matrices * (4 * short * short * long + 2 * short**3)

@@ -9,6 +9,7 @@ from statistics import median
 
 from fledge.accounting.bars import readable_flops
 from fledge.accounting.budget import readable_share
+from fledge.accounting.launches import on_gpu
 from fledge.accounting.ledger import DEFAULT_MFU, Account
 from fledge.files import readable_bytes
 
@@ -82,8 +83,10 @@ def usual_speed(rows: Iterable[Mapping[str, str]]) -> float | None:
     return median(speeds) if speeds else None
 
 
-def forecast(account: Account, processes: int = 1, mfu: float = DEFAULT_MFU) -> Forecast:
+def forecast(account: Account, processes: int = 1, mfu: float = DEFAULT_MFU, recorded: bool | None = None) -> Forecast:
     """Of steps of `account.windows` windows on `account.device`, or on one such device for each of the processes.
+
+    On a GPU, whose kernels take time to launch, steps are `recorded` as CUDA graphs or not; None leaves that out.
 
     >>> from fledge.accounting import SHAPES, account
     >>> found = forecast(account(SHAPES["small"].model, 50_257, 1_024, batch=32, device="h200"))
@@ -93,6 +96,8 @@ def forecast(account: Account, processes: int = 1, mfu: float = DEFAULT_MFU) -> 
     bound, device = account.bound(processes=processes), account.device
     assert device is not None
     seconds = max(bound.product_seconds / mfu, bound.traffic_seconds)
+    if recorded is not None:
+        seconds = on_gpu(account, seconds, recorded)
     basis = "the device's peak" if processes == 1 else f"the peak of {processes} devices"
     if device.measured:
         rate = readable_flops(processes * (device.peak(account.precision) or 0.0))
@@ -102,7 +107,7 @@ def forecast(account: Account, processes: int = 1, mfu: float = DEFAULT_MFU) -> 
         account.step_flops,
         account.memory.total,
         tokens / seconds,
-        mfu,
+        bound.product_seconds / seconds,
         basis,
         tokens / bound.product_seconds,
         processes,

@@ -400,7 +400,7 @@ class TrainingConfig(Settings):
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     "Precision of activations; `auto` uses bf16 where it is fast, fp16 with scaling on older GPUs, fp32 on CPU and MPS."
     compile: Literal["auto", "on", "off"] = "auto"
-    "Compile the model with torch.compile; `auto` does so on a GPU."
+    "Compile the model with torch.compile; `auto` does so on a GPU. There, unless `off`, whole steps are recorded, too."
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     "CPU threads for computation; none for one per core. Bit-exact results need the same number."
     recompute: Annotated[bool, unless("model.architecture", "rnn", "gru", "lstm")] = False

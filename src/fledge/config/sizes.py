@@ -12,8 +12,14 @@ KEPT_SHARE = 4
 "BDH keeps all layers' neurons where they take at most one part in so many of the GPU's memory."
 CHUNK, CPU_CHUNK, KERNEL_CHUNK, KERNEL_SHARE = 1 << 26, 1 << 21, 1 << 30, 64
 "Logits that the fused loss works on at once; with our kernel also at most one for so many bytes of the GPU's memory."
-NEWTON_SCHULZ_STEPS = 5
-"Of Muon, to make a matrix nearly orthogonal."
+NEWTON_SCHULZ = (
+    (8.2242, -23.3563, 16.6409),
+    (3.9812, -2.8520, 0.5182),
+    (3.5095, -2.5356, 0.4857),
+    (2.5696, -1.8538, 0.4183),
+)
+"""The odd polynomials a·s + b·s³ + c·s⁵ that take every singular value s from 0.003 to 1 to between 0.75 and 1.25: each
+comes closest to 1 over all that the one before leaves, with a margin of 2 % for rounding."""
 OptimizerName = Literal["adamw", "sgd", "muon"]
 
 

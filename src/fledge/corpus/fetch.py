@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fledge.errors import FledgeError, nearest
-from fledge.files import PARTIAL, atomic_write, readable_bytes, require_space, sha256
+from fledge.files import PARTIAL, atomic_write, cache_folder, readable_bytes, require_space, sha256
 from fledge.progress import progress_bar
 from fledge.system import sync_file, sync_folder
 
@@ -104,13 +104,6 @@ NAMED = {
         ),
     ),
 }
-
-
-def cache_folder() -> Path:
-    """Where downloads are kept: `$FLEDGE_CACHE`, or `fledge` in the user's cache folder."""
-    if chosen := os.environ.get("FLEDGE_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fledge"
 
 
 def corpora_folder() -> Path:

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fledge.corpus.fetch import NotReached, Remote, cache_folder, download
+from fledge.corpus.fetch import NotReached, Remote, download
 from fledge.errors import FledgeError, note, short
 from fledge.extras import missing
-from fledge.files import read_json, readable_bytes, write_json
+from fledge.files import cache_folder, read_json, readable_bytes, write_json
 
 SCHEME = "hf://"
 COMMIT = re.compile("[0-9a-f]{40}")

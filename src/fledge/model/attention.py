@@ -37,7 +37,7 @@ class Attention(nn.Module):
         if config.qk_norm:
             self.q_norm = RMSNorm(self.head_size, config.norm_epsilon)
             self.k_norm = RMSNorm(self.head_size, config.norm_epsilon)
-        self.qk_norm = config.qk_norm
+        self.qk_norm, self.norm_epsilon = config.qk_norm, config.norm_epsilon
         self.register_load_state_dict_pre_hook(join_fused)  # type: ignore[no-untyped-call]
 
     def forward(
@@ -51,10 +51,12 @@ class Attention(nn.Module):
         batch, length, _ = x_BTD.shape
         fused_BTC = self.qkv(x_BTD)
         plain = ring is None and plan is None and not (self.training and self.dropout)
-        short = plain and is_short(fused_BTC, self.head_size)
-        if short and not self.qk_norm:
+        if plain and is_short(fused_BTC, self.head_size):
+            gains = torch.stack((self.q_norm.weight, self.k_norm.weight)) if self.qk_norm else None
             cosines, sines = rotation if rotation is not None else (None, None)
-            mixed_BTD, _ = short_attention(fused_BTC, cosines, sines, self.heads, self.kv_heads)
+            mixed_BTD, _ = short_attention(
+                fused_BTC, gains, cosines, sines, self.heads, self.kv_heads, self.norm_epsilon
+            )
             return self.output_proj(mixed_BTD)  # type: ignore[no-any-return]
         heads_BTHK = fused_BTC.view(batch, length, -1, self.head_size)
         both, v = torch.split(heads_BTHK, [self.heads + self.kv_heads, self.kv_heads], dim=2)
@@ -63,10 +65,6 @@ class Attention(nn.Module):
             both = torch.cat((self.q_norm(q), self.k_norm(k)), dim=2)
         if rotation is not None:
             both = rotate(both, *rotation)
-        if short:
-            fused_BTC = torch.cat((both.to(v.dtype), v), dim=2).view(batch, length, -1)
-            mixed_BTD, _ = short_attention(fused_BTC, None, None, self.heads, self.kv_heads)
-            return self.output_proj(mixed_BTD)  # type: ignore[no-any-return]
         q, k = torch.split(both, [self.heads, self.kv_heads], dim=2)
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         out_BHTK = self._attend(q, k, v, plan) if ring is None else self._decode(q, k, v, ring, layer)

@@ -98,18 +98,57 @@ def _place(block, row, length, stride, TILE: tl.constexpr):
 
 
 @jit
-def _turn_heads(
-    source, target, cosines, sines, length, stride,
-    TURNED: tl.constexpr, SIZE: tl.constexpr, TILE: tl.constexpr, EVEN: tl.constexpr, BACK: tl.constexpr,
+def _normed(x, gain, epsilon, SIZE: tl.constexpr):
+    """The rows of a tile over their roots of mean squares, these as factors, and the rows times the gain."""
+    factor = tl.rsqrt(tl.sum(x * x, 1) / SIZE + epsilon)
+    unit = x * factor[:, None]
+    return unit, factor, unit * gain[None, :]
+
+
+@jit
+def _prepare_heads(
+    source, target, gains, cosines, sines, epsilon, length, stride,
+    HEADS: tl.constexpr, TURNED: tl.constexpr, SIZE: tl.constexpr, TILE: tl.constexpr,
+    NORM: tl.constexpr, ROPE: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """A tile of one head, turned to its place or back; of heads that are values, as it is."""
+    """A tile of one head, normed and turned to its place; of heads that are values, as it is."""
     here, inside, offset = _place(tl.program_id(0), tl.program_id(1), length, stride, TILE)
     head = tl.program_id(2)
     x = _rows(source + offset + head * SIZE, here, inside, stride, SIZE, EVEN)
     if head < TURNED:
-        x = _turn(x, cosines, sines, here, inside, SIZE, EVEN, BACK).to(x.dtype)
+        if NORM:
+            gain = tl.load(gains + (head >= HEADS).to(tl.int32) * SIZE + tl.arange(0, SIZE)).to(tl.float32)
+            _, _, normed = _normed(x.to(tl.float32), gain, epsilon, SIZE)
+            x = normed.to(x.dtype)
+        if ROPE:
+            x = _turn(x, cosines, sines, here, inside, SIZE, EVEN, False).to(x.dtype)
     place = target + offset + head * SIZE + here[:, None] * stride + tl.arange(0, SIZE)[None, :]
     _store(place, x, inside[:, None], EVEN)
+
+
+@jit
+def _prepare_heads_backward(
+    grad, source, gain_grads, gains, cosines, sines, epsilon, length, stride,
+    HEADS: tl.constexpr, TURNED: tl.constexpr, SIZE: tl.constexpr, TILE: tl.constexpr,
+    NORM: tl.constexpr, ROPE: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
+    """The gradient of a tile of one head, in its place; each program's share of the gains' in a row of its own."""
+    here, inside, offset = _place(tl.program_id(0), tl.program_id(1), length, stride, TILE)
+    head = tl.program_id(2)
+    slope = _rows(grad + offset + head * SIZE, here, inside, stride, SIZE, EVEN).to(tl.float32)
+    if ROPE:
+        slope = _turn(slope, cosines, sines, here, inside, SIZE, EVEN, True)
+    if NORM:
+        column = tl.arange(0, SIZE)
+        x = _rows(source + offset + head * SIZE, here, inside, stride, SIZE, EVEN).to(tl.float32)
+        gain = tl.load(gains + (head >= HEADS).to(tl.int32) * SIZE + column).to(tl.float32)
+        unit, factor, _ = _normed(x, gain, epsilon, SIZE)
+        program = (tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)) * TURNED + head
+        tl.store(gain_grads + program * SIZE + column, tl.sum(slope * unit, 0))
+        slope *= gain[None, :]
+        slope = factor[:, None] * (slope - unit * (tl.sum(slope * unit, 1) / SIZE)[:, None])
+    place = grad + offset + head * SIZE + here[:, None] * stride + tl.arange(0, SIZE)[None, :]
+    _store(place, slope.to(grad.dtype.element_ty), inside[:, None], EVEN)
 
 
 @jit
@@ -290,33 +329,58 @@ class _Case:
         return self.settings | {"num_stages": 1 if self.size <= 32 else stages, "maxnreg": registers}
 
 
-def _turns_inside(qkv: Tensor, heads: int, kv_heads: int) -> bool:
-    """Whether the kernels turn queries and keys themselves: a key once for each tile of queries, cheap for small heads.
+class _Pass:
+    """A pass over queries and keys before the attention, and one over their gradients after it.
 
-    Larger heads are turned beforehand, once, and their gradients turned back afterwards.
+    It norms them where `gains` are given, and turns heads of more than 32: the kernels themselves would turn a key once
+    for each tile of queries, which is cheap for small heads alone.
     """
-    return qkv.shape[-1] // (heads + 2 * kv_heads) <= 32
 
+    def __init__(
+        self, qkv: Tensor, gains: Tensor | None, cosines: Tensor | None, sines: Tensor | None, heads: int,
+        kv_heads: int, epsilon: float,
+    ) -> None:  # fmt: skip
+        self.batch, self.length, columns = qkv.shape
+        self.heads, self.turned, self.all_heads = heads, heads + kv_heads, heads + 2 * kv_heads
+        self.size = columns // self.all_heads
+        self.blocks = triton.cdiv(self.length, TILE)
+        self.gains = gains
+        self.numbers = (gains, cosines, sines, epsilon, self.length, columns)
+        self.settings = {
+            "HEADS": heads, "TURNED": self.turned, "SIZE": self.size, "TILE": TILE, "NORM": gains is not None,
+            "ROPE": cosines is not None, "EVEN": self.length % TILE == 0,
+        }  # fmt: skip
 
-def _turn_pass(
-    source: Tensor, target: Tensor, cosines: Tensor, sines: Tensor, heads: int, kv_heads: int, back: bool = False
-) -> Tensor:
-    """Queries and keys of the fused projection turned into `target`, values as they are; back: only what was turned."""
-    batch, length, columns = source.shape
-    turned = heads + kv_heads
-    _turn_heads[(triton.cdiv(length, TILE), batch, turned if back else turned + kv_heads)](
-        source, target, cosines, sines, length, columns, TURNED=turned, SIZE=columns // (turned + kv_heads),
-        TILE=TILE, EVEN=length % TILE == 0, BACK=back,
-    )  # fmt: skip
-    return target
+    @property
+    def needed(self) -> bool:
+        return self.gains is not None or bool(self.settings["ROPE"] and self.size > 32)
+
+    def forward(self, qkv: Tensor) -> Tensor:
+        """Queries and keys as attention compares them, and the values as they are."""
+        target = torch.empty_like(qkv)
+        _prepare_heads[(self.blocks, self.batch, self.all_heads)](qkv, target, *self.numbers, **self.settings)
+        return target
+
+    def backward(self, grad: Tensor, qkv: Tensor) -> Tensor | None:
+        """The gradient of `qkv`, written over that of what `forward` gave; returns the gains'."""
+        sums = None
+        if self.gains is not None:
+            shape = (self.blocks * self.batch, self.turned, self.size)
+            sums = torch.empty(shape, dtype=torch.float32, device=qkv.device)
+        _prepare_heads_backward[(self.blocks, self.batch, self.turned)](grad, qkv, sums, *self.numbers, **self.settings)
+        if sums is None or self.gains is None:
+            return None
+        of_queries, of_keys = sums[:, : self.heads].sum((0, 1)), sums[:, self.heads :].sum((0, 1))
+        return torch.stack((of_queries, of_keys)).to(self.gains.dtype)
 
 
 def forward(
-    qkv: Tensor, cosines: Tensor | None, sines: Tensor | None, heads: int, kv_heads: int
-) -> tuple[Tensor, Tensor]:
-    if cosines is not None and sines is not None and not _turns_inside(qkv, heads, kv_heads):
-        turned = _turn_pass(qkv, torch.empty_like(qkv), cosines, sines, heads, kv_heads)
-        return forward(turned, None, None, heads, kv_heads)
+    qkv: Tensor, gains: Tensor | None, cosines: Tensor | None, sines: Tensor | None, heads: int, kv_heads: int,
+    epsilon: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    before = _Pass(qkv, gains, cosines, sines, heads, kv_heads, epsilon)
+    if before.needed:
+        return forward(before.forward(qkv), None, None, None, heads, kv_heads, epsilon)
     case = _Case(qkv, heads, kv_heads, cosines is not None)
     out = torch.empty(case.batch, case.length, heads * case.size, dtype=qkv.dtype, device=qkv.device)
     normalisers = torch.empty(case.batch, heads, case.length, dtype=torch.float32, device=qkv.device)
@@ -327,19 +391,15 @@ def forward(
 
 
 def backward(
-    grad: Tensor,
-    qkv: Tensor,
-    out: Tensor,
-    normalisers: Tensor,
-    cosines: Tensor | None,
-    sines: Tensor | None,
-    heads: int,
-    kv_heads: int,
-) -> Tensor:
-    if cosines is not None and sines is not None and not _turns_inside(qkv, heads, kv_heads):
-        turned = _turn_pass(qkv, torch.empty_like(qkv), cosines, sines, heads, kv_heads)
-        qkv_grad = backward(grad, turned, out, normalisers, None, None, heads, kv_heads)
-        return _turn_pass(qkv_grad, qkv_grad, cosines, sines, heads, kv_heads, back=True)
+    grad: Tensor, qkv: Tensor, out: Tensor, normalisers: Tensor, gains: Tensor | None, cosines: Tensor | None,
+    sines: Tensor | None, heads: int, kv_heads: int, epsilon: float,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """The gradients of `qkv` and of the gains."""
+    before = _Pass(qkv, gains, cosines, sines, heads, kv_heads, epsilon)
+    if before.needed:
+        prepared = before.forward(qkv)
+        qkv_grad, _ = backward(grad, prepared, out, normalisers, None, None, None, heads, kv_heads, epsilon)
+        return qkv_grad, before.backward(qkv_grad, qkv)
     case = _Case(qkv, heads, kv_heads, cosines is not None)
     qkv_grad, drifts = torch.empty_like(qkv), torch.empty_like(normalisers)
     _backward_queries[(case.blocks, case.batch * heads)](
@@ -353,4 +413,4 @@ def backward(
         grad, qkv, case.tiles, grads, normalisers, drifts, qkv_grad, cosines, sines, *case.numbers,
         **case.staged(1, 168) | stages,
     )  # fmt: skip
-    return qkv_grad
+    return qkv_grad, None

@@ -22,6 +22,7 @@ from fledge.model.plan import Documents, Pieces, Plan, beginnings
 from fledge.model.state import State
 
 KINDS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+LAYERS: dict[str, Callable[..., Any]] = {"rnn": torch.rnn_tanh, "gru": torch.gru, "lstm": torch.lstm}
 CELLS: dict[str, Callable[..., Any]] = {"rnn": torch.rnn_tanh_cell, "gru": torch.gru_cell, "lstm": torch.lstm_cell}
 
 
@@ -102,11 +103,29 @@ class Recurrent(Model):
         return x_BD[:, None], tuple(torch.stack(part) for part in zip(*found, strict=True))
 
     def _run(self, x: Tensor | PackedSequence, carried: tuple[Tensor, ...] | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+        if isinstance(x, Tensor) and x.device.type == "cuda" and self.training and self.recurrent.dropout:
+            return self._run_layers(x, carried)
         if carried is None:
             out, final = self.recurrent(x)
         else:
             out, final = self.recurrent(x, carried if len(carried) == 2 else carried[0])
         return out, final if isinstance(final, tuple) else (final,)
+
+    def _run_layers(self, x_BTD: Tensor, carried: tuple[Tensor, ...] | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Layer by layer, with our own dropout between: cuDNN's keeps random numbers of its own, which no seed repeats
+        and no CUDA graph can take."""
+        if carried is None:
+            empty = x_BTD.new_zeros(self.config.layers, x_BTD.shape[0], self.config.width)
+            carried = tuple(empty for _ in self.parts)
+        found: list[tuple[Tensor, ...]] = []
+        for number, weights in enumerate(self.recurrent.all_weights):
+            before = [part[number : number + 1] for part in carried]
+            begin = before if len(before) == 2 else before[0]
+            x_BTD = self.dropout(x_BTD) if number else x_BTD
+            layer = LAYERS[self.config.architecture]
+            x_BTD, *after = layer(x_BTD, begin, weights, self.config.bias, 1, 0.0, True, False, True)
+            found.append(tuple(after))
+        return x_BTD, tuple(torch.cat(part) for part in zip(*found, strict=True))
 
     def _run_pieces(
         self, x_BTD: Tensor, pieces: Pieces, carried: tuple[Tensor, ...] | None

@@ -23,16 +23,27 @@ def is_short(qkv: Tensor, head_size: int) -> bool:
 
 @torch.library.custom_op("fledge::short_attention", mutates_args=())
 def short_attention(
-    qkv: Tensor, cosines: Tensor | None, sines: Tensor | None, heads: int, kv_heads: int
+    qkv: Tensor,
+    gains: Tensor | None,
+    cosines: Tensor | None,
+    sines: Tensor | None,
+    heads: int,
+    kv_heads: int,
+    epsilon: float,
 ) -> tuple[Tensor, Tensor]:
-    """Attention's output before the last projection, and each query's log-normaliser."""
+    """Attention's output before the last projection, and each query's log-normaliser.
+
+    With `gains`, of queries and of keys, both are divided by their roots of mean squares first.
+    """
     from fledge.model.attention_kernels import forward
 
-    return forward(qkv.contiguous(), cosines, sines, heads, kv_heads)
+    return forward(qkv.contiguous(), gains, cosines, sines, heads, kv_heads, epsilon)
 
 
 @short_attention.register_fake
-def _(qkv: Tensor, cosines: Tensor | None, sines: Tensor | None, heads: int, kv_heads: int) -> tuple[Tensor, Tensor]:
+def _(
+    qkv: Tensor, gains: Any, cosines: Any, sines: Any, heads: int, kv_heads: int, epsilon: float
+) -> tuple[Tensor, Tensor]:
     batch, length, columns = qkv.shape
     width = columns // (heads + 2 * kv_heads) * heads
     return qkv.new_empty(batch, length, width), qkv.new_empty(batch, heads, length, dtype=torch.float32)
@@ -44,29 +55,34 @@ def short_attention_backward(
     qkv: Tensor,
     out: Tensor,
     normalisers: Tensor,
+    gains: Tensor | None,
     cosines: Tensor | None,
     sines: Tensor | None,
     heads: int,
     kv_heads: int,
-) -> Tensor:
+    epsilon: float,
+) -> tuple[Tensor, Tensor]:
+    """The gradients of `qkv` and of the gains, which are empty where there are none."""
     from fledge.model.attention_kernels import backward
 
-    return backward(grad.contiguous(), qkv.contiguous(), out, normalisers, cosines, sines, heads, kv_heads)
+    given = (out, normalisers, gains, cosines, sines, heads, kv_heads, epsilon)
+    qkv_grad, gains_grad = backward(grad.contiguous(), qkv.contiguous(), *given)
+    return qkv_grad, qkv.new_empty(0) if gains_grad is None else gains_grad
 
 
 @short_attention_backward.register_fake
-def _(grad: Tensor, qkv: Tensor, *others: Any) -> Tensor:
-    return torch.empty_like(qkv)
+def _(grad: Tensor, qkv: Tensor, out: Tensor, normalisers: Tensor, gains: Tensor | None, *others: Any) -> Any:
+    return torch.empty_like(qkv), qkv.new_empty(0) if gains is None else torch.empty_like(gains)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    qkv, cosines, sines, ctx.heads, ctx.kv_heads = inputs
-    ctx.save_for_backward(qkv, *output, cosines, sines)
+    qkv, gains, cosines, sines, *ctx.numbers = inputs
+    ctx.save_for_backward(qkv, *output, gains, cosines, sines)
 
 
 def _backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-    qkv_grad = short_attention_backward(grad, *ctx.saved_tensors, ctx.heads, ctx.kv_heads)
-    return qkv_grad, None, None, None, None
+    qkv_grad, gains_grad = short_attention_backward(grad, *ctx.saved_tensors, *ctx.numbers)
+    return qkv_grad, gains_grad if gains_grad.numel() else None, *[None] * 5
 
 
 short_attention.register_autograd(_backward, setup_context=_keep)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -65,11 +65,15 @@ class State:
 
     def clone(self) -> State:
         """A copy that shares nothing."""
-        return self._with({name: tensor.clone() for name, tensor in self.tensors.items()}, self.lengths.clone())
+        return self.each(Tensor.clone)
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> State:
+        """This state with each of its tensors changed, the lengths among them, in ways that keep the rows."""
+        return self._with({name: change(tensor) for name, tensor in self.tensors.items()}, change(self.lengths))
 
     def detach(self) -> State:
         """The same values, cut off from the graph: what is carried from one training window to the next."""
-        return self._with({name: tensor.detach() for name, tensor in self.tensors.items()}, self.lengths)
+        return self.each(Tensor.detach)
 
     def load(self, tensors: dict[str, Tensor], lengths: Tensor) -> State:
         """This state with saved `tensors` and `lengths` in place of its own."""

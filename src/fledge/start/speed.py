@@ -50,7 +50,7 @@ def quick_precision(
     """What this CPU is faster in, fp32 or bfloat16; what was set by hand is not tried."""
     import torch
 
-    from fledge.training.optimizers import quick_type
+    from fledge.training.rules import quick_type
 
     plain = Way({}, measured_speed(model, vocabulary_size, context, batch, seconds))
     if "training.precision" in given or quick_type(torch.device("cpu")) is not torch.bfloat16:

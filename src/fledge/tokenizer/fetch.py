@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fledge.corpus.fetch import NotReached, Remote, cache_folder, download
+from fledge.corpus.fetch import NotReached, Remote, download
 from fledge.corpus.hub import fetch_files, find_repository, parse_address
 from fledge.errors import FledgeError, nearest
-from fledge.files import sha256
+from fledge.files import cache_folder, sha256
 from fledge.tokenizer.ranks import ENCODINGS
 
 

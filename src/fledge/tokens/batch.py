@@ -31,18 +31,19 @@ class Batch(NamedTuple):
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on a device; from pinned memory the copy does not wait."""
-        return self._each(lambda part: part.to(device, non_blocking=True))
+        return self.each(lambda part: part.to(device, non_blocking=True))
 
     def pin(self) -> Batch:
         """The same batch in page-locked memory, from which a GPU copies in the background."""
-        return self._each(Tensor.pin_memory)
+        return self.each(Tensor.pin_memory)
 
     def split(self, rows: list[int]) -> list[Batch]:
         """Batches of so many rows each: views, nothing is copied."""
         parts = [torch.split(part, rows) for part in self if part is not None]
         return [Batch(*part) for part in zip(*parts, strict=True)]
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+    def each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The batch with each of its tensors changed."""
         inputs, targets, positions, documents = self
         return Batch(
             change(inputs),

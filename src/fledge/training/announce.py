@@ -9,6 +9,7 @@ import torch
 from fledge import devices
 from fledge.accounting import Account, Forecast, forecast
 from fledge.accounting.devices import training_device
+from fledge.accounting.launches import GPU_MFU
 from fledge.accounting.ledger import DEFAULT_MFU
 from fledge.config import RunConfig
 from fledge.training.device import used_memory
@@ -60,6 +61,8 @@ def expect(stepper: Stepper) -> Forecast | None:
             shards=stepper.shards,
             positions=stepper.model.context_length,
         )
+        if stepper.device.type == "cuda":
+            return forecast(account, ranks.world, GPU_MFU, stepper.replay.on)
         narrow = stepper.device.type == "cpu" and precision == "bf16"
         return forecast(account, ranks.world, NARROW_MFU if narrow else DEFAULT_MFU)
     except KeyError:

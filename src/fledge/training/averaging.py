@@ -30,10 +30,13 @@ class Average:
         self._groups = [group for rule in layout.rules for group in layout.groups(rule)]
         self.weights = [group.weights.clone() for group in self._groups]
 
+    def share(self, step: int) -> float:
+        """How much the weights after the step of this number count, from 1."""
+        return min(1.0, 1 / (self.span * step))
+
     @torch.no_grad()
-    def update(self, step: int) -> None:
-        """Take in the weights after the step of this number, counted from 1."""
-        share = min(1.0, 1 / (self.span * step))
+    def update(self, share: float | Tensor) -> None:
+        """Take in the weights as they are now, which count this much."""
         for average, group in zip(self.weights, self._groups, strict=True):
             average.lerp_(group.weights, share)
 

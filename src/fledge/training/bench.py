@@ -19,6 +19,7 @@ from fledge.model import build_model
 from fledge.tokens import Batch
 from fledge.training.device import choose_device, reseed, used_memory
 from fledge.training.ranks import Ranks
+from fledge.training.replay import WARM_UPS
 from fledge.training.stepper import Stepper
 
 POWERCAP = Path("/sys/class/powercap")
@@ -76,7 +77,7 @@ def _step_seconds(config: RunConfig, device: torch.device, batch_size: int, seco
     stepper = Stepper(config, build_model(config.model, vocabulary, length), Ranks(device), whole=True)
     ids = torch.randint(vocabulary, (batch_size, length + 1))
     batch = Batch(ids[:, :-1].contiguous(), ids[:, 1:].contiguous()).to(device)
-    for _ in range(2):
+    for _ in range(WARM_UPS + 1):
         stepper.step(batch)
     synchronize(device)
     done = 0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import warnings
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,7 @@ from fledge.accounting import Account, peak_flops
 from fledge.accounting.devices import gpu
 from fledge.config import RunConfig
 from fledge.errors import FledgeError
+from fledge.files import cache_folder
 
 CPU_ACTIVATIONS = (
     2 << 30
@@ -104,12 +106,21 @@ def set_threads(threads: int | None) -> None:
         torch.set_num_threads(_threads_before.pop())
 
 
+def keep_compiled_code() -> None:
+    """Let torch.compile keep its code where a reboot does not remove it, unless it was told where."""
+    folder = cache_folder() / "compiled" / f"torch-{torch.__version__}"
+    with suppress(OSError):  # a home that can't be written to: torch takes a temporary folder
+        folder.mkdir(parents=True, exist_ok=True)
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
+
+
 def set_up_device(device: torch.device, precision: Precision, threads: int | None) -> None:
     """The process-wide switches that follow from the choices."""
     set_threads(threads)
     if device.type == "cpu":
         keep_freed_memory()
     if device.type == "cuda":
+        keep_compiled_code()
         # In a lower precision the weights of a recurrent layer are copies, in pieces; torch says so for every model.
         warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
         torch.cuda.set_device(device)

@@ -5,13 +5,24 @@ Sharded parameters (FSDP2) keep the storage that was made for them: each is a gr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from fledge.errors import FledgeError
+
+
+class Stack(NamedTuple):
+    """Matrices of one shape, whole, and where a change of them goes."""
+
+    weights: Tensor
+    "What this process holds of their weights."
+    matrices: Tensor
+    share: Callable[[Tensor], Tensor]
+    "Of a change of the matrices, what belongs to `weights`."
 
 
 class UpdateGroup(Protocol):
@@ -28,6 +39,12 @@ class UpdateGroup(Protocol):
     def clear(self) -> None:
         """Clear the gradients."""
 
+    def release(self) -> None:
+        """Have none, so that autograd hands over those that it makes, and adds to nothing."""
+
+    def gather(self) -> None:
+        """Take in the gradients that autograd made after `release`."""
+
     def split(self, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         """A tensor laid out like `weights`, cut into whole tensors of the parameters' shapes."""
 
@@ -37,17 +54,11 @@ class UpdateGroup(Protocol):
     def fill(self, tensor: Tensor, name: str, whole: Tensor) -> None:
         """Put one parameter's whole tensor into its place in a tensor laid out like `weights`."""
 
-    def by_shape(self, tensor: Tensor) -> Iterator[tuple[list[str], Tensor]]:
-        """The whole matrices in a tensor laid out like `weights`, stacked by shape."""
+    def stacks(self, tensor: Tensor) -> Iterator[Stack]:
+        """The whole matrices in a tensor laid out like `weights`; those of one shape that lie side by side together."""
 
     def left_out(self) -> list[str]:
         """The parameters that this step does not move: frozen ones, and those without a gradient."""
-
-    def add(self, name: str, whole: Tensor, factor: float) -> None:
-        """Add `factor` times a whole tensor to a parameter."""
-
-    def decay_cautiously(self, name: str, whole: Tensor, keep: float) -> None:
-        """Multiply by `keep` the weights of a parameter that have the sign of a whole tensor."""
 
 
 class FlatPiece:
@@ -93,6 +104,16 @@ class FlatPiece:
         for name, parameter in self._parameters.items():
             parameter.grad = self._slopes[name]
 
+    def release(self) -> None:
+        for parameter in self._parameters.values():
+            parameter.grad = None
+
+    def gather(self) -> None:
+        made = {name: each.grad for name, each in self._parameters.items() if each.grad is not None}
+        torch._foreach_copy_([self._slopes[name] for name in made], list(made.values()))
+        for name, parameter in self._parameters.items():
+            parameter.grad = self._slopes[name] if name in made else self._slopes[name].zero_()
+
     def split(self, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         sizes = [shape.numel() for shape in self.shapes.values()]
         for (name, shape), part in zip(self.shapes.items(), torch.split(tensor, sizes), strict=True):
@@ -104,19 +125,14 @@ class FlatPiece:
     def fill(self, tensor: Tensor, name: str, whole: Tensor) -> None:
         dict(self.split(tensor))[name].copy_(whole)
 
-    def by_shape(self, tensor: Tensor) -> Iterator[tuple[list[str], Tensor]]:
-        groups: dict[torch.Size, list[tuple[str, Tensor]]] = {}
-        for name, matrix in self.split(tensor):
-            groups.setdefault(matrix.shape, []).append((name, matrix))
-        for members in groups.values():
-            yield [name for name, _ in members], torch.stack([matrix for _, matrix in members])
-
-    def add(self, name: str, whole: Tensor, factor: float) -> None:
-        self._views[name].add_(whole, alpha=factor)
-
-    def decay_cautiously(self, name: str, whole: Tensor, keep: float) -> None:
-        weights = self._views[name]
-        weights.mul_(torch.where(weights * whole > 0, keep, 1.0))
+    def stacks(self, tensor: Tensor) -> Iterator[Stack]:
+        start = 0
+        for shape, alike in groupby(self.shapes.values()):
+            count = len(list(alike))
+            end = start + count * shape.numel()
+            weights, matrices = (each[start:end].view(count, *shape) for each in (self.weights, tensor))
+            yield Stack(weights, matrices, lambda whole: whole)
+            start = end
 
 
 class ShardedPiece:
@@ -140,6 +156,11 @@ class ShardedPiece:
 
     def clear(self) -> None:
         self.parameter.grad = None
+
+    def release(self) -> None:
+        self.clear()
+
+    def gather(self) -> None: ...
 
     def whole(self, shard: Tensor) -> Tensor:
         """The full tensor of which every process holds a shard laid out like the parameter's."""
@@ -174,14 +195,8 @@ class ShardedPiece:
     def fill(self, tensor: Tensor, name: str, whole: Tensor) -> None:
         tensor.copy_(self.shard(whole))
 
-    def by_shape(self, tensor: Tensor) -> Iterator[tuple[list[str], Tensor]]:
-        yield [self.name], self.whole(tensor)[None]
-
-    def add(self, name: str, whole: Tensor, factor: float) -> None:
-        self.weights.add_(self.shard(whole), alpha=factor)
-
-    def decay_cautiously(self, name: str, whole: Tensor, keep: float) -> None:
-        self.weights.mul_(torch.where(self.weights * self.shard(whole) > 0, keep, 1.0))
+    def stacks(self, tensor: Tensor) -> Iterator[Stack]:
+        yield Stack(self.weights, self.whole(tensor)[None], lambda whole: self.shard(whole[0]))
 
 
 class Rule(NamedTuple):
@@ -209,22 +224,40 @@ class Layout:
         return self._groups[rule]
 
     def gradients(self) -> list[Tensor]:
-        return [group.gradient for rule in self.rules for group in self._groups[rule]]
+        return [group.gradient for group in self._all]
+
+    @property
+    def _all(self) -> list[UpdateGroup]:
+        return [group for rule in self.rules for group in self._groups[rule]]
+
+    def release(self) -> None:
+        """Have no gradients until `gather` takes in those that autograd makes: cheaper than zeros and sums on a GPU."""
+        for group in self._all:
+            group.release()
+
+    @torch.no_grad()
+    def gather(self) -> None:
+        for group in self._all:
+            group.gather()
 
     @torch.no_grad()
     def zero(self) -> None:
         """Clear the gradients."""
-        for rule in self.rules:
-            for group in self._groups[rule]:
-                group.clear()
+        for group in self._all:
+            group.clear()
 
 
 def _alike(named: Mapping[str, nn.Parameter]) -> list[dict[str, nn.Parameter]]:
-    """The parameters by device and type, each group in its order."""
+    """The parameters by device and type, each group in its order; on a GPU those of one shape lie side by side, so that
+    an update takes them in one batch."""
     groups: dict[Any, dict[str, nn.Parameter]] = {}
-    for name, parameter in named.items():
+    for name, parameter in sorted(named.items(), key=_shape_on_gpu):
         groups.setdefault((parameter.device, parameter.dtype), {})[name] = parameter
     return list(groups.values())
+
+
+def _shape_on_gpu(named: tuple[str, nn.Parameter]) -> tuple[int, ...]:
+    return tuple(named[1].shape) if named[1].device.type == "cuda" else ()
 
 
 def _local(tensor: Tensor) -> Tensor:

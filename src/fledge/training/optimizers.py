@@ -1,97 +1,28 @@
-"""SGD, AdamW and Muon. Each rule is a short function of plain tensors; an optimizer applies it to laid-out parameters.
+"""SGD, AdamW and Muon: an optimizer applies the functions of `rules.py` to laid-out parameters.
 
 Weights and gradients that share a rule lie end to end in memory, so that an update is a few large operations instead
-of a few per parameter. On a GPU the rule is compiled into one kernel, and the clipping factor is folded into it.
+of a few per parameter. On a GPU the rule is compiled into one kernel, and the clipping factor is folded into it; the
+numbers that change from step to step lie on the device, so that an update can be recorded once and replayed.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeAlias
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from fledge.config import OptimizerConfig, parse
-from fledge.config.sizes import NEWTON_SCHULZ_STEPS
 from fledge.errors import FledgeError
 from fledge.training.layout import Layout, Rule, UpdateGroup
+from fledge.training.rules import adamw, muon, orthogonalise, quick_type, sgd, shift
 
 Parameters: TypeAlias = nn.Module | Iterable[nn.Parameter] | Iterable[tuple[str, nn.Parameter]]
+NUMBERS = 3  # at most, that a rule's update depends on besides tensors
 CACHE_BLOCK = 1 << 18  # elements updated at once on a CPU: weights, gradient and state stay in the cache together
-
-
-def adamw(
-    weights: Tensor,
-    gradient: Tensor,
-    mean: Tensor,
-    square: Tensor,
-    scalars: Any,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    cautious: bool = False,
-) -> None:
-    """Adam with decoupled decay. `scalars` are (decay factor, step size, root of the square's bias correction)."""
-    keep, step_size, root_correction = scalars
-    if not cautious:
-        weights.mul_(keep)
-    mean.lerp_(gradient, 1 - beta1)
-    square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-    denominator = square.sqrt().div_(root_correction).add_(eps)
-    update = step_size * mean / denominator
-    if cautious:  # only what the update moves towards zero as well
-        weights.mul_(torch.where(update * weights > 0, keep, 1.0))
-    weights.sub_(update)
-
-
-def sgd(
-    weights: Tensor,
-    gradient: Tensor,
-    velocity: Tensor,
-    scalars: Any,
-    momentum: float,
-    nesterov: bool,
-    cautious: bool = False,
-) -> None:
-    """Gradient descent with momentum and decoupled decay. `scalars` are (decay factor, learning rate)."""
-    keep, rate = scalars
-    if not cautious:
-        weights.mul_(keep)
-    velocity.mul_(momentum).add_(gradient)
-    update = rate * (gradient + momentum * velocity if nesterov else velocity)
-    if cautious:
-        weights.mul_(torch.where(update * weights > 0, keep, 1.0))
-    weights.sub_(update)
-
-
-def quick_type(device: torch.device) -> torch.dtype:
-    """The type in which matrix products are fastest where 8 bits of precision do: bfloat16 where the device has a unit
-    for it. A CPU without one takes 1.4 to 50 times as long with it as with float32."""
-    checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    has_unit = device.type != "cpu" or any(getattr(torch.cpu, check, bool)() for check in checks)
-    return torch.bfloat16 if has_unit else torch.float32
-
-
-def orthogonalise(matrices: Tensor, steps: int = NEWTON_SCHULZ_STEPS) -> Tensor:
-    """Nearly U·Vᵀ of each matrix U·S·Vᵀ in a batch: five Newton–Schulz steps in `quick_type` push every S towards 1.
-
-    The coefficients are Keller Jordan's: steepest at zero, at the price of ending between about 0.7 and 1.2.
-    """
-    a, b, c = 3.4445, -4.7750, 2.0315
-    x = matrices.to(quick_type(matrices.device))
-    tall = x.size(-2) > x.size(-1)
-    if tall:
-        x = x.mT
-    norms = x.flatten(1).norm(dim=1) if x.ndim == 3 else x.norm()
-    x = x / norms.clamp(min=1e-7).reshape(-1, *([1] * (x.ndim - 1)) if x.ndim == 3 else ())
-    multiply_add = torch.baddbmm if x.ndim == 3 else torch.addmm
-    for _ in range(steps):
-        gram = x @ x.mT
-        polynomial = multiply_add(gram, gram, gram, beta=b, alpha=c)
-        x = multiply_add(x, polynomial, x, beta=a)
-    return x.mT if tall else x
 
 
 class Optimizer:
@@ -123,8 +54,11 @@ class Optimizer:
         self.layout = layout = lay_out(parameters, config, flat)
         self.factor = 1.0
         self.decay_factor = 1.0
-        self._scale: Tensor | None = None
         self.steps = 0
+        self.numbers: dict[Rule, tuple[float, ...]] = {}
+        "What each rule's update depends on besides tensors: of the step that was begun."
+        devices = {group.weights.device for rule in layout.rules for group in layout.groups(rule)}
+        self._on_device = {device: torch.zeros(len(layout.rules), NUMBERS, device=device) for device in devices}
         self.state: dict[tuple[str, Rule], list[Tensor]] = {
             (kind, rule): [torch.zeros_like(group.weights) for group in layout.groups(rule)]
             for rule in layout.rules
@@ -135,18 +69,33 @@ class Optimizer:
         """The names of the tensors that a rule keeps for each parameter."""
         raise NotImplementedError
 
-    def update(self, rule: Rule, group: UpdateGroup, gradient: Tensor, state: list[Tensor]) -> None:
+    def scalars(self, rule: Rule) -> tuple[float, ...]:
+        """The numbers of this step for a rule, at most three of them."""
         raise NotImplementedError
 
-    @torch.no_grad()
+    def update(self, rule: Rule, group: UpdateGroup, state: list[Tensor], scale: Tensor | None) -> None:
+        """Move the weights of a group by its gradients, which are multiplied by the scale."""
+        raise NotImplementedError
+
     def step(self, scale: Tensor | None = None) -> None:
+        self.begin()
+        self.move(scale)
+
+    @torch.no_grad()
+    def begin(self) -> None:
+        """Count a step, and put its numbers where `move` reads them."""
         self.steps += 1
-        self._scale = scale
+        self.numbers = {rule: self.scalars(rule) for rule in self.layout.rules}
+        padded = [[*numbers, *[0.0] * (NUMBERS - len(numbers))] for numbers in self.numbers.values()]
+        for device, numbers in self._on_device.items():
+            if device.type == "cuda":
+                numbers.copy_(torch.tensor(padded), non_blocking=True)
+
+    @torch.no_grad()
+    def move(self, scale: Tensor | None = None) -> None:
+        """Move the weights. Nothing here depends on the step but tensors on the device, where that is a GPU."""
         for rule in self.layout.rules:
             for index, group in enumerate(self.layout.groups(rule)):
-                gradient = group.gradient
-                if scale is not None and not self._folds(rule, gradient):
-                    gradient = gradient.mul_(scale)
                 state = [self.state[kind, rule][index] for kind in self.kinds(rule)]
                 left_out = set(group.left_out())
                 kept = [
@@ -154,29 +103,33 @@ class Optimizer:
                     for tensor in (group.weights, *state)
                     for part in (group.views(tensor, left_out) if left_out else ())
                 ]
-                self.update(rule, group, gradient, state)
+                self.update(rule, group, state, scale)
                 for part, before in kept:
                     part.copy_(before)
 
     def zero_grad(self) -> None:
         self.layout.zero()
 
-    def _folds(self, rule: Rule, gradient: Tensor) -> bool:
-        """Whether the rule's kernel applies the scale itself."""
-        return gradient.device.type == "cuda" and rule.method != "matrix"
-
     def decay(self, rule: Rule) -> float:
         return rule.decay * self.decay_factor
 
-    def apply(self, rule: Any, scalars: tuple[float, ...], tensors: list[Tensor], *settings: Any) -> None:
-        """Run a rule over flat tensors: in blocks that fit the cache on a CPU, as one compiled kernel on a GPU."""
-        if tensors[0].device.type == "cuda":
-            on_device = torch.tensor(scalars, dtype=torch.float32).to(tensors[0].device, non_blocking=True)
-            scale = torch.ones_like(on_device[0]) if self._scale is None else self._scale
-            _compiled(rule, settings)(scale, on_device, *tensors)
+    def apply(
+        self, function: Any, rule: Rule, tensors: list[Tensor], *settings: Any, scale: Tensor | None = None
+    ) -> None:
+        """Run a function over tensors, value by value: on a CPU in blocks that fit the cache, on a GPU as one kernel.
+
+        The second tensor is multiplied by the scale.
+        """
+        device = tensors[0].device
+        if device.type == "cuda":
+            numbers = self._on_device[device][self.layout.rules.index(rule)]
+            _compiled(function, settings, len(self.numbers[rule]))(scale, numbers, *tensors)
             return
-        for start in range(0, tensors[0].numel(), CACHE_BLOCK):
-            rule(*(tensor[start : start + CACHE_BLOCK] for tensor in tensors), scalars, *settings)
+        if scale is not None:
+            tensors = [tensors[0], tensors[1].mul_(scale), *tensors[2:]]
+        flat = [tensor.reshape(-1) for tensor in tensors]
+        for start in range(0, flat[0].numel(), CACHE_BLOCK):
+            function(*(tensor[start : start + CACHE_BLOCK] for tensor in flat), self.numbers[rule], *settings)
 
     def named_state(self) -> Iterator[tuple[str, Tensor]]:
         """Every tensor of the state as `kind/parameter`, whole and in the parameter's own shape."""
@@ -212,15 +165,16 @@ class Optimizer:
 _kernels: dict[Any, Any] = {}
 
 
-def _compiled(rule: Any, settings: tuple[Any, ...]) -> Any:
-    """The rule with its settings as one kernel, which multiplies the gradient by a scale on the way."""
-    key = (rule, settings)
+def _compiled(function: Any, settings: tuple[Any, ...], count: int) -> Any:
+    """The function with its settings as one kernel, which multiplies its second tensor by a scale on the way."""
+    key = (function, settings, count)
     if key not in _kernels:
 
-        def scaled(scale: Tensor, scalars: Tensor, weights: Tensor, gradient: Tensor, *state: Tensor) -> None:
-            rule(weights, gradient * scale, *state, scalars.unbind(), *settings)
+        def kernel(scale: Tensor | None, scalars: Tensor, weights: Tensor, second: Tensor, *others: Tensor) -> None:
+            scaled = second if scale is None else second * scale
+            function(weights, scaled, *others, scalars.unbind()[:count], *settings)
 
-        _kernels[key] = torch.compile(scaled, dynamic=True)
+        _kernels[key] = torch.compile(kernel, dynamic=True)
     return _kernels[key]
 
 
@@ -232,16 +186,18 @@ class AdamW(Optimizer):
     def kinds(self, rule: Rule) -> tuple[str, ...]:
         return ("mean", "square")
 
-    def update(self, rule: Rule, group: UpdateGroup, gradient: Tensor, state: list[Tensor]) -> None:
-        config = self.config
-        rate = config.learning_rate * self.factor
-        scalars = (
+    def scalars(self, rule: Rule) -> tuple[float, ...]:
+        config, rate = self.config, self.config.learning_rate * self.factor
+        return (
             1 - rate * self.decay(rule),
             rate / (1 - config.beta1**self.steps),
             math.sqrt(1 - config.beta2**self.steps),
         )
+
+    def update(self, rule: Rule, group: UpdateGroup, state: list[Tensor], scale: Tensor | None) -> None:
+        config = self.config
         settings = (config.beta1, config.beta2, config.epsilon, config.cautious_decay)
-        self.apply(adamw, scalars, [group.weights, gradient, *state], *settings)
+        self.apply(adamw, rule, [group.weights, group.gradient, *state], *settings, scale=scale)
 
 
 class SGD(Optimizer):
@@ -252,11 +208,13 @@ class SGD(Optimizer):
     def kinds(self, rule: Rule) -> tuple[str, ...]:
         return ("velocity",)
 
-    def update(self, rule: Rule, group: UpdateGroup, gradient: Tensor, state: list[Tensor]) -> None:
+    def scalars(self, rule: Rule) -> tuple[float, ...]:
         rate = self.config.learning_rate * self.factor
-        scalars = (1 - rate * self.decay(rule), rate)
+        return 1 - rate * self.decay(rule), rate
+
+    def update(self, rule: Rule, group: UpdateGroup, state: list[Tensor], scale: Tensor | None) -> None:
         settings = (self.config.momentum, self.config.nesterov, self.config.cautious_decay)
-        self.apply(sgd, scalars, [group.weights, gradient, *state], *settings)
+        self.apply(sgd, rule, [group.weights, group.gradient, *state], *settings, scale=scale)
 
 
 class Muon(AdamW):
@@ -267,28 +225,61 @@ class Muon(AdamW):
     def kinds(self, rule: Rule) -> tuple[str, ...]:
         return ("momentum",) if rule.method == "matrix" else super().kinds(rule)
 
-    def update(self, rule: Rule, group: UpdateGroup, gradient: Tensor, state: list[Tensor]) -> None:
+    def scalars(self, rule: Rule) -> tuple[float, ...]:
         if rule.method != "matrix":
-            super().update(rule, group, gradient, state)
-            return
-        (momentum,) = state
+            return super().scalars(rule)
         rate = self.config.matrix_learning_rate * self.factor
-        momentum.lerp_(gradient, 1 - self.config.momentum)
-        update = gradient.lerp(momentum, self.config.momentum) if self.config.nesterov else momentum
-        keep, cautious = 1 - rate * self.decay(rule), self.config.cautious_decay
-        if not cautious:
-            group.weights.mul_(keep)
-        for names, matrices in group.by_shape(update):
-            batched = matrices.device.type == "cuda" or matrices.ndim > 3
-            rows, columns = matrices.shape[-2:]
-            flat = matrices.reshape(-1, rows, columns)
-            # One matrix at a time on a CPU: batched products gain nothing there.
-            turned = orthogonalise(flat) if batched else torch.stack([orthogonalise(matrix) for matrix in flat])
-            turned = turned.reshape(matrices.shape)
-            for name, change in zip(names, turned, strict=True):
-                if cautious:
-                    group.decay_cautiously(name, change, keep)
-                group.add(name, change, -rate * math.sqrt(max(1, rows / columns)))
+        return 1 - rate * self.decay(rule), rate
+
+    def update(self, rule: Rule, group: UpdateGroup, state: list[Tensor], scale: Tensor | None) -> None:
+        if rule.method != "matrix":
+            super().update(rule, group, state, scale)
+            return
+        config, weights = self.config, group.weights
+        on_gpu = weights.device.type == "cuda"
+        update = torch.empty_like(weights, dtype=quick_type(weights.device) if on_gpu else None)
+        settings = (config.momentum, config.nesterov, config.cautious_decay)
+        self.apply(muon, rule, [weights, group.gradient, *state, update], *settings, scale=scale)
+        with Branches(weights.device) as branches:
+            for stack in group.stacks(update):
+                with branches.another():
+                    rows, columns = stack.matrices.shape[-2:]
+                    flat = stack.matrices.reshape(-1, rows, columns)
+                    # One matrix at a time on a CPU: batched products gain nothing there.
+                    turned = orthogonalise(flat) if on_gpu else torch.stack([orthogonalise(matrix) for matrix in flat])
+                    change = stack.share(turned.view(stack.matrices.shape))
+                    stretch = math.sqrt(max(1, rows / columns))
+                    self.apply(shift, rule, [stack.weights, change], stretch, config.cautious_decay)
+
+
+class Branches:
+    """Work on a GPU that needs nothing of each other, side by side: small products leave much of it free."""
+
+    streams: ClassVar[dict[torch.device, list[Any]]] = {}
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.on, self.count = device, device.type == "cuda", 0
+
+    def __enter__(self) -> Branches:
+        if self.on:
+            self.here = torch.cuda.current_stream(self.device)
+            self.begun = self.here.record_event()
+        return self
+
+    def another(self) -> AbstractContextManager[Any]:
+        """The next one's place."""
+        if not self.on:
+            return nullcontext()
+        streams = self.streams.setdefault(self.device, [])
+        if self.count == len(streams):
+            streams.append(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
+        self.count += 1
+        streams[self.count - 1].wait_event(self.begun)
+        return torch.cuda.stream(streams[self.count - 1])
+
+    def __exit__(self, *_: Any) -> None:
+        for stream in self.streams.get(self.device, [])[: self.count]:
+            self.here.wait_stream(stream)
 
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {"adamw": AdamW, "sgd": SGD, "muon": Muon}

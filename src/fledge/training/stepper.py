@@ -17,6 +17,7 @@ from fledge.bundle import TrainingState
 from fledge.config import RunConfig
 from fledge.errors import FledgeError, note, out_of_memory
 from fledge.model.recurrent import Recurrent
+from fledge.model.state import State
 from fledge.tokens import Batch
 from fledge.training.averaging import AVERAGE, PLAIN, Average
 from fledge.training.device import choose_precision, largest_micro_batch, reseed, set_up_device
@@ -24,10 +25,11 @@ from fledge.training.objective import Objective
 from fledge.training.optimizers import build_optimizer, clip_scale, gradient_norm
 from fledge.training.progress import Progress
 from fledge.training.ranks import Ranks, gather_model, scatter, shard
+from fledge.training.replay import Replay
 
 if TYPE_CHECKING:
     from fledge.bundle import Bundle
-    from fledge.model import Model, State
+    from fledge.model import Model
 
 CARRIED, LENGTHS = "carried/", "lengths"  # what the names of saved states begin with, and that of their lengths
 RAISE_SCALE_AFTER = 2000  # fp16 steps without overflow before the loss scale doubles
@@ -64,6 +66,7 @@ class Stepper:
         self.shards = ranks.world if self.sharded else 1
         self._fully_sharded: Any = shard(self.plain, self.model, ranks) if self.sharded else None
         self.optimizer = build_optimizer(self.model, config.optimizer, flat=not self.sharded)
+        self.fresh = self.device.type == "cuda" and not self.sharded  # each step makes its gradients anew
         self.average = Average(self.optimizer.layout, settings.average) if settings.average else None
         recurrent = isinstance(self.model, Recurrent)
         lanes = recurrent and config.tokens.policy == "lanes"
@@ -80,6 +83,8 @@ class Stepper:
         # Sharded, every forward pass takes all processes: they do as many, in training as in evaluation.
         progress.micro_batch = ranks.least(min(progress.micro_batch, share))
         self.plain.train()
+        # One process alone: the others' gradients come in the middle of a step.
+        self.replay = Replay(self.device, settings.compile != "off" and ranks.world == 1, lambda text: self.note(text))
 
     def step(self, batch: Batch, count: float | None = None) -> tuple[Tensor, Tensor]:
         """Take a step on this process's share of a batch; `count` is the number of targets that count in all shares.
@@ -102,6 +107,7 @@ class Stepper:
                     ) from None
             self.progress.micro_batch = -(-self.progress.micro_batch // 2)
             self.optimizer.zero_grad()
+            self.replay.forget()
             devices.give_back(self.device)
             self.note(
                 f"Out of memory: training continues with a micro-batch of {self.progress.micro_batch}, which "
@@ -120,45 +126,83 @@ class Stepper:
         factor = self.shards * self._loss_scale() / max(count, 1)
         total = torch.zeros((), device=self.device)
         size, states = self.progress.micro_batch, []
-        parts = cut(batch.to(self.device), size)
+        parts = cut(batch, size)
+        if batch.documents_BT is not None and isinstance(self.model, Recurrent):
+            self.replay.give_up("documents in one window are rows of their own to a recurrent model, as many as come.")
         for number, part in enumerate(parts):
             if self.sharded:
                 self._fully_sharded.set_requires_gradient_sync(number == len(parts) - 1)
             reseed(self.config.training.seed, "dropout", self.progress.step, number, self.ranks.rank)
             state = self.carry.part(number * size, size) if self.carry is not None else None
-            loss, state = self.objective(part.inputs_BT, part.targets_BT, self.model.plan(part), state)
-            (loss * factor).backward()
-            total += loss.detach()
-            states.append(state)
+            backward = self._make_gradients if self.fresh and not number else self._add_gradients
+            loss, state = self.replay(backward, part, factor, state)
+            total += loss
+            if state is not None:
+                states.append(state.clone())  # the next replay writes over it
         if self.carry is not None:
             self.carry.keep(states)
         return total / max(count, 1)
 
+    def _make_gradients(self, part: Batch, factor: float | Tensor, state: State | None) -> tuple[Tensor, State | None]:
+        """The gradients of the first micro-batch, in place of those of the last step."""
+        self.optimizer.layout.release()
+        found = self._add_gradients(part, factor, state)
+        self.optimizer.layout.gather()
+        return found
+
+    def _add_gradients(self, part: Batch, factor: float | Tensor, state: State | None) -> tuple[Tensor, State | None]:
+        """Add the gradients of a micro-batch, times the factor. Returns its loss and the state it ends with."""
+        loss, state = self.objective(part.inputs_BT, part.targets_BT, self.model.plan(part), state)
+        (loss * factor).backward()
+        return loss.detach(), None if state is None else state.detach()
+
     def _update(self) -> Tensor:
         """Reduce, clip and apply the gradients, and clear them. Returns their norm."""
-        gradients = self.optimizer.layout.gradients()
         if not self.sharded:
-            self.ranks.reduce(gradients)
-        norm = gradient_norm(gradients)
+            self.ranks.reduce(self.optimizer.layout.gradients())
+        if self.precision.name == "fp16":
+            found, scale = self.replay(self._norm, self._loss_scale())
+            norm: Tensor = found.clone()
+            if self._scale_fits(norm):
+                self.replay(self._move, scale, self._begin())
+            elif not self.fresh:
+                self.optimizer.zero_grad()
+        else:
+            norm = self.replay(self._clip_and_move, self._begin()).clone()
+        self.progress.updates = self.optimizer.steps
+        return norm
+
+    def _begin(self) -> float:
+        """Count an update; how much the weights after it count in their average."""
+        self.optimizer.begin()
+        return 1.0 if self.average is None else self.average.share(self.optimizer.steps)
+
+    def _norm(self, loss_scale: float | Tensor = 1.0) -> tuple[Tensor, Tensor | None]:
+        """The norm of the gradients, and what they are multiplied by: they are that of the loss times `loss_scale`."""
+        norm = gradient_norm(self.optimizer.layout.gradients())
         if self.sharded:
             squared = norm.square()
             self.ranks.reduce([squared])
             norm = squared.sqrt()
+        if self.precision.name != "fp16":
+            return norm, clip_scale(norm, self.config.optimizer.clip_norm)
+        norm = norm / loss_scale
         scale = clip_scale(norm, self.config.optimizer.clip_norm)
-        fits = True
-        if self.precision.name == "fp16":
-            norm = norm / self._loss_scale()
-            scale = clip_scale(norm, self.config.optimizer.clip_norm)
-            scale = (torch.ones_like(norm) if scale is None else scale) / self._loss_scale()
-            fits = self._scale_fits(norm)
-        elif scale is not None and self.device.type == "cpu" and float(scale) == 1.0:
+        return norm, (torch.ones_like(norm) if scale is None else scale) / loss_scale
+
+    def _move(self, scale: Tensor | None, share: float | Tensor) -> None:
+        """Move the weights by the scaled gradients, take them into the average, and clear the gradients."""
+        if scale is not None and self.device.type == "cpu" and float(scale) == 1.0:
             scale = None  # nothing to clip: no pass over the gradients
-        if fits:
-            self.optimizer.step(scale)
-            if self.average is not None:
-                self.average.update(self.optimizer.steps)
-        self.optimizer.zero_grad()
-        self.progress.updates = self.optimizer.steps
+        self.optimizer.move(scale)
+        if self.average is not None:
+            self.average.update(share)
+        if not self.fresh:
+            self.optimizer.zero_grad()
+
+    def _clip_and_move(self, share: float | Tensor) -> Tensor:
+        norm, scale = self._norm()
+        self._move(scale, share)
         return norm
 
     def _loss_scale(self) -> float:
@@ -227,6 +271,7 @@ class Stepper:
 
     def take_up(self, training: TrainingState) -> None:
         """Go on from a checkpoint's tensors; `progress` is already the checkpoint's."""
+        self.replay.forget()  # the average's tensors are new ones
         self.optimizer.load_state(training.tensors, self.progress.updates)
         # Without an average, too: the model of the checkpoint may be one, and training goes on with the plain weights.
         (self.average or Average(self.optimizer.layout, 1.0)).load(training.tensors)
@@ -257,14 +302,15 @@ class Carry:
 
     def part(self, start: int, size: int) -> State:
         """A copy of the state of some rows, for one micro-batch."""
-        return self.state.select(list(range(start, min(start + size, self.rows))))
+        return self.state.each(lambda tensor: tensor[start : start + size].clone())
 
     def keep(self, parts: list[State]) -> None:
-        """Go on from the states that the micro-batches ended with, cut off from their graphs."""
-        parts = [part.detach() for part in parts]
-        first = parts[0]
-        tensors = {name: torch.cat([part.tensors[name] for part in parts]) for name in first.tensors}
-        self.state = self.state.load(tensors, torch.cat([part.lengths for part in parts]))
+        """Go on from the states that the micro-batches ended with, in the types of the first one."""
+        first, old = parts[0], self.state
+        tensors = {
+            name: torch.cat([part.tensors[name] for part in parts]).to(old.tensors[name]) for name in first.tensors
+        }
+        self.state = State(tensors, torch.cat([part.lengths for part in parts]), None, kind=old.kind)
 
     def tensors(self) -> dict[str, Tensor]:
         """The state of all lanes, for a checkpoint; every process takes part."""
