@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fledge.accounting import Account
 from fledge.start import choose
-from fledge.start.law import Constants, Text, expected_bits
+from fledge.start.law import ROWS, Constants, Text, expected_bits
 
 ERROR, TINY_ERROR, TINY, SHORT = 0.007, 0.02, 100_000, 800_000
 """How far off a run the law may be, as a share; the same for texts of fewer tokens, and for runs that see fewer, which
@@ -69,6 +69,7 @@ def read_cells(path: Path) -> list[Cell]:
         model = choose.model_of(int(row["layers"]), int(row["width"]), row["fast"] == "1")
         size = Account(model, int(row["vocabulary"]), int(row["context"])).parameters.inside
         decay, bits = float(row["decay"]), float(row["bits_per_byte"])
+        bits /= ROWS if "embedding_decay" in row["overrides"] else 1.0
         error = TINY_ERROR if unique < TINY or passes * unique < SHORT else ERROR
         found.append(Cell(row["text"], text, size, passes * unique, decay, bits, error, name))
     return found

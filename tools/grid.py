@@ -121,6 +121,8 @@ class Text:
         }
         if not self.fast:
             settings |= {"training.start": "pairs", "optimizer.matrix_learning_rate": 0.03}
+            if passes >= choose.FEW_FOR_SMALL:
+                settings |= dict.fromkeys(("optimizer.embedding_decay", "optimizer.head_decay"), choose.ROW_DECAY)
         model = model.model_copy(update={"dropout": choose.choose_dropout(passes, crowding)[0]})
         config = self.config.model_copy(update={"model": model})
         lines = [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in settings.items()]

@@ -102,5 +102,7 @@ def test_the_interval_is_wider_where_nothing_was_measured() -> None:
     config = override_config(RunConfig(), ["model.layers=2", "model.width=64", "training.steps=500"])
     found = forecast(config, 1024, BOOKS)
     assert found["low"] < found["bits_per_byte"] < found["high"]
+    decayed = forecast(override_config(config, ["optimizer.embedding_decay=0.5"]), 1024, BOOKS)
+    assert decayed["bits_per_byte"] == pytest.approx(law.ROWS * found["bits_per_byte"], rel=1e-3)
     tiny = override_config(config, ["training.steps=5"])
     assert forecast(tiny, 1024, BOOKS)["bits_per_byte"] == pytest.approx(BOOKS.bigram, rel=0.03)

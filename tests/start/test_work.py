@@ -199,5 +199,7 @@ def test_a_plan_says_what_the_time_is_for(
     assert ("too short for a whole pass" in said.get("time", "")) == (not teachers)
     assert (f"for each of {choose.TEACHERS} teachers and their student" in said["training"]) == bool(teachers)
     assert load_recipe(str(tmp_path / "run" / "recipe.toml")) == config
+    decays = choose.ROW_DECAY if teachers and not plan.devices.is_gpu(plan.devices.fastest()) else None
+    assert (config.optimizer.embedding_decay, config.optimizer.head_decay) == (decays, decays)
     # A short run begins with a loss that rises until the learning rate falls: patience would end it there.
     assert (config.training.patience is None) == (not teachers)

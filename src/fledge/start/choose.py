@@ -28,6 +28,9 @@ CROWDED, FULL = 5, 10
 """Parameters for each token of the text. With 6 a dropout of 0.2 paid in 16 passes, but a decay above 0.1 did not; with
 17 a decay of 1 did, on a GPU (measured)."""
 
+ROW_DECAY = 0.5
+"The decay of embeddings and head in the small models of a CPU, from as many passes on as dropout (measured)."
+
 TEACHERS, TAUGHT, FROM_PASSES = 3, 0.99, 8
 """So many models teach one, which is counted on to reach this share of the bits that each of them reaches: an estimate,
 see docs/results/little-text.md. Not chosen where a text is seen fewer times than the last number."""

@@ -16,6 +16,7 @@ def forecast(config: RunConfig, vocabulary_size: int, text: law.Text) -> Forecas
     size = Account(config.model, vocabulary_size, context).parameters.inside
     tokens = config.steps * config.training.batch_size * context
     bits = law.expected_bits(text, size, tokens, config.optimizer.weight_decay)
+    bits *= law.ROWS if config.optimizer.embedding_decay else 1.0
     spread = law.spread(size, tokens)
     return {"bits_per_byte": round(bits, 4), "low": round(bits / spread, 4), "high": round(bits * spread, 4)}
 

@@ -283,6 +283,14 @@ class Planner:
                     "learn at a higher rate than the default of 0.02",
                 )
             )
+            if passes >= choose.FEW_FOR_SMALL:
+                tied = {} if self.given.get("model.tied") else {"optimizer.head_decay": choose.ROW_DECAY}
+                self.choices.append(
+                    Choice(
+                        {"optimizer.embedding_decay": choose.ROW_DECAY} | tied,
+                        "the rows of rare tokens are the first to be learned by heart: they decay faster",
+                    )
+                )
         teachers = teacher_folders(self.folder, use.teachers)
         often = watching(steps)["training.evaluate_every"]
         kept, kept_why = self.choose_kept(EVALUATIONS // KEPT * often, size.parameters)
