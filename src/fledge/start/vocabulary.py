@@ -2,7 +2,7 @@
 
 Which size is best depends on the text more than on its length. Trials of small networks mislead: in their first passes
 larger vocabularies are ahead in every text. A 5-gram model sees about as far at every size, and is counted in a part of
-a second; docs/results/little-text.md has the runs that it was held against.
+a second; docs/results/little-text.md has the runs that it was picked by.
 """
 
 from __future__ import annotations
