@@ -95,13 +95,13 @@ def drawing(svg: str, label: str, width: str = "100%") -> str:
     return f'<img alt="{html.escape(label)}" src="data:image/svg+xml;base64,{data}" style="width:{width};height:auto">'
 
 
-def picture(values: NDArray[np.uint8], label: str, size: int, colour: str = SEEN) -> str:
+def picture(values: NDArray[np.uint8], label: str, size: int) -> str:
     """Bytes, row by row, as shades of one colour, about `size` pixels wide; no shade is no colour at all."""
     import numpy as np
 
     scale = max(1, size // max(1, values.shape[1]))
     rows = np.kron(values, np.ones((scale, scale), np.uint8))
-    data = base64.b64encode(png(rows, tuple(int(part) for part in colour.split(",")))).decode()
+    data = base64.b64encode(png(rows, tuple(int(part) for part in SEEN.split(",")))).decode()
     ground = "background-color:rgba(128,128,128,0.13);vertical-align:top"
     return (
         f'<img alt="{html.escape(label)}" title="{html.escape(label)}" width="{rows.shape[1]}" '

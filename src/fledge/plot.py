@@ -58,15 +58,15 @@ SCALES = {
 }
 
 
-def in_words(value: float, digits: int = 3) -> str:
+def in_words(value: float) -> str:
     """A number as people say it.
 
     >>> in_words(19_920_000), in_words(500_000), in_words(2.5e13)
     ('19.9 million', '500,000', '25 trillion')
     """
     for size, word in SCALES.items():
-        if abs(float(f"{value:.{digits}g}")) >= size:
-            scaled = float(f"{value / size:.{digits}g}")
+        if abs(float(f"{value:.3g}")) >= size:
+            scaled = float(f"{value / size:.3g}")
             return f"{scaled:,g} {word}"
     return f"{value:,.0f}"
 

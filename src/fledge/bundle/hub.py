@@ -52,7 +52,7 @@ def place_of(path: object) -> Path:
     return local_bundle(path) if is_hub(path) else Path(path)
 
 
-def local_bundle(place: str | PathLike[str], progress: bool = True) -> Path:
+def local_bundle(place: str | PathLike[str]) -> Path:
     """The bundle that an address of the hub names, on this machine: fetched once, and imported where it is none."""
     from fledge.bundle.exchange import import_bundle
 
@@ -62,7 +62,7 @@ def local_bundle(place: str | PathLike[str], progress: bool = True) -> Path:
     snapshot = find_repository(address)
     if not any(WEIGHTS.fullmatch(name) and name.endswith(".safetensors") for name in snapshot.files):
         raise FledgeError(f"{address} can't be used: {_what_instead(snapshot)}")
-    folder = fetch_files(address, [n for n in sorted(snapshot.files) if n in TEXTS or WEIGHTS.fullmatch(n)], progress)
+    folder = fetch_files(address, [n for n in sorted(snapshot.files) if n in TEXTS or WEIGHTS.fullmatch(n)])
     if (folder / MANIFEST).is_file():
         return folder
     imported = folder.parent.with_name(f"{snapshot.commit}-bundle") / folder.name

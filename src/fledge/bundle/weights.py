@@ -196,13 +196,13 @@ def read_headers(paths: Iterable[Path]) -> dict[str, TensorHeader]:
     return shapes
 
 
-def read_tensors(paths: Iterable[Path], device: str | torch.device = "cpu") -> dict[str, Tensor]:
+def read_tensors(paths: Iterable[Path]) -> dict[str, Tensor]:
     """All tensors of the files, memory-mapped: pages are read when used, and a write never reaches the file."""
     tensors: dict[str, Tensor] = {}
     for path in paths:
         require_utf8(path, "weights")
         try:
-            with safe_open(path, framework="pt", device=str(device)) as file:
+            with safe_open(path, framework="pt") as file:
                 for name in file.keys():  # noqa: SIM118  (safe_open is no mapping)
                     tensor = file.get_tensor(name)
                     tensors[name] = tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor

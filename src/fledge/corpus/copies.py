@@ -60,9 +60,7 @@ class Copies:
         return found
 
 
-def find_copies(
-    batches: Iterable[DocumentBatch], alike: float = ALIKE, shingle: int = SHINGLE, threads: int | None = None
-) -> Copies:
+def find_copies(batches: Iterable[DocumentBatch], alike: float = ALIKE, threads: int | None = None) -> Copies:
     """Read documents once, and group those that are copies of each other."""
     kind = native("NearCopies")
     if kind is None:
@@ -71,7 +69,7 @@ def find_copies(
             "corpus.split=document to split near-copies like other documents."
         )
     key = os.urandom(16)
-    found = kind(alike, shingle, threads or os.cpu_count() or 1, key)
+    found = kind(alike, SHINGLE, threads or os.cpu_count() or 1, key)
     for batch in batches:
         found.add(batch.text.buffer, batch.text.starts, batch.text.ends)
     return Copies(found.exact(), found.groups(), key, found)

@@ -25,6 +25,7 @@ from fledge.errors import FledgeError
 LENGTHS = (50, 100, 200, 500, 1000)  # bytes by which a leak is told
 INSIDE = 0.9  # of a document stands in a larger one: it adds nothing
 PASSAGE = 100  # bytes; shorter ones are often but ways of speaking
+OPENING = 60  # bytes that a passage is shown by
 Numbers = npt.NDArray[np.int64]
 
 
@@ -70,12 +71,12 @@ class Passages:
         shares: npt.NDArray[np.float64] = found / np.maximum(1, sizes)
         return shares
 
-    def largest(self, count: int, shown: int = 60) -> list[tuple[str, int, int]]:
+    def largest(self, count: int) -> list[tuple[str, int, int]]:
         """The openings of the passages that take most bytes, how often each stands there, and its greatest length."""
         times: Counter[bytes] = Counter()
         longest: dict[bytes, int] = {}
         for start, length in zip(self.starts.tolist(), self.lengths.tolist(), strict=True):
-            opening = bytes(self.text[start : start + shown])
+            opening = bytes(self.text[start : start + OPENING])
             times[opening] += 1
             longest[opening] = max(length, longest.get(opening, 0))
         ranked = sorted(times, key=lambda opening: -times[opening] * longest[opening])[:count]
@@ -109,7 +110,6 @@ def find_passages(
     texts: Iterable[JoinedText],
     held_out: Iterable[JoinedText] | None = None,
     at_least: int = PASSAGE,
-    threads: int | None = None,
 ) -> Passages:
     """The passages of at least so many bytes that stand earlier in the texts; with `held_out`, those of the held-out
     texts that stand in the texts.
@@ -141,6 +141,6 @@ def find_passages(
     if held_out is not None and not queries:  # nothing to stand in
         found = np.empty((0, 3), np.int64)
         return Passages(mapped, bounds, found[:, 0], found[:, 1], found[:, 2])
-    found = look(mapped, bounds.astype(np.uint64), at_least, queries, threads or os.cpu_count() or 1).astype(np.int64)
+    found = look(mapped, bounds.astype(np.uint64), at_least, queries, os.cpu_count() or 1).astype(np.int64)
     found = found.reshape(-1, 3)
     return Passages(mapped, bounds, found[:, 0], found[:, 1], found[:, 2], queries)

@@ -31,7 +31,7 @@ ANSWERS_AT_ONCE = 32
 PLAIN = {"num_beams": 1, "num_return_sequences": 1}  # wishes that everybody fulfils
 
 
-def harness_model(bundle: Bundle, progress: bool = True) -> Any:
+def harness_model(bundle: Bundle) -> Any:
     """The bundle as an instance of `lm_eval.api.model.LM`.
 
     Texts of tasks are plain text: what looks like a special token in them does not become one.
@@ -43,13 +43,13 @@ def harness_model(bundle: Bundle, progress: bool = True) -> Any:
 
     class BundleModel(LM):  # type: ignore[misc]  # lm_eval has no types
         def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-            return loglikelihoods(bundle, [request.args for request in requests], progress)
+            return loglikelihoods(bundle, [request.args for request in requests], progress=True)
 
         def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
-            return rolling_loglikelihoods(bundle, [request.args[0] for request in requests], progress)
+            return rolling_loglikelihoods(bundle, [request.args[0] for request in requests], progress=True)
 
         def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-            return answers(bundle, [request.args for request in requests], progress)
+            return answers(bundle, [request.args for request in requests], progress=True)
 
     return BundleModel()
 

@@ -142,14 +142,14 @@ class Sample(NamedTuple):
         return {**self._asdict(), "ratios": self.ratios, "mean": self.mean, "deviation": self.deviation}
 
 
-def sample_documents(corpus: Corpus, count: int, seed: int = 0, limit: int | None = None) -> list[bytes]:
+def sample_documents(corpus: Corpus, count: int, limit: int | None = None) -> list[bytes]:
     """Some documents of a corpus, or of the first `limit` bytes or so: every one is as likely, and empty ones are none.
 
     >>> from fledge.corpus import Corpus
     >>> sample_documents(Corpus.from_documents(["one", "", "two", "three"], validation_fraction=0), 2)
     [b'one', b'three']
     """
-    draw, kept, met = random.Random(seed), list[tuple[int, bytes]](), 0
+    draw, kept, met = random.Random(0), list[tuple[int, bytes]](), 0
     for block in limited(corpus, limit):
         for start, end in pairwise(block.offsets.tolist()):
             if start == end:
@@ -166,7 +166,6 @@ def compare_documents(
     corpora: Mapping[str, Corpus],
     count: int = 10,
     *,
-    seed: int = 0,
     limit: int | None = None,
 ) -> list[Sample]:
     """How well every tokenizer compresses a sample of each corpus's documents, one by one.
@@ -181,7 +180,7 @@ def compare_documents(
     """
     found = []
     for corpus_name, corpus in corpora.items():
-        documents = sample_documents(corpus, count, seed, limit)
+        documents = sample_documents(corpus, count, limit)
         if not documents:
             raise FledgeError(f"{corpus_name} holds no text to compare on.")
         for name, tokenizer in tokenizers.items():

@@ -41,11 +41,9 @@ class WindowView:
     mask: Mask
 
 
-def view_window(
-    store: TokenStore, tokenizer: Tokenizer, split: str, config: TokensConfig, number: int, lanes: int = 1
-) -> WindowView:
+def view_window(store: TokenStore, tokenizer: Tokenizer, split: str, config: TokensConfig, number: int) -> WindowView:
     """Window `number` of a split under a policy, in the order in which windows lie."""
-    windows = make_windows(store.split(split), config, store.roles, seed=0, shuffle=False, lanes=lanes)
+    windows = make_windows(store.split(split), config, store.roles, seed=0, shuffle=False, lanes=1)
     if not 0 <= number < len(windows):
         raise FledgeError(
             f"There is no window {number:,}: the {split} split has {len(windows):,} of them, numbered from 0."
