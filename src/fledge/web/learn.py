@@ -61,7 +61,7 @@ class LearnRequest(Request):
 
 
 @dataclass
-class Replay:
+class LearningReplay:
     """One request, checked: the checkpoints that are asked, oldest first, and what of the text they are asked about."""
 
     request: LearnRequest
@@ -115,7 +115,7 @@ def routes(shelf: Shelf, worker: Worker) -> APIRouter:
             lines(await run_in_threadpool(prepare_replay, shelf, request)), media_type="application/x-ndjson"
         )
 
-    async def lines(replay: Replay) -> AsyncGenerator[bytes, None]:
+    async def lines(replay: LearningReplay) -> AsyncGenerator[bytes, None]:
         nonlocal streams
         streams, began = streams + 1, time.monotonic()
         try:
@@ -128,7 +128,7 @@ def routes(shelf: Shelf, worker: Worker) -> APIRouter:
         finally:
             streams -= 1
 
-    async def answer(replay: Replay, path: Path) -> dict[str, Any]:
+    async def answer(replay: LearningReplay, path: Path) -> dict[str, Any]:
         """What one checkpoint says; its model is read only where something of that is not known."""
         found: dict[str, Any] = {"written": None, "logprobs": None, "nearest": None, "problem": None}
         try:
@@ -157,7 +157,7 @@ def routes(shelf: Shelf, worker: Worker) -> APIRouter:
             found["problem"] = str(error)
         return found
 
-    async def work(part: str, replay: Replay, bundle: Bundle) -> Any:
+    async def work(part: str, replay: LearningReplay, bundle: Bundle) -> Any:
         """One part of an answer. Writing takes turns with the other texts of the server."""
         if part == "written":
             return (await collect(worker.submit(lambda: write_sample(replay.request, bundle)).events()))[-1]
@@ -169,7 +169,7 @@ def routes(shelf: Shelf, worker: Worker) -> APIRouter:
     return router
 
 
-def prepare_replay(shelf: Shelf, request: LearnRequest) -> Replay:
+def prepare_replay(shelf: Shelf, request: LearnRequest) -> LearningReplay:
     """Everything that can be wrong with a request is found here, before a model is read."""
     import torch
 
@@ -202,7 +202,7 @@ def prepare_replay(shelf: Shelf, request: LearnRequest) -> Replay:
         "token": next(({"id": each, "bytes": as_base64(tokenizer.vocab[each])} for each in wanted), None),
         "note": note,
     }
-    return Replay(request, shown, tokenizer, ids, start)
+    return LearningReplay(request, shown, tokenizer, ids, start)
 
 
 def evenly_spread(found: Sequence[Path], most: int) -> list[Path]:
@@ -216,7 +216,7 @@ def evenly_spread(found: Sequence[Path], most: int) -> list[Path]:
     return [found[round(place * (len(found) - 1) / (most - 1))] for place in range(most)]
 
 
-def replayed_parts(replay: Replay) -> dict[str, str]:
+def replayed_parts(replay: LearningReplay) -> dict[str, str]:
     """What is asked of each checkpoint, by the part of the answer, as a key to what is kept."""
     request, asked = replay.request, {}
     if request.max_tokens:
