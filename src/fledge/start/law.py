@@ -40,15 +40,15 @@ INTERVAL, BEYOND = 0.09, 0.015
 
 
 class Constants(NamedTuple):
-    reach: float = 0.1484
-    small: float = 0.1031
-    size: float = 0.2973
-    tokens: float = 0.07691
-    overfitting: float = 0.0003793
-    overfitting_size: float = 0.6481
-    overfitting_passes: float = 1.536
-    overfitting_decay: float = 15.42
-    decay_price: float = 0.05015
+    reach: float = 0.1518
+    small: float = 0.1061
+    size: float = 0.2914
+    tokens: float = 0.07767
+    overfitting: float = 0.0004007
+    overfitting_size: float = 0.6419
+    overfitting_passes: float = 1.517
+    overfitting_decay: float = 14.64
+    decay_price: float = 0.05051
 
 
 FITTED = Constants()
