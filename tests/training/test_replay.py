@@ -15,7 +15,7 @@ from fledge.tokens import Batch
 from fledge.training.device import reseed
 from fledge.training.progress import Progress
 from fledge.training.ranks import Ranks
-from fledge.training.replay import WARM_UPS, Replay
+from fledge.training.replay import WARM_UPS, Recording, Replay
 from fledge.training.stepper import Stepper
 
 on_gpu = [
@@ -171,3 +171,22 @@ def test_on_a_cpu_functions_are_called_as_they_are() -> None:
         assert float(replay(part, batch, float(number), None).sum()) == 6 * number
     assert not said
     assert all(each.inputs_BT is batch.inputs_BT for each in kept)
+
+
+def test_memory_of_recordings_is_given_up_for_what_has_no_room_beside_them() -> None:
+    config = settings(**{"training.device": "cpu"})
+    made = Stepper(config, build_model(config.model, IDS, LENGTH), Ranks(torch.device("cpu")))
+    tries: list[int] = []
+
+    def needs_room() -> int:
+        tries.append(len(made.replay._recordings))
+        if tries[-1] or len(tries) > 2:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return 7
+
+    made.replay._recordings["a step"] = Recording(None, [], None)
+    assert made.with_room(needs_room) == 7
+    assert tries == [1, 0]
+    with pytest.raises(RuntimeError, match="out of memory"):
+        made.with_room(needs_room)
+    assert len(tries) == 3

@@ -133,7 +133,8 @@ class Chores:
 
     def _validation_loss(self, validation: Windows) -> float:
         count = min(self.config.training.evaluate_windows, len(validation))
-        return validation_loss(self.stepper.plain, validation, count, self.progress.micro_batch, self.ranks)
+        size = self.progress.micro_batch
+        return self.stepper.with_room(lambda: validation_loss(self.stepper.plain, validation, count, size, self.ranks))
 
     def _evaluated(self) -> bool:
         records = self.output.records

@@ -40,15 +40,19 @@ class Replay:
 
     def __init__(self, device: torch.device, on: bool, say: Callable[[str], None]) -> None:
         self.device, self.on, self.say = device, on and device.type == "cuda", say
+        self._recordings: dict[Any, Recording] = {}
         self.forget()
         # What comes before a recording is done in its stream too: cuDNN keeps work space for each.
         self._stream: Any = torch.cuda.Stream(device) if self.on else None  # type: ignore[no-untyped-call]
 
-    def forget(self) -> None:
-        """Let go of all recordings and of their memory: what they read has moved, or room is needed."""
+    def forget(self) -> bool:
+        """Let go of all recordings and of their memory, since what they read has moved or room is needed; whether there
+        were any."""
+        there = bool(self._recordings)
         self._calls: dict[Any, int] = {}
-        self._recordings: dict[Any, Recording] = {}
+        self._recordings = {}
         self._pool: Any = None
+        return there
 
     def give_up(self, why: str) -> None:
         """Call all functions as they are from now on."""

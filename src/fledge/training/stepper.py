@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain, zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fledge.bundle import Bundle
     from fledge.model import Model
 
+T = TypeVar("T")
 CARRIED, LENGTHS = "carried/", "lengths"  # what the names of saved states begin with, and that of their lengths
 RAISE_SCALE_AFTER = 2000  # fp16 steps without overflow before the loss scale doubles
 
@@ -83,8 +84,9 @@ class Stepper:
         # Sharded, every forward pass takes all processes: they do as many, in training as in evaluation.
         progress.micro_batch = ranks.least(min(progress.micro_batch, share))
         self.plain.train()
-        # One process alone: the others' gradients come in the middle of a step.
-        self.replay = Replay(self.device, settings.compile != "off" and ranks.world == 1, lambda text: self.note(text))
+        self.replay = Replay(self.device, settings.compile != "off", self._say)
+        if ranks.world > 1:
+            self.replay.give_up("several processes add up their gradients in the middle of a step.")
 
     def step(self, batch: Batch, count: float | None = None) -> tuple[Tensor, Tensor]:
         """Take a step on this process's share of a batch; `count` is the number of targets that count in all shares.
@@ -119,6 +121,20 @@ class Stepper:
         self.progress.samples += size
         self.progress.tokens += size * self.config.tokens.context_length
         return loss, norm
+
+    def _say(self, sentence: str) -> None:
+        if self.ranks.main:
+            self.note(sentence)
+
+    def with_room(self, function: Callable[[], T]) -> T:
+        """What the function gives; where memory runs out, once more without that of the recordings."""
+        try:
+            return function()
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error) or not self.replay.forget():
+                raise
+        devices.give_back(self.device)
+        return function()
 
     def _accumulate(self, batch: Batch, count: float) -> Tensor:
         # The loss is the sum over all unmasked targets by their number, over micro-batches and processes; FSDP takes
