@@ -232,3 +232,16 @@ def test_the_leak_and_the_shares_are_those_of_brute_force(train, held):
         assert share <= sum(inside) / max(1, len(text))
         if len(documents) == 2:
             assert share == sum(inside) / max(1, len(text))
+
+
+@pytest.mark.parametrize(
+    ("documents", "wanted"),
+    [
+        (["aaaaaaaaaaa", "baaaaaaaabbb"], [1.0, 0.0]),  # eight of the larger one's letters stand in eleven
+        (["abbaaaaabaabbab", "bbaaaaaa"], [0.0, 1.0]),  # what follows it found in itself
+        (["abccabaaaaaaaa", "aabaaaaaaaaaab"], [0.0, 12 / 14]),
+    ],
+)
+def test_what_a_document_says_twice_is_found_in_a_larger_one(documents, wanted):
+    found = find_passages([JoinedText.of([text.encode() for text in documents])], at_least=4)
+    assert found.shares().tolist() == pytest.approx(wanted)

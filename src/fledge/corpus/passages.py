@@ -24,6 +24,7 @@ from fledge.errors import FledgeError
 
 LENGTHS = (50, 100, 200, 500, 1000)  # bytes by which a leak is told
 INSIDE = 0.9  # of a document stands in a larger one: it adds nothing
+TWICE = 0.01  # of a document may stand in it twice, and perhaps miss in its share
 PASSAGE = 100  # bytes; shorter ones are often but ways of speaking
 OPENING = 60  # bytes that a passage is shown by
 Numbers = npt.NDArray[np.int64]
@@ -39,6 +40,8 @@ class Passages:
     starts: Numbers
     sources: Numbers
     lengths: Numbers
+    at_least: int
+    "Bytes of the shortest that were looked for."
     first: int = 0
     "Of the bytes in which stretches were looked for."
 
@@ -64,12 +67,30 @@ class Passages:
         into = sizes[one] > sizes[other]  # then it is the source that stands in the larger document
         apart = one != other
         places = np.where(into, self.sources, self.starts)[apart]
-        owners, lengths = np.where(into, other, one)[apart], self.lengths[apart]
+        owners, others = np.where(into, other, one)[apart], np.where(into, one, other)[apart]
+        lengths = self.lengths[apart]
+        # What a document says twice was perhaps found in itself alone, or once where a larger one has it: look again.
+        twice = np.bincount(one[~apart], weights=self.lengths[~apart], minlength=len(sizes))
+        again = (twice > TWICE * sizes)[owners]
+        if again.any():
+            more = self._standing(np.unique(owners[again]), np.unique(others[again]))
+            owners, places, lengths = map(np.append, (owners, places, lengths), more)
         order = np.argsort(places, kind="stable")
         added = added_bytes(places[order], places[order] + lengths[order])
         found = np.bincount(owners[order], weights=added, minlength=len(sizes))
         shares: npt.NDArray[np.float64] = found / np.maximum(1, sizes)
         return shares
+
+    def _standing(self, inner: Numbers, outer: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+        """What of some documents stands in larger ones: whose it is, where in the whole text, and how long."""
+        parts = [[self.text[self.bounds[n] : self.bounds[n + 1]] for n in some] for some in (outer, inner)]
+        found = find_passages([JoinedText.of(parts[0])], [JoinedText.of(parts[1])], self.at_least)
+        numbers, sizes = np.append(outer, inner), np.diff(self.bounds)
+        pairs = (np.searchsorted(found.bounds, place, "right") - 1 for place in (found.starts, found.sources))
+        here, there = (numbers[each] for each in pairs)
+        larger = (sizes[there] > sizes[here]) | ((sizes[there] == sizes[here]) & (there < here))
+        places = found.starts - found.bounds[np.searchsorted(found.bounds, found.starts, "right") - 1]
+        return here[larger], (places + self.bounds[here])[larger], found.lengths[larger]
 
     def largest(self, count: int) -> list[tuple[str, int, int]]:
         """The openings of the passages that take most bytes, how often each stands there, and its greatest length."""
@@ -140,7 +161,7 @@ def find_passages(
     bounds = np.cumsum(np.concatenate(sizes))
     if held_out is not None and not queries:  # nothing to stand in
         found = np.empty((0, 3), np.int64)
-        return Passages(mapped, bounds, found[:, 0], found[:, 1], found[:, 2])
+        return Passages(mapped, bounds, found[:, 0], found[:, 1], found[:, 2], at_least)
     found = look(mapped, bounds.astype(np.uint64), at_least, queries, os.cpu_count() or 1).astype(np.int64)
     found = found.reshape(-1, 3)
-    return Passages(mapped, bounds, found[:, 0], found[:, 1], found[:, 2], queries)
+    return Passages(mapped, bounds, found[:, 0], found[:, 1], found[:, 2], at_least, queries)
