@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 from fledge.bundle import TrainingState
 from fledge.config import RunConfig, override_config, parse
 from fledge.model import build_model
+from fledge.model.transformer import Transformer
 from fledge.tokens import Batch
 from fledge.training.device import reseed
 from fledge.training.progress import Progress
@@ -30,6 +33,8 @@ MODELS = {
     "sgd": {"optimizer.name": "sgd", "optimizer.learning_rate": "0.1"},
     "average": {"training.average": "0.2", "optimizer.name": "muon", "optimizer.cautious_decay": "true"},
     "parts": {"training.micro_batch": "3", "model.dropout": "0.1"},
+    "four parts": {"training.micro_batch": "2", "model.dropout": "0.1"},
+    "recomputed": {"training.recompute": "true", "model.dropout": "0.1"},
     "fp16": {"training.precision": "fp16"},
     "fp32": {"training.precision": "fp32"},
     "uncompiled loss": {"training.label_smoothing": "0.1", "training.z_loss": "0.001"},
@@ -61,12 +66,16 @@ def batches(packed: bool, count: int = STEPS) -> list[Batch]:
         ids = torch.from_numpy(draw.integers(IDS, size=(ROWS, LENGTH + 1)))
         inputs, targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
         if not packed:
-            found.append(Batch(inputs, targets).pin())
+            found.append(pinned(Batch(inputs, targets)))
             continue
         documents = torch.from_numpy(np.sort(draw.integers(4, size=(ROWS, LENGTH))))
         places = torch.arange(LENGTH).expand(ROWS, -1).contiguous()
-        found.append(Batch(inputs, targets, places, documents).pin())
+        found.append(pinned(Batch(inputs, targets, places, documents)))
     return found
+
+
+def pinned(batch: Batch) -> Batch:
+    return batch.pin() if torch.cuda.is_available() else batch
 
 
 def stepper(config: RunConfig, recorded: bool, progress: Progress | None = None) -> Stepper:
@@ -124,28 +133,39 @@ class TestOnGPU:
         assert take(half, steps[5:]) == pytest.approx(wanted[10:], rel=5e-3)
 
     def test_what_looks_at_the_device_is_not_recorded_and_that_is_said_once(self) -> None:
-        said: list[str] = []
-        replay = Replay(torch.device("cuda", 0), True, said.append)
+        replay = Replay(torch.device("cuda", 0), True)
 
         def looks(x: torch.Tensor) -> torch.Tensor:
             return x * float(x.sum()) + torch.rand_like(x)
 
         x = torch.ones(4)
         for _ in range(WARM_UPS + 3):
+            replay.begin_step()
             assert bool((replay(looks, x) >= 4).all())
         assert not replay.on
-        assert len(said) == 1
-        assert "CUDA graph" in said[0]
+        assert "CUDA graph" in replay.complaint
         # Nothing of the failed recording is left behind: another one works, random numbers included.
-        other = Replay(torch.device("cuda", 0), True, said.append)
+        other = Replay(torch.device("cuda", 0), True)
         drawn = []
         for number in range(WARM_UPS + 3):
+            other.begin_step()
             torch.manual_seed(number % 2)
             drawn.append(other(torch.rand_like, x).clone())
         assert other.on
         assert torch.equal(drawn[0], drawn[-1])
         assert torch.equal(drawn[1], drawn[-2])
         assert not torch.equal(drawn[0], drawn[1])
+
+    def test_a_class_that_does_not_say_so_is_not_recorded(self) -> None:
+        class Own(Transformer):
+            """Changes nothing, but it could."""
+
+        config, said = settings(), []
+        made = Stepper(config, Own(config.model, IDS, LENGTH), Ranks(torch.device("cuda", 0)))
+        made.note = said.append
+        take(made, batches(False, 4))
+        assert not made.replay.on
+        assert len(said) == 1
 
     def test_documents_in_one_window_of_a_recurrent_model_are_not_recorded(self) -> None:
         config = settings(**{"model.architecture": "lstm", "tokens.policy": "packed"})
@@ -158,8 +178,7 @@ class TestOnGPU:
 
 
 def test_on_a_cpu_functions_are_called_as_they_are() -> None:
-    said: list[str] = []
-    replay = Replay(torch.device("cpu"), True, said.append)
+    replay = Replay(torch.device("cpu"), True)
     kept: list[Any] = []
 
     def part(batch: Batch, factor: float, nothing: None) -> torch.Tensor:
@@ -168,9 +187,43 @@ def test_on_a_cpu_functions_are_called_as_they_are() -> None:
 
     batch = Batch(torch.ones(2, 3), torch.ones(2, 3))
     for number in range(WARM_UPS + 2):
+        replay.begin_step()
         assert float(replay(part, batch, float(number), None).sum()) == 6 * number
-    assert not said
+    assert not replay.complaint
     assert all(each.inputs_BT is batch.inputs_BT for each in kept)
+
+
+def test_all_parts_of_a_step_are_recorded_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many of them have the same shape: what is not recorded yet would need the memory a second time."""
+    replay = Replay(torch.device("cpu"), True)
+    replay.on = True
+    asked: list[tuple[int, Any]] = []
+    monkeypatch.setattr(replay, "_aside", lambda function, arguments: None)
+    monkeypatch.setattr(replay, "_record", lambda key, *_: asked.append((replay._step, key[0])))
+
+    def first(x: torch.Tensor) -> None: ...
+    def later(x: torch.Tensor) -> None: ...
+
+    for _ in range(WARM_UPS + 1):
+        replay.begin_step()
+        for part in (first, later, later, later):
+            replay(part, torch.ones(3))
+    assert {step for step, _ in asked} == {WARM_UPS + 1}
+    assert {name for _, name in asked} == {"first", "later"}
+
+
+def test_a_stepper_that_nobody_holds_is_let_go() -> None:
+    """Its weights and recordings would take the memory of the next one's."""
+    config = settings(**{"training.device": "cpu"})
+    made = Stepper(config, build_model(config.model, IDS, LENGTH), Ranks(torch.device("cpu")))
+    made.step(Batch(*(part.clone() for part in batches(False, 1)[0][:2])))
+    held = weakref.ref(made)
+    gc.disable()
+    try:
+        del made
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 def test_memory_of_recordings_is_given_up_for_what_has_no_room_beside_them() -> None:

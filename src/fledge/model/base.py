@@ -87,6 +87,9 @@ class Model(nn.Module):
     "The fields of `ModelConfig` that this architecture reads."
     endless: bool = True
     "Whether decoding may go on past the context length (with the oldest tokens forgotten, where there is a window)."
+    recorded: ClassVar[bool] = False
+    """Whether a GPU may record a training step and replay it: nothing may then change from step to step but tensors on
+    the device, no number of Python and no buffer put in place of another. A subclass says it anew."""
     token_embeddings: VocabularyMatrix
     lm_head: VocabularyMatrix | None
 

@@ -34,6 +34,7 @@ DEVIATION = 0.02
 class BDH(Model):
     """x ← LN(x + LN(Σ_heads dropout(u ⊙ w) · decoder)), `layers` times with the same weights."""
 
+    recorded = True
     settings = frozenset(["layers", "width", "heads", "multiplier", "dropout"])
     frequencies: Tensor
     cosines_TP: Tensor

@@ -29,6 +29,7 @@ CELLS: dict[str, Callable[..., Any]] = {"rnn": torch.rnn_tanh_cell, "gru": torch
 class Recurrent(Model):
     """Which cell it is follows from `model.architecture`."""
 
+    recorded = True
     settings = frozenset(["layers", "width", "tied", "bias", "dropout", "initialisation", "embedding_deviation"])
 
     def __init__(self, config: ModelConfig, vocabulary_size: int, context_length: int) -> None:

@@ -55,6 +55,7 @@ class Block(nn.Module):
 class Transformer(Model):
     """A decoder-only Transformer with every part a setting."""
 
+    recorded = True
     settings = frozenset(ModelConfig.model_fields) - {"architecture", "multiplier"}
     rotary_frequencies: Tensor
     cosines_TP: Tensor

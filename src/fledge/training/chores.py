@@ -54,7 +54,7 @@ class Chores:
             "seconds": self.clock.seconds(),
         }
         if self.session.norms is not None:
-            values |= self.session.norms.measure()
+            values |= self.stepper.with_room(self.session.norms.measure)
         self.known["mean"] = values["loss"]
         progress.interval_loss, progress.interval_steps = 0.0, 0
         self._record(values)
@@ -190,7 +190,9 @@ class Chores:
         sampling = self.config.sampling
         try:
             with self.clock.busy("sample"):
-                found = generate(model, self.session.setup.tokenizer, [sampling.prompt], sampling)
+                found = self.stepper.with_room(
+                    lambda: generate(model, self.session.setup.tokenizer, [sampling.prompt], sampling)
+                )
         except FledgeError as error:  # a model that cannot write can be trained all the same
             records.samples.steps.add(step)
             self.view.warn(f"No sample at step {step}. {error}")

@@ -110,7 +110,8 @@ class FlatPiece:
 
     def gather(self) -> None:
         made = {name: each.grad for name, each in self._parameters.items() if each.grad is not None}
-        torch._foreach_copy_([self._slopes[name] for name in made], list(made.values()))
+        if made:
+            torch._foreach_copy_([self._slopes[name] for name in made], list(made.values()))
         for name, parameter in self._parameters.items():
             parameter.grad = self._slopes[name] if name in made else self._slopes[name].zero_()
 

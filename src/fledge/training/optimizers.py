@@ -263,7 +263,6 @@ class Branches:
     def __enter__(self) -> Branches:
         if self.on:
             self.here = torch.cuda.current_stream(self.device)
-            self.begun = self.here.record_event()
         return self
 
     def another(self) -> AbstractContextManager[Any]:
@@ -274,7 +273,7 @@ class Branches:
         if self.count == len(streams):
             streams.append(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
         self.count += 1
-        streams[self.count - 1].wait_event(self.begun)
+        streams[self.count - 1].wait_stream(self.here)
         return torch.cuda.stream(streams[self.count - 1])
 
     def __exit__(self, *_: Any) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fledge import devices
 from fledge.errors import out_of_memory
 from fledge.model.state import State
 from fledge.tokens import Batch
@@ -32,16 +33,19 @@ class Recording(NamedTuple):
 
 
 class Replay:
-    """Calls functions; from the third call with arguments of the same shapes on, recordings of them.
+    """Calls functions; from the third step on that calls one with arguments of the same shapes, a recording of it.
 
-    Where one cannot be recorded, all are called as they are from then on, and that is said once. So they are where
+    Where one cannot be recorded, all are called as they are from then on, and `complaint` says why. So they are where
     `on` is false, and on a CPU.
     """
 
-    def __init__(self, device: torch.device, on: bool, say: Callable[[str], None]) -> None:
-        self.device, self.on, self.say = device, on and device.type == "cuda", say
+    def __init__(self, device: torch.device, on: bool) -> None:
+        self.device, self.on = device, on and device.type == "cuda"
+        self.complaint = ""
+        self._step = 0
+        self._seen: dict[Any, tuple[int, int]] = {}
         self._recordings: dict[Any, Recording] = {}
-        self.forget()
+        self._pool: Any = None
         # What comes before a recording is done in its stream too: cuDNN keeps work space for each.
         self._stream: Any = torch.cuda.Stream(device) if self.on else None  # type: ignore[no-untyped-call]
 
@@ -49,16 +53,18 @@ class Replay:
         """Let go of all recordings and of their memory, since what they read has moved or room is needed; whether there
         were any."""
         there = bool(self._recordings)
-        self._calls: dict[Any, int] = {}
-        self._recordings = {}
-        self._pool: Any = None
+        self._seen, self._recordings, self._pool = {}, {}, None
         return there
 
     def give_up(self, why: str) -> None:
         """Call all functions as they are from now on."""
+        self.forget()
         if self.on:
             self.on = False
-            self.say(f"Training steps are not recorded as CUDA graphs, so small models train more slowly: {why:.200}")
+            self.complaint = f"Training steps are not recorded as CUDA graphs, so small models train slower: {why:.200}"
+
+    def begin_step(self) -> None:
+        self._step += 1
 
     def __call__(self, function: Callable[..., Any], *arguments: Argument) -> Any:
         """What the function gives for these arguments, whose tensors may still lie in the processor's memory."""
@@ -66,14 +72,21 @@ class Replay:
             return function(*(_each(argument, self._here) for argument in arguments))
         key = (function.__name__, *map(_shapes, arguments))
         if key not in self._recordings:
-            self._calls[key] = self._calls.get(key, 0) + 1
-            if self._calls[key] <= WARM_UPS or not self._record(key, function, arguments):
+            early = self._steps_with(key) <= WARM_UPS
+            if early or not self._record(key, function, arguments):
                 return self._aside(function, arguments)
         recording = self._recordings[key]
         for kept, argument in zip(recording.arguments, arguments, strict=True):
             _fill(kept, argument)
         recording.graph.replay()
         return recording.found
+
+    def _steps_with(self, key: Any) -> int:
+        """How many steps have called this, the present one included: the parts of a step are recorded in one step."""
+        count, last = self._seen.get(key, (0, 0))
+        if last != self._step:
+            self._seen[key] = count, last = count + 1, self._step
+        return count
 
     def _aside(self, function: Callable[..., Any], arguments: tuple[Argument, ...]) -> Any:
         """What the function gives, in the recordings' stream; what follows waits for it."""
@@ -90,17 +103,19 @@ class Replay:
         kept = [_each(argument, self._twin, numbers=True) for argument in arguments]
         graph = torch.cuda.CUDAGraph()
         self._pool = self._pool or torch.cuda.graph_pool_handle()
+        devices.give_back(self.device)  # a recording's memory is its own
         try:
             # Relaxed: the loader's thread takes page-locked memory meanwhile, and cuDNN looks at its events.
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="relaxed"):
                 found = function(*kept)
         except RuntimeError as error:
-            self.forget()
             generator = torch.cuda.default_generators[self.device.index or 0]
             generator.graphsafe_set_state(generator.clone_state())  # the old one would believe in the recording
-            if out_of_memory(error):
-                raise
-            self.give_up(str(error.__context__ or error).partition("\n")[0])
+            cause = error.__context__ or error
+            if not isinstance(cause, Exception):  # Ctrl-C, which the end of a broken recording hides
+                raise cause from None
+            why = "there is no room for them." if out_of_memory(cause) else str(cause).partition("\n")[0]
+            self.give_up(why)
             return False
         self._recordings[key] = Recording(graph, kept, found)
         return True

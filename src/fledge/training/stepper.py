@@ -84,9 +84,11 @@ class Stepper:
         # Sharded, every forward pass takes all processes: they do as many, in training as in evaluation.
         progress.micro_batch = ranks.least(min(progress.micro_batch, share))
         self.plain.train()
-        self.replay = Replay(self.device, settings.compile != "off", self._say)
+        self.replay = Replay(self.device, settings.compile != "off")
         if ranks.world > 1:
             self.replay.give_up("several processes add up their gradients in the middle of a step.")
+        elif not vars(type(model)).get("recorded"):
+            self.replay.give_up(f"model.architecture = {config.model.architecture} does not say that they can be.")
 
     def step(self, batch: Batch, count: float | None = None) -> tuple[Tensor, Tensor]:
         """Take a step on this process's share of a batch; `count` is the number of targets that count in all shares.
@@ -95,6 +97,7 @@ class Stepper:
         runs out, the gradients are computed once more with smaller micro-batches.
         """
         count = batch.targets_count if count is None else count
+        self.replay.begin_step()
         while True:
             try:
                 loss = self._accumulate(batch, count)
@@ -107,24 +110,26 @@ class Stepper:
                         "Even one window does not fit in memory. Set training.recompute=true, a shorter "
                         "tokens.context_length or a smaller model."
                     ) from None
-            self.progress.micro_batch = -(-self.progress.micro_batch // 2)
             self.optimizer.zero_grad()
-            self.replay.forget()
+            if self.replay.forget():
+                self.replay.give_up("there is no room for them.")
+                devices.give_back(self.device)
+                continue
+            self.progress.micro_batch = -(-self.progress.micro_batch // 2)
             devices.give_back(self.device)
             self.note(
                 f"Out of memory: training continues with a micro-batch of {self.progress.micro_batch}, which "
                 "gives the same results."
             )
         norm = self._update()
+        if self.replay.complaint and self.ranks.main:
+            self.note(self.replay.complaint)
+        self.replay.complaint = ""
         size = self.config.training.batch_size
         self.progress.step += 1
         self.progress.samples += size
         self.progress.tokens += size * self.config.tokens.context_length
         return loss, norm
-
-    def _say(self, sentence: str) -> None:
-        if self.ranks.main:
-            self.note(sentence)
 
     def with_room(self, function: Callable[[], T]) -> T:
         """What the function gives; where memory runs out, once more without that of the recordings."""
