@@ -11,10 +11,10 @@ from fledge.accounting import Account
 from fledge.config import ModelConfig, RunConfig, load_recipe, override_config, recipe_names
 from fledge.errors import FledgeError
 from fledge.experiments.compare import ARCHITECTURES, ArmCosts, arm_config, compare, moved
-from fledge.experiments.findings import without_budget
 from fledge.experiments.match import TOLERANCE, relative_spread, same_parameters, same_work
 from fledge.experiments.plan import Arm, ExperimentPlan, Pace, make_plan, warm_up
 from fledge.experiments.ranking import how_matched
+from fledge.experiments.setup import without_budget
 from fledge.experiments.timing import Cost, CostClock
 from fledge.experiments.trials import Outcome
 
