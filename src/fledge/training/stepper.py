@@ -103,15 +103,18 @@ class Stepper:
                 loss = self._accumulate(batch, count)
                 break
             except (RuntimeError, MemoryError) as error:
-                if not out_of_memory(error) or self.sharded or self.whole:
+                if not out_of_memory(error) or self.sharded:
                     raise
-                if self.progress.micro_batch == 1:
+                recorded = self.replay.forget()
+                if not recorded and self.whole:
+                    raise
+                if not recorded and self.progress.micro_batch == 1:
                     raise FledgeError(
                         "Even one window does not fit in memory. Set training.recompute=true, a shorter "
                         "tokens.context_length or a smaller model."
                     ) from None
             self.optimizer.zero_grad()
-            if self.replay.forget():
+            if recorded:
                 self.replay.give_up("there is no room for them.")
                 devices.give_back(self.device)
                 continue
