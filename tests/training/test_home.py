@@ -93,7 +93,7 @@ def test_a_folder_that_goes_while_a_checkpoint_is_written_beside_is_named(folder
     monkeypatch.setattr(Saver, "__init__", lambda self, *arguments: original(self, *arguments[:-1], True))
 
     def deleted(path: Path, *_: Any, **__: Any) -> Path:
-        shutil.rmtree(folder)
+        shutil.rmtree(folder.rename(folder.with_name("going")))  # at once: training writes there meanwhile
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
 
     monkeypatch.setattr(saver_module, "save_bundle", deleted)
